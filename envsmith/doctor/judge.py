@@ -20,7 +20,7 @@ from envsmith.doctor.facts import Draft, Facts, Stated
 from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
 from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
-from envsmith.doctor.rules import judge_launches, judge_setup, judge_stated
+from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
@@ -131,9 +131,9 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
 
 def _check(facts: Facts, platform: Platform) -> Judgement:
     """Judge the versions without those that the solver cannot read."""
-    versions = _versions_of(facts)
+    versions, features = _versions_of(facts), features_of(facts)
     try:
-        return solve.check(versions, platform) if versions else Judgement(status="unknown")
+        return solve.check(versions, platform, features=features) if versions else Judgement(status="unknown")
     except EnvsmithError:
         readable = {}
     for name, version in versions.items():
@@ -141,7 +141,7 @@ def _check(facts: Facts, platform: Platform) -> Judgement:
             solve.check({name: version}, platform)
             readable[name] = version
     try:
-        return solve.check(readable, platform) if readable else Judgement(status="unknown")
+        return solve.check(readable, platform, features=features) if readable else Judgement(status="unknown")
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
 
@@ -544,7 +544,9 @@ def check_environment(versions: Mapping[str, str], draft: Draft, platform: Platf
     glibc = facts.components.get("glibc")
     if glibc is not None and "glibc" not in versions:  # that of the distribution that was named
         versions = {**versions, "glibc": glibc.version}
-    judgement = solve.check(versions, platform) if versions or not facts.count else Judgement(status="ok")
+    judgement = Judgement(status="ok")
+    if versions or not facts.count:
+        judgement = solve.check(versions, platform, features=features_of(facts))
     if (cuda := judgement.inferred.get("cuda")) and "cuda" not in facts.components:
         inferred = Stated(version=cuda, source="inferred", strength=1)
         facts = dataclasses.replace(facts, components={**facts.components, "cuda": inferred})

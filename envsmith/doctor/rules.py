@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -121,10 +121,14 @@ class Cause:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleBook:
-    """The file: rules over an environment, over start commands, over what was stated, and the class of each cause."""
+    """The file: rules over an environment, over start commands, over what was stated, and the class of each cause.
+
+    ``features`` says by which facts it shows that a feature is in use.
+    """
 
     evidence: Mapping[Text, Any]
     causes: Mapping[Text, Cause]
+    features: Mapping[Text, Conditions]
     setup: tuple[Rule, ...]
     launch: tuple[Rule, ...]
     stated: tuple[Rule, ...]
@@ -143,6 +147,9 @@ def read_rules(content: bytes) -> RuleBook:
         for number, rule in enumerate(rules):
             for complaint in _complaints(rule, book.causes):
                 problems.add(f"{_FILE}: {section}[{number}] ({rule.id})", complaint)
+    for name, rows in book.features.items():
+        for complaint in _unknown_names(n for row in rows for n in row):
+            problems.add(f"{_FILE}: features.{name}", complaint)
     refuse(_FILE, problems)
     return book
 
@@ -153,10 +160,19 @@ def _complaints(rule: Rule, causes: Mapping[str, Cause]) -> Iterator[str]:
             yield f"the cause {cause} is not in `causes`"
     texts = [rule.id, rule.message, rule.fix, *rule.lines, *rule.components, *rule.components.values()]
     rows = [*rule.when, *rule.unless, *(row for variant in rule.variants for row in variant.when)]
-    conditions = [name for row in rows for names in row for name in names.split("|")]
-    for name in [*conditions, *(n for text in texts for n in names_in(text))]:
+    yield from _unknown_names([*(n for row in rows for n in row), *(n for text in texts for n in names_in(text))])
+
+
+def _unknown_names(names: Iterable[str]) -> Iterator[str]:
+    for name in (name for several in names for name in several.split("|")):
         if "." in name and name.partition(".")[0] not in KINDS:
             yield f"`{name}` is not the name of a fact"
+
+
+def features_of(facts: Facts) -> frozenset[str]:
+    """Return the features that the facts show to be in use: notes over versions with such a feature are errors."""
+    scenes = [Scene(facts), *(Scene(facts, launch, _words_of_launch(launch)) for launch in facts.launches)]
+    return frozenset(name for name, when in rule_book().features.items() if any(s.meets(when) for s in scenes))
 
 
 def judge_setup(facts: Facts) -> list[Diagnosed]:

@@ -82,7 +82,11 @@ def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
     elif kind in {"built_for", "checkout"} and (component := component_of(name)):
         draft.host[f"{kind}.{component}"] = value
     elif kind == "config":
-        draft.launch(words().configuration.tool, {name: value}, f"{where} {name}")
+        tool, options = words().configuration.tool, {name: value}
+        for earlier in [each for each in draft.launches if each.tool == tool and not each.source]:
+            options = {**earlier.options, **options}  # what is stated one by one is one configuration
+            draft.launches.remove(earlier)
+        draft.launch(tool, options, f"{where} {kind}")
     else:
         raise UsageError(f"{where} {kind}.{name}={value[:60]}: not understood", hint=_hint(kind))
 

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class CompiledRow:
     """``nogoods`` are tuples of spec numbers: all these specs together are bad.
 
-    ``~n`` stands for *not* in spec ``n``.
+    ``~n`` stands for *not* in spec ``n``. A note is kept where it is an error with its ``feature``.
     """
 
     number: int
     severity: Severity
+    feature: str
     platforms: tuple[str, ...]
     nogoods: tuple[tuple[int, ...], ...]
 
@@ -173,9 +174,9 @@ def _versions(graph: nx.MultiDiGraph[str], releases: Mapping[str, list[Release]]
 def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule:
     edges = sorted((data for _, _, data in graph.out_edges(node, data=True)), key=_position)
     rows = [
-        CompiledRow(number, Severity(row[0]["severity"]), row[0]["platforms"], _nogoods(row, specs))
+        CompiledRow(number, Severity(first["severity"]), first["feature"], first["platforms"], _nogoods(row, specs))
         for number, group in groupby(edges, key=lambda data: data["row"])
-        if (row := list(group))[0]["severity"] != Severity.NOTE.value
+        if (first := (row := list(group))[0])["feature"] or first["severity"] != Severity.NOTE.value
     ]
     components = tuple(dict.fromkeys(data["component"] for data in edges))
     rule: Rule = graph.nodes[node]["value"]

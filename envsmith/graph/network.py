@@ -75,6 +75,7 @@ def _add_row(graph: nx.MultiDiGraph[str], node: str, rule: Rule, row: Row, numbe
                 place=place,
                 spec=spec.text,
                 severity=row.severity.value,
+                feature=row.feature or "",
                 platforms=tuple(p.value for p in row.platforms),
                 evidence=row.evidence,
             )

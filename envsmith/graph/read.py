@@ -371,6 +371,7 @@ class _RowLine:
     platform: Platform | None = None
     needs: Specs | None = None
     severity: Severity | None = None
+    feature: _Short | None = None
     symptom: _Long | None = None
     cause: _Long | None = None
     fix: _Long | None = None
@@ -418,11 +419,16 @@ def _row(rule: _RuleLine, row: _RowLine, path: str) -> Row:
     evidence = row.evidence or rule.evidence
     if evidence is None:
         raise WrongValueError("no evidence", "nothing is known without: add `evidence:`", path=path)
+    severity, feature = row.severity or rule.severity or Severity.ERROR, row.feature or rule.feature
+    if feature and severity is not Severity.NOTE:
+        text = "what only concerns a feature is a note"
+        raise WrongValueError(text, "write severity: note", path=f"{path}.feature")
     return Row(
         when=row.when,
         needs=row.needs or {},
         platforms=(row.platform,) if row.platform else (),
-        severity=row.severity or rule.severity or Severity.ERROR,
+        severity=severity,
+        feature=feature,
         symptom=row.symptom or rule.symptom,
         cause=row.cause or rule.cause,
         fix=row.fix or rule.fix,

@@ -54,13 +54,15 @@ class Release:
 class Row:
     """One statement. All of ``when`` hold => all of ``needs`` hold. With empty ``needs`` the combination itself is bad.
 
-    ``platforms`` empty means everywhere. Fields left ``None`` or empty are taken from the rule.
+    ``platforms`` empty means everywhere. A note with a ``feature`` is an error where that feature is in use. Fields left
+    ``None`` or empty are taken from the rule.
     """
 
     when: Mapping[str, Spec]
     needs: Mapping[str, Spec] = field(default_factory=dict)
     platforms: tuple[Platform, ...] = ()
     severity: Severity = Severity.ERROR
+    feature: str | None = None
     symptom: str | None = None
     cause: str | None = None
     fix: str | None = None

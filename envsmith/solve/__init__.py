@@ -65,16 +65,17 @@ def check(
     platform: Platform | None = None,
     *,
     keep: Collection[str] = frozenset(),
+    features: Collection[str] = frozenset(),
     solver: Solver | None = None,
 ) -> Judgement:
     """Judge ``{component: version}`` (aliases welcome, ``platform`` defaults to linux-64) without changing it.
 
     The version ``*`` says that some release is there, ``none`` that it is absent. A repair leaves ``keep`` alone where
-    it can.
+    it can. ``features`` (of ``matrix/doctor/rules.yaml``) are in use.
     """
     from envsmith.solve.judge import judge  # a solve does without it
 
-    return judge(solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep)
+    return judge(solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep, features=features)
 
 
 def constraints_for(cell: Cell, *, solver: Solver | None = None) -> tuple[tuple[str, str], ...]:

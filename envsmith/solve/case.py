@@ -41,13 +41,14 @@ class Given:
 
 @dataclass(slots=True)
 class Case:
-    """One judgement in the making. ``keep`` are the components that no repair may change."""
+    """One judgement in the making. ``keep`` are the components that no repair may change, ``features`` are in use."""
 
     solver: Solver
     subject: Given
     problem: Problem
     rules: Mapping[str, Rule]
     keep: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
 
     def masks(self) -> list[tuple[int, int]]:
         """Return what is given, as ``(variable, mask of releases)``."""

@@ -16,7 +16,7 @@ from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.prefer import A_STEP, PYTHON_ORDER, Preference
 from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
-from envsmith.solve.solver import Answer, Solver, Stuck, default_solver, wish_net
+from envsmith.solve.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solve.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
 
 
@@ -50,10 +50,11 @@ def conflict_members(
         Conflict(rule=f"request:{w.component}", components={w.component: w.text}, message=_wish_sentence(problem, w))
         for w in stuck.wishes
     ]
+    full, wishes = problem.full, [mask for wish in stuck.wishes for mask in wish.masks]
     for group in stuck.groups:
-        nets = [wish_net(problem.full, wish) for wish in stuck.wishes]
-        nets += [problem.part(problem.groups.index(g)) for g in stuck.groups if g is not group]
-        domains = Net(problem.full).joined(nets).begin() or problem.full  # what the other members leave possible
+        # In one net, where two rules over the same two components are one table: what they leave together.
+        others = Net(full, [nogood for g in stuck.groups if g is not group for _, nogood in g.nogoods])
+        domains = others.begin(wishes) or full
         members.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
     return tuple(members)
 

@@ -34,20 +34,27 @@ from envsmith.solve.words import finding_of_row, join_words, message_of, name_re
 
 
 def judge(
-    solver: Solver, versions: Mapping[str, str], platform: Platform, *, keep: Collection[str] = frozenset()
+    solver: Solver,
+    versions: Mapping[str, str],
+    platform: Platform,
+    *,
+    keep: Collection[str] = frozenset(),
+    features: Collection[str] = frozenset(),
 ) -> Judgement:
     """Return ``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair.
 
-    The repair leaves the components of ``keep`` as they are, as long as there is one that does.
+    The repair leaves the components of ``keep`` as they are, as long as there is one that does. What is conditional on
+    one of ``features`` is judged as what holds.
     :class:`envsmith.errors.UsageError` when a version is none.
     """
     read = subject_of(solver, versions, platform)
     is_cell = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
-    problem = _without_unlisted(pose(solver.compiled, platform, names, read.extras, gaps=False), read.masks)
+    posed = pose(solver.compiled, platform, names, read.extras, gaps=False, features=features)
+    problem = _without_unlisted(posed, read.masks)
     own_rules = {r.id: r for r in solver.knowledge().rules if not r.locking}
-    case = Case(solver, read, problem, own_rules, frozenset(keep))
+    case = Case(solver, read, problem, own_rules, frozenset(keep), frozenset(features))
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
     rules = {f.rule for f in findings}
@@ -368,7 +375,8 @@ def _notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[
 
 def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], platform: Platform) -> bool:
     """Tell whether a row is a note that these versions meet."""
-    if row.severity is not Severity.NOTE or (row.platforms and platform not in row.platforms):
+    concerns = row.severity is Severity.NOTE and row.feature not in case.features
+    if not concerns or (row.platforms and platform not in row.platforms):
         return False
     # A note on what torch carries anyway, and on nothing that was given, would be true for nearly every set.
     count = sum(c in case.subject.plain for c in row.scope)
@@ -475,7 +483,7 @@ def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], w
     are mended with it.
     """
     platform = case.problem.platform
-    problem = pose(case.solver.compiled, platform, names, case.subject.extras)
+    problem = pose(case.solver.compiled, platform, names, case.subject.extras, features=case.features)
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
     wishes = [w for w in _wishes(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
     roles = case.solver.compiled.roles

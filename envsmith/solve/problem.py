@@ -179,12 +179,13 @@ def pose(
     *,
     gaps: bool = True,
     lockable: bool = False,
+    features: Collection[str] = (),
 ) -> Problem:
     """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component.
 
     ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a
     judgement may not hold it against anybody). ``lockable`` adds the rules about what can be locked, and what the
-    components bring along.
+    components bring along. ``features`` are in use: notes about them are errors.
     """
     carried = _carriers(compiled, set(names.values())) if gaps else {}
     brought = _brought(compiled, names.values()) if lockable else ()
@@ -199,7 +200,7 @@ def pose(
     index: dict[str, list[int]] = {}
     for variable, component in enumerate(components):
         index.setdefault(component, []).append(variable)
-    lay = _Lay(compiled, platform, index, extras, frozenset(brought), gaps=gaps)
+    lay = _Lay(compiled, platform, index, extras, brought=frozenset(brought), features=features, gaps=gaps)
     groups = []
     for rule in compiled.rules_of(index):
         if rule.locking and not lockable:
@@ -236,11 +237,12 @@ class _Lay:
         platform: Platform,
         index: Mapping[str, list[int]],
         extras: Mapping[str, tuple[str, ...]],
-        brought: frozenset[str],
         *,
+        brought: frozenset[str],
+        features: Collection[str],
         gaps: bool,
     ) -> None:
-        self.strict = gaps
+        self.strict, self.features = gaps, features
         self.brought = brought
         self.compiled, self.platform, self.index = compiled, platform.value, index
         self.listed = {c: compiled.versions.get(c, ()) for c in index}
@@ -293,9 +295,10 @@ class _Lay:
         declared = rule.components[-1] if beside and "-declares-" in rule.id else ""
         covered = 0
         for row in rule.rows:
-            if (row.platforms and self.platform not in row.platforms) or (
-                beside and row.severity is not Severity.ERROR
-            ):
+            severity = Severity.ERROR if row.feature in self.features else row.severity
+            if severity is Severity.NOTE or (row.platforms and self.platform not in row.platforms):
+                continue
+            if beside and severity is not Severity.ERROR:
                 continue
             for numbers in row.nogoods:
                 literals = [self.literal(n) for n in numbers]
@@ -309,7 +312,7 @@ class _Lay:
                     joined[declared] = self.unmet(declared, joined[declared])
                 if rule.components[0] == "torch" and len(rule.components) == 2:
                     covered |= joined.get("torch", 0)
-                by_severity.setdefault(row.severity, []).extend((row.number, n) for n in self.spread(joined))
+                by_severity.setdefault(severity, []).extend((row.number, n) for n in self.spread(joined))
         gap = self.gaps(rule, covered, carried) if self.strict else []
         if gap:
             by_severity.setdefault(Severity.ERROR, []).extend(gap)

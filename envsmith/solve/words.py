@@ -10,7 +10,7 @@ from envsmith.model.version import Spec, public
 from envsmith.solve.problem import exact_version
 
 _SHOWN = 3
-_Sentence = Callable[[Sequence[Row], Mapping[str, Sequence[str]]], str]
+_Sentence = Callable[[Rule, Sequence[Row], Mapping[str, Sequence[str]]], str]
 
 
 def join_words(words: Sequence[str], *, last: str = "and") -> str:
@@ -45,10 +45,9 @@ def shown_spec(component: str, spec: Spec) -> str:
     exact = exact_version(spec)
     if exact:
         return name_release(component, exact)
-    if spec.is_any:
-        return component
+    title = component.upper() if component in {"cuda", "gpu"} else component
     text = " or ".join(part.removeprefix("==") for part in spec.text.split(" || "))
-    return f"{'CUDA' if component == 'cuda' else 'GPU' if component == 'gpu' else component} {text}"
+    return title if spec.is_any else f"{title} {text}"
 
 
 def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence, ...]:
@@ -70,7 +69,7 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
         return _bundle_sentence(rule, rows, affected)
     special = _SPECIAL.get(rule.id)
     if special:
-        return special(rows, affected)
+        return special(rule, rows, affected)
     first = rows[0]
     if not first.needs:
         subjects = join_words([shown_spec(c, s) for c, s in first.when.items()])
@@ -100,7 +99,7 @@ def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
     return f"it is not known which {rule.components[-1]} {torch} carries"
 
 
-def _python_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+def _python_sentence(_rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
     minors = sorted(
         {
             part.strip().removeprefix("==").removesuffix(".*")
@@ -114,12 +113,27 @@ def _python_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]])
     return f"torch {builds} {_verb(rows, affected, 'has', 'have')} wheels for Python {span} only"
 
 
-def _gpu_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+def _gpu_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
     compiled = list(dict.fromkeys(row.cause for row in rows if row.cause))
     what = compiled[0] if len(compiled) == 1 else "compiled for " + " ".join(_archs(rows))
     gpus = join_words(list(affected.get("gpu", ())))
     runs = f", which does not run on {gpus}" if gpus else ""
-    return f"torch {these_versions('torch', _builds(rows, affected))} {_verb(rows, affected, 'is', 'are')} {what}{runs}"
+    return f"{_torch_among(rule, _builds(rows, affected))} {_verb(rows, affected, 'is', 'are')} {what}{runs}"
+
+
+def _torch_among(rule: Rule, builds: Sequence[str]) -> str:
+    """Return builds of torch in few words, with their CUDA where the same releases have builds that are not concerned."""
+    named = f"torch {these_versions('torch', builds)}"
+    rows = [exact_version(row.when["torch"]) or "" for row in rule.rows]
+    ends = [i for i, build in enumerate(rows) if build in builds]
+    others = (
+        {build.partition("+")[2] for build in rows[ends[0] : ends[-1] + 1] if build not in builds} if ends else set()
+    )
+    tags = dict.fromkeys(build.partition("+")[2] for build in builds)
+    if len(builds) == 1 or not others:
+        return named
+    cudas = [name_release("cuda", f"{tag[2:-1]}.{tag[-1]}") for tag in tags]
+    return f"some builds of {named}" if others & set(tags) else f"{named} with {join_words(cudas, last='or')}"
 
 
 def _archs(rows: Sequence[Row]) -> list[str]:
@@ -153,12 +167,12 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
     return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
 
 
-def _platform_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+def _platform_sentence(_rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
     verb = _verb(rows, affected, "is", "are")
     return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {rows[0].cause}"
 
 
-def _glibc_sentence(rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+def _glibc_sentence(_rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
     floors = list(dict.fromkeys(row.needs["glibc"].text for row in rows))
     return f"the wheels of torch {these_versions('torch', _builds(rows, affected))} need glibc {floors[0]}"
 

@@ -179,3 +179,37 @@ def test_what_the_text_names_as_the_cause_comes_first():
         "cannot import name 'frob' from 'accelerate' (/x/accelerate/__init__.py)\n"
     )
     assert judged(log).root.finding.rule == "name-missing"
+
+
+@pytest.mark.parametrize(
+    ("versions", "text", "rule"),
+    [
+        (
+            "PyTorch version: 2.8.0+cu128\ndeepspeed version: 0.17.2\n",
+            '{"train_batch_size": 8, "compile": {"deepcompile": true}}',
+            "deepspeed-deepcompile",
+        ),
+        (
+            "PyTorch version: 2.4.1+cu121\ndeepspeed version: 0.11.1\n",
+            "deepspeed --elastic_training --min_elastic_nodes 1 train.py",
+            "deepspeed-elastic-torch2",
+        ),
+        (
+            "PyTorch version: 2.4.1+cu121\naccelerate version: 1.7.0\n",
+            "accelerate launch --use_fsdp --fsdp_version 2 train.py",
+            "accelerate-torch-features",
+        ),
+        (
+            "transformer-engine: 2.4.0\ngpu: sm_80\n",
+            "torchrun --nproc_per_node 8 pretrain_gpt.py --fp8-format hybrid",
+            "transformer-engine-fp8-gpu",
+        ),
+    ],
+)
+def test_feature_in_a_configuration_or_command_makes_an_error_of_what_only_concerns_it(versions, text, rule):
+    severity = {False: "note", True: "error"}
+
+    for states_feature in (False, True):
+        d = judged(versions, *([text] if states_feature else []))
+        (finding,) = [x.finding for x in d.diagnosed if x.finding.rule == rule]
+        assert finding.severity.value == severity[states_feature]

@@ -19,6 +19,7 @@ def with_rule(**fields):
         {
             "evidence": {"e": {"kind": "documented", "source": "s", "date": "2026-11-21"}},
             "causes": {"c": {"stage": "setup", "group": "g", "pattern": "p"}},
+            "features": {},
             "setup": [{name: value for name, value in row.items() if value is not None}],
             "launch": [],
             "stated": [],
@@ -72,3 +73,12 @@ def test_cache_gives_what_the_file_says():
 )
 def test_variable_is_read_from_its_first_release_on(version, why):
     assert is_read(variables()["DS_ENABLE_NINJA"], version) == why
+
+
+def test_facts_of_a_feature_are_checked_as_those_of_a_rule():
+    text = with_rule().replace(b"features: {}", b"features: {f: {verson.torch: true}}")
+
+    with pytest.raises(DataError) as refused:
+        read_rules(text)
+
+    assert refused.value.details == ("doctor/rules.yaml: features.f: `verson.torch` is not the name of a fact",)

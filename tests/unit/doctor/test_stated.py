@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from envsmith.cli.check import check as check_command
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.judge import check_environment
+from envsmith.doctor.rules import rule_book
 from envsmith.doctor.stated import read_environment, read_fact, read_variable
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.graph.load import knowledge
 
 
 def judged(given, *, facts=(), env=()):
@@ -67,6 +69,12 @@ def graves(judgement):
         ({}, ("ranks=4", "gpu_count=2"), (), {"more-ranks-than-gpus": "error"}),
         ({}, ("gpus=8 x H100", "ranks=8"), (), {}),
         ({"gpu": "sm_70"}, ("config.bf16.enabled=true",), (), {"bf16-on-old-gpu": "error"}),
+        (
+            {"deepspeed": "0.18.4"},
+            ("config.fp16.enabled=1", "config.bf16.enabled=1"),
+            (),
+            {"mixed-precision-options": "error"},
+        ),
         ({}, ("toolkit_vendor=nvhpc",), (), {"nvhpc-on-path": "warning"}),
         ({}, ("limit.shm=64M", "limit.memlock=unlimited", "limit.nofile=65536"), (), {"shm-small": "warning"}),
         (
@@ -220,6 +228,35 @@ def test_absent_toolkit_and_absent_nvcc_are_one_thing(given, facts):
     assert (on_gpu.status, graves(on_gpu)) == ("bad", {"deepspeed-needs-nvcc-at-import": "error"})
     assert (on_any.status, [f.rule for f in on_any.findings]) == ("ok", ["nvcc-absent"])
     assert (on_cpu.status, on_cpu.findings) == ("ok", ())
+
+
+DEEPCOMPILE, STAGE_3 = "config.compile.deepcompile=true", "config.zero_optimization.stage=3"
+OF_DEEPCOMPILE = {"deepspeed-deepcompile": "error"}
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "rules", "repaired"),
+    [
+        ({"torch": "2.8.0", "deepspeed": "0.17.2"}, (DEEPCOMPILE,), OF_DEEPCOMPILE, {"deepspeed"}),
+        ({"torch": "2.5.1", "deepspeed": "0.18.4"}, (DEEPCOMPILE,), OF_DEEPCOMPILE, {"torch"}),
+        ({"torch": "2.9.1", "deepspeed": "0.18.4"}, (DEEPCOMPILE, STAGE_3), OF_DEEPCOMPILE, {"deepspeed"}),
+        ({"torch": "2.3.0", "python": "3.12"}, (DEEPCOMPILE,), {"torch-compile-python": "error"}, {"torch"}),
+        ({"torch": "2.9.1", "deepspeed": "0.18.4"}, (DEEPCOMPILE,), {}, None),
+        ({"torch": "2.8.0", "deepspeed": "0.17.2"}, ("config.compile.deepcompile=false",), {}, None),
+        ({"torch": "2.8.0", "deepspeed": "0.17.2"}, (), {}, None),
+    ],
+)
+def test_stated_feature_makes_an_error_of_what_only_concerns_that_feature(given, facts, rules, repaired):
+    judgement = judged(given, facts=facts)
+
+    changes = {change.component for change in judgement.repair.changes} if judgement.repair else None
+    assert (graves(judgement), changes) == (rules, repaired)
+
+
+def test_every_feature_of_a_rule_has_facts_that_show_it():
+    named = {row.feature for rule in knowledge().rules for row in rule.rows if row.feature}
+
+    assert named == set(rule_book().features)
 
 
 @pytest.mark.parametrize("others", [(), ("--fact", "tool.nvcc=none")])

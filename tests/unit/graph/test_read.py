@@ -157,6 +157,7 @@ def test_all_problems_of_all_files_are_told_at_once(matrix):
         ("rules/alpha.yaml", "stage: build", "stage: compile", "unknown word — choose install, build"),
         ("rules/alpha.yaml", "gcc:", "gcx:", "unknown component `gcx` — did you mean gcc?"),
         ("rules/alpha.yaml", "severity: warning", "severity: fatal", "unknown word"),
+        ("rules/alpha.yaml", "severity: warning", "severity: warning\n  feature: compile", "write severity: note"),
         ("rules/alpha.yaml", 'needs: {torch: "2.1"}', "needs: 5", "a mapping (key: value) belongs here"),
         ("rules/alpha.yaml", "  stage: build\n", "  signature: '(unclosed'\n", "not a regular expression"),
         ("releases/alpha.yaml", "date: 2024-02-01", "date: 2024-02-31", "not a day"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.errors import UsageError
+from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
 from envsmith.solve import explain_cell, explain_rule, explain_upgrade, solve
@@ -105,3 +105,20 @@ def test_release_that_came_out_long_after_its_neighbours_is_passed_over_for_that
     (sentence,) = [s for s in solve(request).why if s.startswith("numpy")]
     assert "is newer, but it came out on 202" in sentence
     assert sentence.endswith("months after colossalai 0.5.0 of 2025-06-04.")
+
+
+@pytest.mark.parametrize(
+    ("framework", "cuda", "sentence"),
+    [
+        ("colossalai", "*", "torch 1.13.0 to 2.5.1 are compiled for"),
+        ("deepspeed", "12.6", "torch 2.6.0 to 2.14.1 with CUDA 12.6 are compiled for"),
+    ],
+)
+def test_refusal_of_a_gpu_names_those_builds_only_that_do_not_run_there(framework, cuda, sentence):
+    wishes = {"frameworks": {framework: Spec.parse("*")}, "constraints": {"cuda": Spec.parse(cuda)}}
+
+    with pytest.raises(UnsatisfiableError) as caught:
+        solve(Request(gpus=("sm_120",), **wishes))
+
+    (message,) = [c.message for c in caught.value.refusal.conflict if c.rule == "torch-runs-on-gpu"]
+    assert message.startswith(sentence)
