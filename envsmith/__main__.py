@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Put the null device in place of each standard stream that is closed, before a file of ours gets its number."""
+    """Put the null device in place of each standard stream that is closed, before a file of envsmith gets its number."""
     while (handle := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(handle)

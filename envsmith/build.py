@@ -119,7 +119,7 @@ def _for_engine(options: Options, engine: Engine) -> Options:
 
 
 def narrow(request: Request, engine: Engine, base: str | None = None) -> Request:
-    """Keep to the Pythons that ``engine`` can provide here. The reason is told in ``why`` and in a refusal."""
+    """Keep to the Pythons that ``engine`` can provide here. The reason stands in ``why`` and in a refusal."""
     pythons = engine.pythons(base)
     if pythons is None:
         return request

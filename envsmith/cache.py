@@ -79,7 +79,7 @@ def _digest(made_of: str, body: bytes) -> bytes:
 
 
 def _open_own(path: str, flags: int) -> int:
-    """Open a file that is this user's and that nobody else may write. ``PermissionError`` for any other."""
+    """Open a file that is this user's and that no other user may write. ``PermissionError`` for any other."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
     status = os.fstat(handle)
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:

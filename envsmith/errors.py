@@ -172,7 +172,7 @@ _OF_THE_SYSTEM = (
     (r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc|failed to map segment", "memory is short"),
     (r"File too large|os error 27\b", "a file may not be as large as it must be (ulimit -f)"),
     (r"Address already in use|EADDRINUSE", "a port is taken by another program"),
-    (r"Cannot assign requested address|Network is unreachable|Address family not supported", "there is no network"),
+    (r"Cannot assign requested address|Network is unreachable|Address family not supported", "the network is unreachable"),
 )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ EXIT_CODES: dict[int, str] = {
             InterruptedRunError,
         )
     },
-    141: "the reader of the output went away (head, less): the answer was not told to its end",
+    141: "output was closed before it was complete (for example by `head`)",
 }
 
 
@@ -253,5 +253,5 @@ VARIABLES: dict[str, str] = {
     "XDG_CACHE_HOME": "Where the compiled knowledge and the Conda cache lie (`envsmith/` below it).",
     "XDG_CONFIG_DIRS": "Where pip's and rattler's configuration is looked for.",
     "XDG_CONFIG_HOME": "Where pip's, uv's and rattler's configuration is looked for.",
-    "XDG_DATA_HOME": "Where uv keeps interpreters, unless told otherwise.",
+    "XDG_DATA_HOME": "Where uv keeps interpreters, unless UV_PYTHON_INSTALL_DIR is set.",
 }

@@ -54,7 +54,7 @@ def read_text(
 def open_input(path: Path, failure: type[EnvsmithError], *, seconds: float = 60.0) -> Iterator[BinaryIO]:
     """Open what a user names: a file, a pipe that ends within ``seconds``, or ``-`` for stdin.
 
-    A folder, a device, and a pipe that nobody writes to raise ``failure``.
+    A folder, a device, and a pipe without a writer raise ``failure``.
     """
     if str(path) == "-":
         with os_errors("stdin: cannot be read", failure):
@@ -160,7 +160,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a stream. ``OSError`` for a pipe that nobody reads, which would be waited for."""
+    """Open a stream. ``OSError`` for a pipe without a reader, which would be waited for."""
     handle = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(handle, True)
     return handle

@@ -266,7 +266,7 @@ class HttpWire:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Return the proxy for an address: of the environment, else of pip, as uv is told it.
+    """Return the proxy for an address: of the environment, else of pip, the same that uv gets.
 
     httpx's own rule fails on IPv6 networks in ``NO_PROXY``.
     """

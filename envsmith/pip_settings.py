@@ -1,4 +1,4 @@
-"""What the user has told pip about reaching an index: uv and our own clients do not read pip.conf or ``PIP_*``."""
+"""The user's settings of pip for reaching an index: uv and envsmith's own clients do not read pip.conf or ``PIP_*``."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
-# Seconds between asking and insisting. An engine that writes an image's layers answers nobody until it is done, and its
+# Seconds between asking and insisting. An engine that writes an image's layers does not answer until it is done, and its
 # client waits for it.
 _PATIENCE = 5.0
 # Reads which groups run. Its input ends when envsmith ends, however that happens, and then it ends what still runs.

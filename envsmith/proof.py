@@ -143,7 +143,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
 
 
 def refuse_fault_of_host(result: SmokeResult) -> None:
-    """Raise ``SmokeError`` where a run failed by the machine's fault, or nobody can tell: a record would be untrue.
+    """Raise ``SmokeError`` where a run failed by the machine's fault, or the cause is unknown: a record would be untrue.
 
     What the machine lacks for good (a GPU) is recorded, as not shown.
     """
@@ -177,7 +177,7 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
 # -- an environment that exists already: which cell it is, and the record of what was run in it -----------------------
 #
 # Where it was built here, the lock beside it says so, and what is installed is compared with it. Otherwise the cell is
-# read from what was loaded: nobody solved or locked it, and the record claims neither.
+# read from what was loaded: it was neither solved nor locked, and the record claims neither.
 
 
 # The parts that speak for the cell. How ranks shared a GPU, or what the older engine did, stands in the notes.

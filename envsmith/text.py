@@ -1,4 +1,4 @@
-"""What is taken out of a text: what would drive a terminal, and what is nobody's business when it is sent or published.
+"""What is taken out of a text: what would drive a terminal, and what must stay private when it is sent or published.
 
 The latter are logins, tokens, names, and where things stood on this machine.
 
@@ -38,7 +38,7 @@ _HEADER = re.compile(
     r"[\w.~+/=:-]{8,}",
     re.IGNORECASE,
 )
-# The name of a variable, an option or a field whose value is nobody's business, and the value behind it.
+# The name of a variable, an option or a field whose value is private, and the value behind it.
 _NAME = (
     r"(?:[a-z0-9]{1,40}[_.-]){0,8}[a-z0-9]{0,40}(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|credentials?)"
     r"|(?:[a-z0-9]{1,40}[_.-]){1,8}(?:key|auth|pwd|pass)|(?-i:KEY|AUTH)"

@@ -223,7 +223,7 @@ def _draft_config(declaration: Declaration) -> str:
         "  # gpu: [self-hosted, gpu]",
         "# gpu: h100",
         "# driver: '570.86.15'",
-        "limit: 256   # most jobs; what a limit leaves out is told",
+        "limit: 256   # most jobs; those left out are listed",
         "known_bad: 4   # jobs that must fail, so that you learn when a bound can be lifted",
     ]
     return "\n".join(lines) + "\n"

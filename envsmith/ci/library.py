@@ -185,7 +185,7 @@ class Config:
     ] = 8
     ignore: Annotated[
         tuple[Annotated[str, text_of(100)], ...],
-        _About("Findings of `envsmith ci check` that are not told.", type="array", items={"type": "string"}),
+        _About("Findings of `envsmith ci check` that are not shown.", type="array", items={"type": "string"}),
     ] = ()
 
 

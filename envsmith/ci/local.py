@@ -71,7 +71,7 @@ class Verdict:
         }
 
 
-class _Failed(Exception):  # noqa: N818 - an outcome, not an error of ours
+class _Failed(Exception):  # noqa: N818 - an outcome, not an error for the user
     def __init__(self, stage: str, detail: str) -> None:
         super().__init__(detail)
         self.stage, self.detail = stage, detail
@@ -144,7 +144,7 @@ _PARTS = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
 
 
 def _clear(place: Path) -> None:
-    """Remove the environment of an earlier run, and nothing else. ``UsageError`` when ``place`` is not one of ours."""
+    """Remove the environment of an earlier run, and nothing else. ``UsageError`` when envsmith did not make ``place``."""
     claim(place, _KIND)
     mark(place, _KIND)
     with storage_errors(place):

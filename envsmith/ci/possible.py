@@ -203,7 +203,7 @@ def space_of(library: Library) -> Space:
 
 
 def _default_builds(problem: Problem) -> list[tuple[int, int]]:
-    """Restrict torch to what the index gives: whoever does not vary CUDA installs that."""
+    """Restrict torch to what the index gives: a library that does not vary CUDA installs that."""
     torch = problem.variable("torch")
     if torch is None:
         return []

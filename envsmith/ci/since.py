@@ -184,7 +184,7 @@ def _broken(path: str, what: str, line: int) -> Located:
         rule="ci-communication-break",
         severity=Severity.WARNING,
         components={},
-        message=f"{what}: whoever calls it across ranks breaks",
+        message=f"{what}: code that calls it across ranks breaks",
         evidence=(_STUDY,),
         fix="keep the old name or signature for a release with a deprecation warning, or raise the major version",
     )

@@ -40,7 +40,7 @@ _MAX_CELLS = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildFlags:
-    """What ``build`` is told."""
+    """The options of ``build``."""
 
     request: RequestFlags = group(RequestFlags)
     engine: str | None = option(
@@ -238,7 +238,7 @@ def _flags_of(words: Sequence[str]) -> RequestFlags:
         )
     flags = _line.main(args=list(words), prog_name="cell", standalone_mode=False)
     if not isinstance(flags, RequestFlags):
-        raise ValueError("no request flags")  # noqa: TRY004 - --help, told like every other problem
+        raise ValueError("no request flags")  # noqa: TRY004 - --help, reported like every other problem
     return flags
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckFlags:
-    """What ``check`` is told."""
+    """The options of ``check``."""
 
     pairs: tuple[str, ...] = argument(nargs=-1, metavar="[NAME==VERSION...]")
     sources: tuple[str, ...] = option(
@@ -37,7 +37,7 @@ class CheckFlags:
         "--fact",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Something that is no version: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
+        help="A fact about the host: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
         "--fact help lists all).",
     )
     variables: tuple[str, ...] = option(
@@ -134,7 +134,7 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
     versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
     if not versions and not draft.size():
         raise UsageError(
-            f"{', '.join(sources)}: no version of a component is told there",
+            f"{', '.join(sources)}: no version of a component was found there",
             hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, "
             "and the JSON of README",
         )

@@ -57,7 +57,7 @@ def ci() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatrixFlags:
-    """What ``ci matrix`` is told."""
+    """The options of ``ci matrix``."""
 
     directory: Path = argument(type=EXISTING_FOLDER, default=Path())
     form: str = choice("--format", _MATRIX_FORMATS, "How the jobs are written.", default="table")
@@ -141,7 +141,7 @@ def _append(variable: str, text: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckFlags:
-    """What ``ci check`` is told."""
+    """The options of ``ci check``."""
 
     directory: Path = argument(type=EXISTING_FOLDER, default=Path())
     metadata: Path | None = option(
@@ -217,7 +217,7 @@ def _text(library: Library, findings_: list[Located], comparison: Comparison | N
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFlags:
-    """What ``ci run`` is told."""
+    """The options of ``ci run``."""
 
     job: str = argument()
     directory: Path = argument(type=EXISTING_FOLDER, default=Path())

@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 
 class Commands(str):
-    """Lines that the runner of a CI is to obey. Whoever makes them has escaped every text in them."""
+    """Lines that the runner of a CI is to obey. The caller has escaped every text in them."""
 
     __slots__ = ()
 

@@ -47,7 +47,7 @@ Texts = list[tuple[str, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoctorFlags:
-    """What ``doctor`` is told."""
+    """The options of ``doctor``."""
 
     sources: tuple[str, ...] = option(
         "--from",

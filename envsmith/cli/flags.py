@@ -389,7 +389,7 @@ def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockFlags:
-    """What ``lock`` and ``build`` are told about the Conda part, an existing lock, and the network."""
+    """The options of ``lock`` and ``build`` about the Conda part, an existing lock, and the network."""
 
     channel: tuple[str, ...] = option(
         "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
@@ -404,7 +404,7 @@ class LockFlags:
         "--conda-tolerate",
         multiple=True,
         type=click.Choice(["nccl", "cudnn", "triton"]),
-        help="Components that may differ in conda-lock.yml from the pip lock; told when they do.",
+        help="Allow this component to have a different version in conda-lock.yml (with a warning).",
     )
     no_conda: bool = flag("--no-conda", "Do not try to write conda-lock.yml.")
     locked: bool = flag(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinFlags:
-    """What ``lock`` is told."""
+    """The options of ``lock``."""
 
     request: RequestFlags = group(RequestFlags)
     output: Path = cells_option("Folder for the cell's own folder.")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishFlags:
-    """What ``publish`` is told."""
+    """The options of ``publish``."""
 
     cell: str | None = argument(required=False)
     to: str | None = option(
@@ -132,7 +132,7 @@ def _text(published: list[Published], seal: Seal) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyFlags:
-    """What ``verify`` is told."""
+    """The options of ``verify``."""
 
     image: str | None = argument(required=False)
     bundle: Path | None = option(

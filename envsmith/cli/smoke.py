@@ -47,7 +47,7 @@ _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmokeFlags:
-    """What ``smoke`` is told."""
+    """The options of ``smoke``."""
 
     python: Path | None = option(
         "--python",
@@ -167,7 +167,7 @@ def smoke(settings: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
     Exit code 0 when everything passed, 1 when something failed: the last line names the rank, the case and the step. 9
-    when the machine is at fault, or nobody can tell: that says nothing about the environment.
+    when the machine is at fault, or the cause is unknown: that says nothing about the environment.
     """
     if settings.read_logs:
         return _finish(_of_logs(settings.read_logs), settings)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SolveFlags:
-    """What ``solve`` is told."""
+    """The options of ``solve``."""
 
     request: RequestFlags = group(RequestFlags)
     every: bool = flag("--all", "Every valid cell, best first.")

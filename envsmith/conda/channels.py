@@ -43,7 +43,7 @@ _LOGIN = (
 
 
 class DamagedIndexError(NetworkError):
-    """What a channel answers is no index, or a part of one."""
+    """What a channel answers is not an index, or a part of one."""
 
 
 def _filled(value: object, environ: Mapping[str, str]) -> str:
@@ -206,7 +206,7 @@ def with_channels(conda: CondaRequest) -> CondaRequest:
 def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
     """Return the address below which the channel's subdirs lie, without a slash at the end.
 
-    ``UsageError`` for what is no channel. A name means what ``settings`` (by default those of this user) say. An
+    ``UsageError`` for what is not a channel. A name means what ``settings`` (by default those of this user) say. An
     address and a folder need none.
     """
     text = channel.strip()
@@ -240,7 +240,7 @@ def _named(text: str, settings: ChannelSettings) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """What rattler's client is told, in plain values, so that the linker's process can be told the same.
+    """The settings of rattler's client as plain values, so that the linker's process can have the same.
 
     ``mirrors`` go by prefix, ``logins`` are as rattler's file of credentials holds them, ``environ`` are the variables
     to set. ``unchecked`` is True where certificates are not to be checked.
@@ -303,7 +303,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def access_to(channels: Sequence[str]) -> Access:
-    """Return what the client is told for these channels. ``DataError`` for a file that does not parse."""
+    """Return the client's settings for these channels. ``DataError`` for a file that does not parse."""
     settings = read_settings()
     logins = _stored(settings.auth_file or os.environ.get("RATTLER_AUTH_FILE"))
     places = dict(settings.mirrors)
@@ -512,7 +512,7 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
 
 
 def to_package(record: Any, channel: str) -> CondaPackage:
-    """Return a rattler record as a value of ours. Its hashes may still be empty."""
+    """Return a rattler record as a ``CondaRecord``. Its hashes may still be empty."""
     stamp, noarch = record.timestamp, record.noarch
     kind = None if noarch is None else "python" if noarch.python else "generic" if noarch.generic else None
     return CondaPackage(

@@ -67,6 +67,6 @@ def _record(rattler: Any, package: dict[str, Any]) -> Any:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # An orderly exit waits for nobody: rattler's workers would call into an interpreter that is being taken down, and
+    # An orderly exit does not wait: rattler's workers would call into an interpreter that is being taken down, and
     # crash.
     os._exit(code)

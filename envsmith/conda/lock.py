@@ -186,7 +186,7 @@ def up_to_date(text: str, cell: Cell, pip_pins: Sequence[Pin], conda: CondaReque
     return not _differences(lock, cell, pip_pins, conda.tolerate)[1]
 
 
-# Which cells can be had from Conda channels at all: the solver is told before it chooses, not refused afterwards.
+# Which cells can be had from Conda channels at all: the solver knows before it chooses, instead of failing afterwards.
 #
 # Channels have far fewer builds of PyTorch than the package index. The best cell for which a channel has every part
 # becomes the request.
@@ -207,7 +207,7 @@ def narrow_to_channels(
     first: list[str] = []
     for cell in islice(cells(_narrowed_to_builds(request, builds, names)), _TRIED):
         if cuda_of(cell) is None and "cuda" not in request.constraints:
-            continue  # nobody means a CPU build who did not say so
+            continue  # a CPU build must be asked for
         problems = core_problems(_without(cell, conda.tolerate), offer, request.platform)
         if not problems:
             return _bound(request, cell, names)
@@ -324,7 +324,7 @@ def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
             try:
                 tags_of_wheel = parse_wheel_filename(artifact.filename)[3]
             except InvalidWheelFilename as error:
-                raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is no wheel name") from error
+                raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is not a wheel name") from error
             places = [rank[str(t)] for t in tags_of_wheel if str(t) in rank]
             wheels += [(min(places), artifact.filename, artifact)] if places else []
     if wheels:

@@ -190,7 +190,7 @@ def _yaml(value: Mapping[str, Any]) -> str:
     return text
 
 
-# conda-lock's ``content_hash``, so that ``conda-lock lock --check-input-hash`` agrees with a lock of ours.
+# conda-lock's ``content_hash``, so that ``conda-lock lock --check-input-hash`` agrees with envsmith's lock.
 #
 # The algorithm is conda-lock 4's: SHA-256 over the JSON of channels, specs and virtual packages. A test compares it
 # with conda-lock's own code; it is written out here because importing conda-lock takes most of a second and it is no

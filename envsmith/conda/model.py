@@ -10,7 +10,7 @@ from pathlib import Path
 from envsmith.cache import cache_folder
 from envsmith.model.cell import Cell, Platform
 
-# Told what is going on, one line at a time.
+# Receives progress, one line at a time.
 Tell = Callable[[str], None]
 
 

@@ -58,7 +58,7 @@ def cuda_of(cell: Cell) -> str | None:
 
 
 def virtual_packages(cell: Cell, platform: Platform) -> dict[str, str]:
-    """Return what the solver is told about the machine: the cell's facts, never this host's.
+    """Return the virtual packages that describe the machine: the cell's facts, never this host's.
 
     ``__cuda`` is the cell's CUDA: whether a driver is new enough for it is a rule of the graph, which the cell
     satisfies.

@@ -36,7 +36,7 @@ def number_in(text: str | None) -> int | None:
 
 
 def key_of(version: str) -> Version | None:
-    """Return what a version is compared by, or ``None`` for a text that is no version."""
+    """Return what a version is compared by, or ``None`` for a text that is not a version."""
     try:
         return version_key(version)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is known about an environment, whoever says so: this machine, a pasted report, a log.
+"""What is known about an environment, from any source: this machine, a pasted report, a log.
 
 Readers write into a :class:`Draft`. :class:`Facts` is what judging works on. A fact that nothing says is absent, never
 a default.

@@ -362,7 +362,7 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
         severity=Severity.NOTE,
         components={n: (facts.version(n) or str(spec)) for n, spec in row.when.items()},
         message=(
-            f"If {name} is {row.when[name]} (its version was not told), it does not go with {companions}:"
+            f"If {name} is {row.when[name]} (the report does not name its version), it does not go with {companions}:"
             f" {row.cause or rule.cause or rule.id}"
         ),
         evidence=row.evidence,
@@ -489,9 +489,9 @@ _ASKED_FOR = {
 def _not_checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return sentences that say what was not judged because nothing says it."""
     missing = [title for name, title in _ASKED_FOR.items() if name not in facts.components]
-    sentences = [f"not told: {', '.join(missing)}"] if missing else []
+    sentences = [f"not in the report: {', '.join(missing)}"] if missing else []
     if not facts.limits:
-        sentences.append("limits (/dev/shm, locked memory, open files) were not told")
+        sentences.append("limits (/dev/shm, locked memory, open files) are not in the report")
     if not texts:
         sentences.append("no log was read: failures at run time were not looked for")
     return tuple(sentences)

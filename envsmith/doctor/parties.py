@@ -31,7 +31,7 @@ INTERFACES = frozenset(
         "object-attribute",
     }
 )
-# Those where the name is known to be gone, so that whoever imports it is too old.
+# Those where the name is known to be gone, so that the package that imports it is too old.
 _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
 _CLASS = re.compile(r"'(\w{2,80})'(?: object)? has no attribute '(\w{1,80})'")
 _METHOD = re.compile(r"\b([A-Za-z_]\w{1,80})\.__init__\(\) got an unexpected")

@@ -58,7 +58,7 @@ def _clean(value: Any) -> Any:
 
 
 def looks_like_snapshot(text: str) -> bool:
-    """Return whether it is one of ours. The kind may stand anywhere, keys being sorted."""
+    """Return whether envsmith wrote it. The kind may stand anywhere, keys being sorted."""
     return text.lstrip()[:1] == "{" and f'"{KIND}"' in text
 
 

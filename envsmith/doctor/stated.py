@@ -65,7 +65,7 @@ def _hint(key: str) -> str:
 
 def _number(draft: Draft, key: str, value: str, where: str) -> None:
     if not re.fullmatch(r"[1-9]\d{0,5}", value):
-        raise UsageError(f"{where} {key}: {value[:40]!r} is no number above zero")
+        raise UsageError(f"{where} {key}: {value[:40]!r} is not a number above zero")
     if key == "gpu_count":
         draft.gpu_count = int(value)
     draft.host[key] = value

@@ -197,7 +197,7 @@ def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int
     return tuple((*when, need) for need in needs) if needs else (when,)
 
 
-# What was only compiled, or only asked for an answer, is no proof that it trains.
+# What was only compiled, or only asked for an answer, is not proof that it trains.
 _NO_TRAINING = frozenset({"build", "inference"})
 
 

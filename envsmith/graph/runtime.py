@@ -191,7 +191,7 @@ _USUAL = ("ninja", "packaging", "setuptools", "wheel")
 def sources_of(pins: Iterable[Pin], cell: Cell, user: Compile | None = None) -> tuple[Source, ...]:
     """Return how those source distributions are compiled that need more than they declare, or that the user spoke of.
 
-    ``LockError`` when the user speaks of a distribution that is no source distribution of the lock.
+    ``LockError`` when the user speaks of a distribution that is not a source distribution of the lock.
     """
     user = user or Compile()
     named = {*user.variables, *(a.name for a in user.archives)}

@@ -1,6 +1,6 @@
 """Write a lock as hashed requirements files and as ``pylock.toml``, which pip and uv install as they are.
 
-No address stands in them: which index serves the files is the business of whoever installs, the hashes are the lock's.
+No address stands in them: which index serves the files is the installing user's business, the hashes are the lock's.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Beside:
 
 
 def parse_beside(text: str) -> Beside:
-    """Read a ``pylock.toml`` of ours. ``DataError`` when it is not one."""
+    """Read a ``pylock.toml`` that envsmith wrote. ``DataError`` when it is not one."""
     try:
         packages = parse_pylock(text)
     except LockError as error:

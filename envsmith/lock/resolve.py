@@ -75,7 +75,7 @@ class Resolution:
 
 
 def cutoff(day: str) -> str:
-    """Return the first moment after an ISO day, in UTC. ``UsageError`` for what is no day.
+    """Return the first moment after an ISO day, in UTC. ``UsageError`` for what is not a day.
 
     uv reads a bare day in the time zone of the host, which would give two hosts two locks.
     """

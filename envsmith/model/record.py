@@ -40,7 +40,7 @@ from envsmith.text import places_here, redact_values
 # Schema 1 (until 2026-11-21) listed every case by name and every case's seconds: 10 kB a record.
 SCHEMA = 2
 # A record is at most 4 kB, so that ten thousand of them are read in a second: what is long is cut, and the number of
-# what was left out is told.
+# what was left out is named.
 _MAX_BAD = 6
 _MAX_TEXT = 220
 _MAX_LOG = 600
@@ -160,7 +160,7 @@ class Fault(str, Enum):
 class Failure(AsJson):
     """Why the climb ended: the ``rung`` not reached, the ``symptom`` that a user sees, the last lines of the ``log``.
 
-    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension), or nobody can tell. It says nothing
+    ``of_host``: this host lacks what the rung needs (a GPU, a CPU extension), or the cause is unknown. It says nothing
     against the cell. ``fault`` says which of the two.
     """
 

@@ -17,7 +17,7 @@ def _size(text: str) -> int:
     try:
         return int(float(text[:-1] if unit else text) * (1 << unit))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; say 70G or 512M") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; say 70G or 512M") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

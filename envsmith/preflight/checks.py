@@ -413,7 +413,7 @@ def limits(facts: Sequence[Facts]) -> list[Finding]:
     return findings
 
 
-# Environment variables: set here and not there, or set and read by nobody.
+# Environment variables: set here and not there, or set and never read.
 
 
 # Variables that may differ between ranks or nodes of a healthy job.

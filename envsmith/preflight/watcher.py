@@ -63,7 +63,7 @@ class Sample(AsJson):
 
     @classmethod
     def parse(cls, text: bytes | str, heard: float) -> Sample | None:
-        """The inverse; ``None`` for what is no sample."""
+        """The inverse; ``None`` for what is not a sample."""
         try:
             row = json.loads(text)
             return cls(**{k: row[k] for k in cls.__slots__ if k in row and k != "heard"}, heard=heard)
@@ -100,7 +100,7 @@ def _slower(samples: Mapping[int, Sample], rank: int) -> float:
 
 
 def _stalled(now: Mapping[int, Sample], limits: Limits) -> list[Alert]:
-    """The ranks that are behind while nobody moves: they are what the others wait for."""
+    """The ranks that are behind while no rank moves: the others wait for them."""
     if len(now) < 2 or any(sample.age < limits.stall for sample in now.values()):
         return []
     at = {rank: (sample.step, sample.computed) for rank, sample in now.items()}
@@ -242,7 +242,7 @@ class Watch:
         return now, sample
 
     def _raise(self, alerts: Sequence[Alert]) -> None:
-        """Tell what is new; what has gone may be told again when it comes back."""
+        """Report what is new. What has gone may be reported again when it comes back."""
         active = {(alert.kind, alert.rank) for alert in alerts}
         for alert in alerts:
             if (alert.kind, alert.rank) not in self._active:

@@ -78,7 +78,7 @@ def parse_wish(text: str) -> Wish:
         )
     if parts.scheme == "https" and (parts.username or parts.password or not _ADDRESS.fullmatch(place)):
         raise UsageError(
-            f"--source {match['name']}: this address cannot stand in a lock: it has a user in it, or is no plain https address",
+            f"--source {match['name']}: this address cannot stand in a lock: it has a user in it, or is not a plain https address",
             hint="download the archive and give its path",
         )
     try:
@@ -92,7 +92,7 @@ def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
     """Fetch and look into it.
 
     ``UsageError`` when the file is not there, ``NetworkError`` when the address does not answer, ``ContentError`` when
-    the hash differs or a member is unsafe, ``LockError`` when it is no source archive, or that of another
+    the hash differs or a member is unsafe, ``LockError`` when it is not a source archive, or that of another
     distribution.
     """
     data, address = _fetch(wish, fetcher)
@@ -185,7 +185,7 @@ def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:
         bad = bad or member.linkname.startswith("/") or to.split("/")[0] != steps[0]
     if bad:
         raise ContentError(
-            f"--source {wish.name}: the archive has a member that leads out of its folder, or is no file: {member.name[:120]!r}",
+            f"--source {wish.name}: the archive has a member that leads out of its folder, or is not a file: {member.name[:120]!r}",
             hint="no source distribution has one; nothing was taken from the archive",
         )
     return steps[0], "/".join(steps[1:])
@@ -290,7 +290,7 @@ def _version(stated: str | None, wish: Wish) -> str:
 
 
 def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
-    """Return requirements as the resolver is told them. One that names an address could not be hashed."""
+    """Return requirements as the resolver takes them. One that names an address could not be hashed."""
     requirements = []
     for text in stated or ():
         try:

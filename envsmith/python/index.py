@@ -109,7 +109,7 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
 
 @lru_cache(maxsize=4)
 def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
-    """Return the index that uv would ask: it is told to resolve nothing and to name its index in the output."""
+    """Return the index that uv would ask: it resolves nothing and names its index in the output."""
     command = ["pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url"]
     answer = Uv(environment=dict(environ)).run(command)
     match = re.search(r"^--index-url\s+(\S+)", answer.stdout, re.MULTILINE)

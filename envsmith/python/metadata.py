@@ -204,7 +204,7 @@ def _files_of_zip(data: bytes) -> Iterator[tuple[str, int, Callable[[], bytes]]]
 def read_members(fetcher: Fetcher, file: IndexFile, paths: Iterable[str]) -> dict[str, bytes]:
     """Return the members of an sdist by path below its top folder. ``*/NAME`` stands for any one folder.
 
-    Missing members are missing from the answer. Raises ``NetworkError`` for what is no archive, ``ContentError`` for a
+    Missing members are missing from the answer. Raises ``NetworkError`` for what is not an archive, ``ContentError`` for a
     wrong hash.
     """
     names = frozenset(paths)

@@ -112,7 +112,7 @@ class RemoteFile(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         """Read on: out of a block that is kept, the open answer, or a new request.
 
-        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        ``NetworkError`` when the server does not send it, or sends what is not a wheel.
         """
         end = self.total if size is None or size < 0 else min(self.total, self._pos + size)
         if end <= self._pos:
@@ -197,7 +197,7 @@ class RemoteWheel:
     def read(self, name: str, *, max_bytes: int) -> bytes:
         """Read a member, which is refused when it unpacks to more than ``max_bytes``, whatever its header says.
 
-        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        ``NetworkError`` when the server does not send it, or sends what is not a wheel.
         """
         data = bytearray()
         for chunk in self.stream(name):
@@ -221,7 +221,7 @@ class RemoteWheel:
     def read_all(self, names: Iterable[str], *, max_bytes: int) -> Iterator[tuple[str, bytes]]:
         """Yield many members, in the order of the archive. Those that lie near each other cost one request together.
 
-        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        ``NetworkError`` when the server does not send it, or sends what is not a wheel.
         """
         infos = sorted((self._info(name) for name in names), key=lambda info: info.header_offset)
         with self._readable():
@@ -249,7 +249,7 @@ class RemoteWheel:
     def metadata(self) -> bytes:
         """Return ``METADATA`` of the wheel's own ``dist-info``.
 
-        ``NetworkError`` when the server does not send it, or sends what is no wheel.
+        ``NetworkError`` when the server does not send it, or sends what is not a wheel.
         """
         name = next((n for n in self.names() if n.count("/") == 1 and n.endswith(".dist-info/METADATA")), None)
         if name is None:

@@ -81,7 +81,7 @@ def find_uv() -> str:
 
 
 def _uv_is_configured(environ: Mapping[str, str]) -> bool:
-    """Tell whether the user has told uv itself about an index, by a variable or a configuration file."""
+    """Return whether the user has configured an index for uv itself, by a variable or a file."""
     if any(environ.get(name) for name in _INDEX_VARIABLES):
         return True
     home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")

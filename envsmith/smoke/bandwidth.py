@@ -266,7 +266,7 @@ _HEAD = (
     'font-family="sans-serif" font-size="12" role="img">'
 )
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 210, 46, 56
-# Okabe and Ito's colours, told apart with every kind of colour vision; the dashes tell them apart in print.
+# Okabe and Ito's colours, distinct with every kind of colour vision; the dashes make them distinct in print.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES = ("", "8 3", "2 3", "8 3 2 3", "12 4", "4 4", "1 4")
 

@@ -257,9 +257,9 @@ def _blame_raise(
 def blame_unsupervised(
     rows: Sequence[Mapping[str, Any]], ended: Iterable[int], ranks: int, names: Sequence[str]
 ) -> Blame | None:
-    """Judge ranks that torchrun or Slurm started: nobody saw an exit status.
+    """Judge ranks that torchrun or Slurm started: no exit status was seen.
 
-    A dead rank is one that neither ended nor raised nor was told to end. A launcher ends what is left when one rank has
+    A dead rank is one that neither ended nor raised nor was asked to end. A launcher ends what is left when one rank has
     failed, often before the others have noticed: those are no cause. Where a rank has no time left to say so, a rank
     that raised by itself, in the same case or before, still comes first.
     """
@@ -307,7 +307,7 @@ def last_cases(rows: Sequence[Mapping[str, Any]], ranks: Iterable[int]) -> dict[
 
 
 def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a halt whose places, told four times a second, agree with the rows: who finished a case is in the next."""
+    """Return a halt whose places, reported four times a second, agree with the rows: who finished a case is in the next."""
     where = [dict(row) for row in halt.get("where", ()) if isinstance(row, Mapping)]
     last = last_cases([row for row in rows if row.get("status") != "error"], [int(row["rank"]) for row in where])
     for row in where:
@@ -316,7 +316,7 @@ def refreshed(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
     return {**halt, "where": where}
 
 
-# -- nobody moved -----------------------------------------------------------------------------------------------------
+# -- no rank moved -----------------------------------------------------------------------------------------------------
 
 
 def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Blame:
@@ -334,7 +334,7 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
     if odd:
         ranks, theirs, common = odd
         sentence = f"{_who(ranks, where)} called {theirs} where the others called {common}, in {place}"
-        sentence += f"; nobody moved for {limit:.1f} s"
+        sentence += f"; no rank moved for {limit:.1f} s"
     elif stopped and len(stopped) < len(where):
         ranks, at = stopped, f"{place}{_rest(where, case, stopped)}"
         sentence = f"{_who(stopped, where)} is stopped (SIGSTOP or a debugger) in {at}"
@@ -438,7 +438,7 @@ RESULTS = (
     ),
     NcclResult(
         name="ncclInProgress", phrases=("NCCL operation in progress",),
-        cause="a communicator that does not block is still being made; this is no error by itself",
+        cause="a communicator that does not block is still being made; this is not an error by itself",
         next="wait for it, or look for the rank that has not joined",
     ),
     NcclResult(

@@ -1,4 +1,4 @@
-"""One text of the agent's package: what is sent into a cell, and runs there without a file of ours."""
+"""One text of the agent's package: what is sent into a cell, and runs there without any file of envsmith."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from envsmith.smoke.verdict import SmokeResult
 # Less than this is not enough to import torch and make a group.
 _LEAST = 10.0
 _MOST_RANKS = 8
-# The first NCCL that lets ranks share a GPU when it is told to (release notes of 2.30).
+# The first NCCL that lets ranks share a GPU when a setting allows it (release notes of 2.30).
 _MULTI_RANK = (2, 30)
 # Seconds of each part, in their order. They add up to what ten minutes leave when a machine has been reached.
 SHARES = {

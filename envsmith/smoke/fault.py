@@ -1,4 +1,4 @@
-"""Whose fault it is that a smoke test did not pass: the cell's, the machine's, or nobody can tell. Decided here alone.
+"""Whose fault it is that a smoke test did not pass: the cell's, the machine's, or unknown. Decided here alone.
 
 A run speaks against its cell only where nothing of the machine explains it. What the operating system refused, what
 was ended from outside and what had no processor to run on says nothing about the versions.
@@ -32,7 +32,7 @@ _LACKS = (
 _CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
 # Who sends them is not the program: an operator, a limit, the kernel when memory is short, a launcher.
 _FROM_OUTSIDE = re.compile(r"killed by (SIG(?:KILL|TERM|INT|HUP|XCPU|XFSZ))\b")
-# More ranks than this for a processor cannot be told from ranks that hang.
+# With more ranks than this for a processor, slow ranks look like ranks that hang.
 _CROWD = 4
 
 

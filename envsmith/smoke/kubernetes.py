@@ -65,7 +65,7 @@ class Job:
                 raise UsageError(f"{what} {value[:60]!r}: lower-case letters, digits and hyphens, at most 40")
         if not _IMAGE.fullmatch(self.image):
             raise UsageError(
-                f"--image {self.image[:80]!r} is no image reference", hint="REGISTRY/NAME:TAG or …@sha256:…"
+                f"--image {self.image[:80]!r} is not an image reference", hint="REGISTRY/NAME:TAG or …@sha256:…"
             )
         if self.rdma is not None and not _RESOURCE.fullmatch(self.rdma):
             raise UsageError(
@@ -74,7 +74,7 @@ class Job:
                 "List those of a node with: kubectl describe node",
             )
         if not re.fullmatch(r"[A-Za-z0-9_./-]{1,200}", self.python):
-            raise UsageError(f"--python {self.python[:80]!r} is no path of an interpreter")
+            raise UsageError(f"--python {self.python[:80]!r} is not a path of an interpreter")
         for what, number, least in (("nodes", self.nodes, 1), ("ranks", self.ranks, 1), ("gpus", self.gpus, 0)):
             if not least <= number <= 512:
                 raise UsageError(f"{what}: {least} to 512, not {number}")

@@ -174,7 +174,7 @@ def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, equals, address = part.partition("=")
         if not is_host_name(host) or (equals and not is_host_name(address)):
-            raise UsageError(f"--nodes: {part[:60]!r} is no host name")
+            raise UsageError(f"--nodes: {part[:60]!r} is not a host name")
         hosts.append(host)
         if equals:
             addresses[host] = address
@@ -261,7 +261,7 @@ def _begin(command: Command, text: bytes) -> _Running:
 def _converse(running: Sequence[_Running], events: list[object], *, limit: float, patience: float) -> None:
     """Feed and listen until everybody has ended.
 
-    After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, nobody
+    After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, no rank
     can meet it: a moment.
     """
     until = time.monotonic() + limit
@@ -469,7 +469,7 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
         sentence = "every pair passes: the failure needs more than two nodes, or it has gone"
     else:
         sentence = (
-            "every group fails: this is no single node; look at the environment, the interface and the network of all"
+            "every group fails, so the cause is not a single node: check the environment, the interface and the network of all nodes"
         )
     return Narrowed(
         bad=tuple(bad),

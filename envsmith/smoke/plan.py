@@ -266,7 +266,7 @@ def _expected(
 ) -> dict[str, dict[str, dict[str, object]]]:
     """Return only what is not simply expected to work, per case and backend.
 
-    torch takes its newer NCCL engine from 2.15 on unless it is told otherwise. An unknown torch is taken for an older
+    torch takes its newer NCCL engine from 2.15 on unless a setting says otherwise. An unknown torch is taken for an older
     one: what could break a group there is not run.
     """
     table: dict[str, dict[str, dict[str, object]]] = {}

@@ -169,7 +169,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
         problems.insert(0, _agent_died(agent_exit, words, log))
         code = blame.code if blame else Exit.HANG if agent_exit is None else Exit.CRASH
     health = machine_problems(log, transports("\n".join(_outputs(log).values())), nodes=plan.nodes, ranks=ranks)
-    # A sick GPU is no excuse for a run that used none.
+    # A sick GPU is not an excuse for a run that used none.
     sick = fault_of(health, code) if backend.startswith("nccl") else ""
     if sick:
         cause = Cause(fault=Fault.HOST, sentence=sick)
@@ -517,7 +517,7 @@ def _notes(
 # -- enough to speak for a cell: nothing that was skipped may make it pass ---------------------------------------------
 
 
-# What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is told by its
+# What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is recognised by its
 # expectations, not here.
 _YOUNG = ("functional_", "coalesced", "bytes_all_gather")
 

@@ -172,7 +172,7 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
     sentences = []
     if answer is None:
         own_members = conflict_members(solver, posed.problem, solver.stuck(posed.problem))
-        sentences = [f"{cell} is no valid cell: " + "; ".join(m.message for m in own_members)]
+        sentences = [f"{cell} is not a valid cell: " + "; ".join(m.message for m in own_members)]
         repairs = solver.repairs(posed)
         return Explanation(subject=str(cell), sentences=tuple(sentences), members=own_members, repairs=repairs)
     sentences += _evidence_ladder(solver, answer.cell)
@@ -296,7 +296,7 @@ def _shown_members(solver: Solver, problem: Problem, tried: Problem, stuck: Stuc
 
 
 def _untested(posed: Posed, answer: Answer, wish: Wish) -> str:
-    """Return that nobody is known to have tested what was tried, where what was chosen is tested."""
+    """Return that no test is known of what was tried, where what was chosen is tested."""
     name, ((_, mask),) = wish.component, wish.masks
     for framework, support in posed.preference.support.items():
         chosen = _exactly(posed, answer, framework)

@@ -97,7 +97,7 @@ def judge(
 
 
 def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
-    """Return the same without nogoods that every listed release of something nobody named meets.
+    """Return the same without nogoods that every listed release of something unnamed meets.
 
     A release that is not listed may do, unless a wheel that is named carries the listed one.
     """
@@ -124,7 +124,7 @@ def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
     """Return a finding that holds for the default build only.
 
-    What it says where nobody named a build, a doubt where the set hints at another one.
+    What it says where no build was named, a doubt where the set hints at another one.
     """
     mild = hinted and finding.severity is Severity.ERROR
     return replace(
@@ -167,7 +167,7 @@ def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], 
 
 
 def _only_on_cpu(case: Case, inferred: Mapping[str, str]) -> list[Finding]:
-    """Return the note that the platform has no build of this torch with CUDA, where nobody said so."""
+    """Return the note that the platform has no build of this torch with CUDA, where the user did not say so."""
     if inferred.get("cuda") != "cpu" or "+" in case.subject.text["torch"] or states_cpu(case.solver, case.subject):
         return []
     rule = case.rules["torch-bundles-cuda"]
@@ -313,7 +313,7 @@ def _violated(case: Case, masks: Sequence[tuple[int, int]], inferred: Mapping[st
         # Only what all of the given releases meet can be broken by them; that is next to nothing of most rules.
         met = [n for _, n in group.nogoods if all(domains[v] & m for v, m in n) and any(v in changed for v, _ in n)]
         if group.severity is Severity.WARNING:
-            # That every listed release of something nobody named would be trouble is no trouble that anybody has.
+            # That every listed release of something unnamed would be trouble is not trouble that the user has.
             met = [n for n in met if all(v in changed for v, _ in n)]
         if met and not _holds(Net(problem.full, met), domains, changed):
             findings.append(_finding(case, group, dict(masks), inferred))
@@ -360,7 +360,7 @@ def _shown(case: Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -
 
 
 def _notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
-    """Return the rows that are told only."""
+    """Return the rows that are notes only."""
     findings = []
     for rule in case.rules.values():
         row = next((r for r in rule.rows if _is_told(case, rule, r, versions, platform)), None)
@@ -545,11 +545,11 @@ def _is_older(new: str | None, old: str | None) -> bool:
 
 
 def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
-    """Return the wish for CUDA: giving it up is no repair for somebody who has it."""
+    """Return the wish for CUDA: giving it up is not a repair for somebody who has it."""
     with_cuda, text = problem.with_cuda(), case.subject.text
     if with_cuda is None or text.get("cuda") == "cpu" or text.get("torch", "").endswith("+cpu"):
         return []
-    return [Wish("cuda", "with CUDA", (with_cuda,), reason="a build without CUDA is no repair", host=True)]
+    return [Wish("cuda", "with CUDA", (with_cuda,), reason="a build without CUDA is not a repair", host=True)]
 
 
 def _agrees(case: Case, name: str) -> bool:

@@ -2,10 +2,10 @@
 
 A variable is a component of the cell. Several GPUs are several variables of one component. A release that the knowledge
 does not list (a driver, a toolkit, a library of the host) becomes one more value, judged by evaluating the specs of the
-rows on it. A component that a wheel carries, but nobody knows in which version, has the value ``None``: it satisfies no
+rows on it. A component that a wheel carries, in an unknown version, has the value ``None``: it satisfies no
 wish and breaks no rule.
 
-What the components of a cell declare is installed beside them, though nobody asked for it. Such a component has a
+What the components of a cell declare is installed beside them, though the user did not ask for it. Such a component has a
 variable without a name: no wish and no preference speaks of it, its errors bind what the others can be.
 """
 
@@ -266,7 +266,7 @@ class _Lay:
                 1 << (size + i) for i, version in enumerate(extra) if _meets(self.compiled, component, spec, version)
             )
         if number < 0:
-            # Some release of it: nobody can say that it does not meet the spec. Of a part of the host that is absent
+            # Some release of it: it may meet the spec. Of a part of the host that is absent
             # a rule over its releases says nothing, only one that it must be there.
             host = self.compiled.roles.get(component) is Role.HOST and text != "*"
             mask |= self.extras(component, "*") | (self.extras(component, "none") if host else 0)
@@ -334,7 +334,7 @@ class _Lay:
         """Return what follows where a fact about a torch wheel is missing.
 
         Carried in an unknown version: the component is *not known* there, and known everywhere else. Compiled for
-        unknown GPUs: such a build is no answer when a GPU is named. Torch releases from outside the knowledge are left
+        unknown GPUs: such a build is not an answer when a GPU is named. Torch releases from outside the knowledge are left
         alone.
         """
         if "torch" not in self.index or rule.components[0] != "torch" or len(rule.components) != 2:
@@ -358,7 +358,7 @@ class _Lay:
 
 
 def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool:
-    """Do as ``Spec.contains``, also for ``*``, which is some release, and ``none``, which is no release at all."""
+    """Do as ``Spec.contains``, also for ``*``, which is some release, and ``none``, which is not a release at all."""
     if version == "*":
         return spec.is_any
     if version == "none" and compiled.roles.get(component) is not Role.CORE:

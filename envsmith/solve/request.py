@@ -49,7 +49,7 @@ class Posed:
 
 
 def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem]) -> Posed:
-    """Return the problem of a request. ``UsageError`` when it names what is no component or no version.
+    """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
 
     ``problems`` keeps problems without their wishes, so that many requests over the same components share their tables.
     """
@@ -141,7 +141,7 @@ def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str
 def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> list[Wish]:
     wishes = []
     with_cuda = problem.with_cuda()
-    # A build without CUDA is no answer to a driver, GPU or toolkit, unless `cuda` itself was asked for.
+    # A build without CUDA is not an answer to a driver, GPU or toolkit, unless `cuda` itself was asked for.
     cuda = (with_cuda,) if with_cuda and "cuda" not in specs else ()
     for name, spec in specs.items():
         variable = problem.names.index(name)
@@ -182,7 +182,7 @@ def _check_day(text: str) -> None:
 
 
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
-    """Return per variable the releases that were published on ``day`` or before (or nobody knows when)."""
+    """Return per variable the releases that were published on ``day`` or before (or whose date is unknown)."""
     masks = []
     for variable, component in enumerate(problem.components):
         if problem.compiled.roles.get(component) is Role.HOST:

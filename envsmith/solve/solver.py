@@ -61,7 +61,7 @@ class Solver:
         return self.graph.rule(rule_id)
 
     def pose(self, request: Request) -> Posed:
-        """Return the problem of a request. ``UsageError`` when it names what is no component or no version."""
+        """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version."""
         return pose_request(self.compiled, request, self.problems)
 
     def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
@@ -107,7 +107,7 @@ class Solver:
                         return
 
     def stuck(self, problem: Problem) -> Stuck | None:
-        """Tell why there is no cell for the wishes of a problem: fewest members. ``None`` when there is one."""
+        """Return why no cell meets the wishes of a problem: fewest members. ``None`` when there is one."""
         full, net = problem.full, problem.rules_net(Severity.ERROR)
         if net.solvable(net.begin(mask for wish in problem.wishes for mask in wish.masks)) is not None:
             return None
@@ -144,7 +144,7 @@ class Solver:
                 if answer:
                     candidates.append((_repair(posed, gone, answer), trouble))
             if candidates:
-                # Another GPU is nobody's repair, nor is a cell with a known trouble, as long as there is another way.
+                # Another GPU is not a repair, nor is a cell with a known trouble, as long as there is another way.
                 possible = [r for r in candidates if all(c.component != "gpu" for c in r[0].changes)] or candidates
                 clean = sorted((pair for pair in possible if pair[1] < _TROUBLE), key=lambda pair: pair[1])
                 return tuple(r for r, _ in clean or possible)[:limit]

@@ -1,6 +1,6 @@
 """A source archive of the user's with a C extension, compiled by the engine's pinned builder: what ``--source`` does, without an index.
 
-It is no part of ``make images`` (and ``.ci/run``): a C compiler has to be installed in the image, which takes a minute of a mirror's time.
+It is not a part of ``make images`` (and ``.ci/run``): a C compiler has to be installed in the image, which takes a minute of a mirror's time.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_torchrun_starts_the_agent_and_every_case_is_verified(tmp_path) -> None:
     code, result, _ = _torchrun(tmp_path, _plan())
     assert code == 0
     assert result.passed
-    # Of two ranks every other one is no group.
+    # Of two ranks every other one is not a group.
     skipped = {case.case for case in result.cases if case.verdict.value == "skipped"}
     assert len(skipped) == 2
     assert all(name.endswith("@stride") for name in skipped)

@@ -159,7 +159,7 @@ def test_torchrun_brings_two_nodes_together_and_both_have_the_verdict_of_all(nod
     for process, (out, err) in zip(started, answers, strict=True):
         assert process.returncode == 0, err.decode()
         answer = json.loads(out)
-        # Of two ranks every other one is no group.
+        # Of two ranks every other one is not a group.
         assert answer["counts"] == {"pass": len(answer["cases"]) - 2, "skipped": 2}
         assert sorted(rank for ranks in answer["nodes"].values() for rank in ranks) == [0, 1]
 

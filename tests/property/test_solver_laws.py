@@ -249,7 +249,7 @@ def test_same_answer_whatever_the_order_of_the_input(knowledge, request, random)
 def test_less_to_obey_never_takes_an_answer_away(knowledge, request, data):
     if refusal_of(knowledge, request) is not None:
         return
-    # What a wheel bundles is no obligation: without it the wheel would ship some CUDA that nobody knows.
+    # What a wheel bundles is not an obligation: without it the wheel would ship some CUDA that nobody knows.
     obligations = [rule for rule in knowledge.rules if rule.kind is not RuleKind.BUNDLES]
     if obligations:
         gone = data.draw(st.sampled_from(obligations))

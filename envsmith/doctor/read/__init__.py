@@ -1,6 +1,6 @@
 """Texts that people paste -> facts. The kind is recognised by content; several kinds may stand in one text.
 
-Every reader runs over the whole text and takes what it knows; what nobody knows is no error. Nothing here raises for
+Every reader runs over the whole text and takes what it knows; what no reader knows is not an error. Nothing here raises for
 bad input.
 """
 

@@ -140,7 +140,7 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
         read_version(draft, component, value, where)
 
 
-# What a Linux distribution brings: the glibc of its release, which nobody can change without changing the release.
+# What a Linux distribution brings: the glibc of its release, which cannot change without changing the release.
 
 
 @lru_cache(maxsize=1)
@@ -386,7 +386,7 @@ def note_container(draft: Draft, image: str, source: str) -> None:
 
 
 def note_present(draft: Draft, name: str) -> None:
-    """Record that a component is in use, its version not told (``host["present"]``)."""
+    """Record that a component is in use, its version unknown (``host["present"]``)."""
     component = component_of(name.split(".", maxsplit=1)[0])
     if component:
         present = [p for p in draft.host.get("present", "").split(",") if p]

@@ -1,6 +1,6 @@
 """One job: a cell climbs the ladder as far as it comes, and its record is made.
 
-locked -> installed -> imported -> collectives -> framework step. What fails ends the climb and is told as a user would
+locked -> installed -> imported -> collectives -> framework step. What fails ends the climb and is reported as a user would
 see it.
 """
 

@@ -319,7 +319,7 @@ class State:
             number += 1
 
     def clear_slots(self) -> None:
-        """Remove the work folders that nobody holds."""
+        """Remove the work folders that no process holds."""
         with suppress(FileNotFoundError):
             for folder in sorted((self.root / "slots").iterdir()):
                 with self._held(f"slot-{folder.name}") as mine:

@@ -34,7 +34,7 @@ def checkouts() -> dict[str, Checkout]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git prints, or ``None`` when it says no. ``UsageError`` when the folder is no repository."""
+    """Return what git prints, or ``None`` when it says no. ``UsageError`` when the folder is not a repository."""
     command = ["git", "-C", str(folder), *words]
     try:
         answer = execute(command, seconds=120)
@@ -93,7 +93,7 @@ def _bounds(releases: Iterable[Mapping[str, Any]]) -> dict[str, Spec]:
 def update_tested(table: Table, releases: Table, framework: str, folder: Path, day: str) -> list[str]:
     """Add what the tags of a clone say and the table does not. ``releases`` are those of the framework.
 
-    Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is no clone,
+    Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is not a clone,
     ``DataError`` when it has no such tag.
     """
     checkout = checkouts()[framework]

@@ -29,7 +29,7 @@ _FACTS_VERSION = 2
 
 
 class Progress(Protocol):
-    """Told what is going on; the command line draws a bar with it."""
+    """Receives progress. The command line draws a bar with it."""
 
     def __call__(self, what: str, count: int, total: int, /) -> None:
         """Show that ``count`` of ``total`` steps of ``what`` are finished."""

@@ -249,7 +249,7 @@ def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[In
 # of CUDA.
 #
 # NCCL is listed as the index has it, one project for each CUDA major; cuDNN and CUDA only as far as a build of torch
-# carries them: a build that names a release nobody listed brings it in. A toolkit release comes with the runtime it
+# carries them: a build that names a release outside the list brings it in. A toolkit release comes with the runtime it
 # pins; drivers and compilers are written by people.
 
 

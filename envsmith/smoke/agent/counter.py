@@ -14,7 +14,7 @@ def flight_entries() -> list[dict[str, Any]] | None:
     """Return what torch's flight recorders hold, or `None` where this torch has none that can be read as JSON.
 
     A build with CUDA has one for NCCL and one for everything else, and torch 2.15 one per backend
-    (`_dump_fr_trace_json` answers for gloo unless it is told another name). Whichever has entries is the one that the
+    (`_dump_fr_trace_json` answers for gloo unless another name is given). Whichever has entries is the one that the
     group used.
     """
     from torch._C import _distributed_c10d as c10d

@@ -268,7 +268,7 @@ def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> st
         where = {"rank": rank, "case": case, "step": Phase(step).word, "signature": signature, "failed": failed}
         rows.append({**where, "age": round(now - talk.places[rank][1], 3), **_process_of(job, rank)})
     ended = [row for row in rows if row["failed"]]
-    # A rank in a case proves that every rank is past the stages before the first one, whatever it told last.
+    # A rank in a case proves that every rank is past the stages before the first one, whatever it reported last.
     behind, ahead = min(orders), max(orders)
     laggards = [row for row, order in zip(rows, orders) if order == behind]
     limit = case_deadline(job, -1 if ahead[0] < 0 else max(0, behind[0]), job["backend"])

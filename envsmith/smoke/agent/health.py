@@ -71,7 +71,7 @@ class Nvml:
         self.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         self.devices: dict[int, ctypes.c_void_p] = {}
         self.lost: list[int] = []
-        # NVML counts GPUs as well that this user, container or job may not open. They are none of ours.
+        # NVML counts GPUs as well that this user, container or job may not open. Those are left out.
         for index in range(count.value):
             device = ctypes.c_void_p()
             result = self.result("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(device))

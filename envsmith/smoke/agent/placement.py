@@ -106,7 +106,7 @@ def place_direct(
     if shows_one and here > 1 and env.get("SLURM_GPUS_PER_TASK"):
         # Slurm shows each task its own GPU as number 0: they are not shared.
         return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each", "share": 1}
-    # Only this rank's entry is used; the others are told apart by their manifests.
+    # Only this rank's entry is used; the others differ by their manifests.
     devices = [local % gpus] * world
     if here <= gpus:
         return {"devices": devices, "env": _engine_env(plan), "sentence": started, "share": 1}
@@ -211,7 +211,7 @@ def _shared_memory(
             "ranks, and a rank that cannot have it is killed by SIGBUS"
         )
         return [_finding("/dev/shm", "error", text, fix)]
-    alone = int(placement["ranks"]) == 1  # has nobody to share a segment with
+    alone = int(placement["ranks"]) == 1  # has no peer to share a segment with
     if nccl and not alone and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
         text = f"/dev/shm has {free >> 20} MiB free of {size >> 20}: NCCL cannot make its segments"
         return [_finding("/dev/shm", "error", text, fix)]

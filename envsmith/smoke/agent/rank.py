@@ -1,4 +1,4 @@
-"""A rank: the collective cases, or one step of a framework, whoever started the process."""
+"""A rank: the collective cases, or one step of a framework, whichever program started the process."""
 
 from __future__ import annotations
 

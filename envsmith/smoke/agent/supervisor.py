@@ -237,7 +237,7 @@ class Supervisor:
     def _run_step(self, step: Mapping[str, Any], placement: Mapping[str, Any]) -> None:
         name, ranks = step["name"], int(step.get("ranks", 2))
         with socket.socket() as reserved:
-            # Bound but not listening: nobody is given this port, and the store may still listen on it.
+            # Bound but not listening: no other process is given this port, and the store may still listen on it.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("", 0))
             devices = placement["devices"][:ranks] if placement["devices"] else None

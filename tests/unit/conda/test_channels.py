@@ -203,7 +203,7 @@ def test_packed_index_is_preferred_and_a_damaged_one_refused(server, megatron, t
     server.bend[REPODATA + ".zst"] = bent(zst(body))
     server.bend[REPODATA] = bent(b"", status=500)
     lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))
-    server.bend[REPODATA + ".zst"] = bent(b"this is no zstd")
+    server.bend[REPODATA + ".zst"] = bent(b"this is not a zstd")
     with pytest.raises(NetworkError, match="not usable"):
         lock_conda(*megatron, CondaRequest(channels=channel, cache_dir=tmp_path))
 

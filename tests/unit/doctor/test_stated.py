@@ -115,7 +115,7 @@ def test_judging_leaves_the_draft_as_it_was():
     [
         ("bogus", "1", "not understood"),
         ("ssh", "maybe", "none of ok, refused"),
-        ("nodes", "0", "no number above zero"),
+        ("nodes", "0", "not a number above zero"),
         ("limit.shm", "much", "not understood"),
         ("limit.stack", "8M", "not understood"),
         ("built_for.unheard-of", "2.0", "not understood"),

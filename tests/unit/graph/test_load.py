@@ -1,4 +1,4 @@
-"""The version graph survives the cache unchanged, and a stale, damaged or hostile cache is no error."""
+"""The version graph survives the cache unchanged, and a stale, damaged or hostile cache is not an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measuring script, loaded from its file: it is no part of the package."""
+"""The measuring script, loaded from its file: it is not a part of the package."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _problems(value: Any, schema: dict[str, Any], where: str) -> list[str]:
             elif isinstance(more, dict):
                 found += _problems(item, more, f"{where}.{key}")
             elif properties is not None and not more:
-                found.append(f"{where}.{key} is no field")
+                found.append(f"{where}.{key} is not a field")
     if isinstance(value, list):
         if len(value) > schema.get("maxItems", len(value)):
             found.append(f"{where}: more than {schema['maxItems']} items")

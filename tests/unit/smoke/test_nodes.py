@@ -25,7 +25,7 @@ def test_nodes_are_names_addresses_or_a_number() -> None:
     "text", ["", "a", "1", "0", "513", "a,a", "a,-oProxyCommand=id", "a,b;id", "a,$(id)", "a,b c", "a,b=", "a,b\n"]
 )
 def test_nonsense_and_hostile_names_are_usage_errors(text: str) -> None:
-    if text == "a,b\n":  # white space around a name is no harm
+    if text == "a,b\n":  # white space around a name is not a harm
         assert parse_nodes(text)[0] == ("a", "b")
         return
     with pytest.raises(UsageError):

@@ -54,7 +54,7 @@ def test_a_link_between_two_good_nodes_is_told_from_a_bad_node() -> None:
 def test_all_bad_is_no_single_node() -> None:
     found, _ = _run(NODES[:6], set(NODES))
     assert found.bad == ()
-    assert "this is no single node" in found.sentence
+    assert "the cause is not a single node" in found.sentence
     assert found.good == ()
 
 

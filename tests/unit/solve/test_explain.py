@@ -22,7 +22,7 @@ def test_cell_says_what_is_newer_and_which_rule_keeps_it_out(solver):
 
 def test_impossible_cell_is_explained_by_its_conflict(solver):
     found = explain_cell("beta0.2-torch2.3.0-cu126-py311", solver=solver)
-    assert "is no valid cell" in found.sentences[0]
+    assert "is not a valid cell" in found.sentences[0]
     assert found.repairs
 
 

@@ -120,7 +120,7 @@ class Kit:
         return (total / self.size if self.redop == "avg" else total).to(self.dtype)
 
     def needs_peer(self) -> None:
-        """Skip the case where a rank has nobody to talk to."""
+        """Skip the case where a rank has no peer."""
         if self.size < 2:
             raise Skip("needs two ranks in the group")
 
