@@ -324,7 +324,9 @@ def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
             try:
                 tags_of_wheel = parse_wheel_filename(artifact.filename)[3]
             except InvalidWheelFilename as error:
-                raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is not a wheel name") from error
+                raise LockError(
+                    f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is not a wheel name"
+                ) from error
             places = [rank[str(t)] for t in tags_of_wheel if str(t) in rank]
             wheels += [(min(places), artifact.filename, artifact)] if places else []
     if wheels:

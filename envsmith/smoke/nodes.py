@@ -468,9 +468,7 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
     elif not suspects:
         sentence = "every pair passes: the failure needs more than two nodes, or it has gone"
     else:
-        sentence = (
-            "every group fails, so the cause is not a single node: check the environment, the interface and the network of all nodes"
-        )
+        sentence = "every group fails, so the cause is not a single node: check the environment, the interface and the network of all nodes"
     return Narrowed(
         bad=tuple(bad),
         good=tuple(n for n in everyone if n in good),
