@@ -23,6 +23,7 @@ from envsmith.cli.flags import (
     group,
     option,
     takes,
+    verb,
 )
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
@@ -42,33 +43,48 @@ _MAX_CELLS = 500
 class BuildFlags:
     """The options of ``build``."""
 
-    request: RequestFlags = group(RequestFlags)
+    request: RequestFlags = group(RequestFlags, "Request")
     engine: str | None = option(
         "--engine",
         metavar="NAME",
         help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
         "environment.",
+        section="Build and test",
     )
     base: str | None = option(
-        "--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest."
+        "--base",
+        metavar="IMAGE",
+        help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.",
+        section="Build and test",
     )
     output: Path = cells_option("Folder for the cell's own folder.")
     tier: str = choice(
-        "--tier", ["quick", "full", "framework", "bandwidth"], "How much the smoke test tries.", default="quick"
+        "--tier",
+        ["quick", "full", "framework", "bandwidth"],
+        "How much the smoke test tries.",
+        default="quick",
+        section="Build and test",
     )
-    ranks: int = option("--ranks", type=click.IntRange(2, 64), default=4, help="Processes of the smoke test.")
+    ranks: int = option(
+        "--ranks", type=click.IntRange(2, 64), default=4, help="Processes of the smoke test.", section="Build and test"
+    )
     flavour: str = flavour_option()
-    sources: SourceFlags = group(SourceFlags)
-    locking: LockFlags = group(LockFlags)
-    no_smoke: bool = flag("--no-smoke", "Build only; without a smoke test nothing is proved and no record is written.")
-    oci: bool = flag(
-        "--oci", "Write the image as an OCI layout into the cell's folder: what is published, by its final digest."
+    sources: SourceFlags = group(SourceFlags, "Sources")
+    locking: LockFlags = group(LockFlags, "Lock and network")
+    no_smoke: bool = flag(
+        "--no-smoke", "Build only. Nothing is proved and no record is written.", section="Build and test"
     )
-    all_frameworks: bool = flag("--all-frameworks", "A cell of each framework under the same flags.")
+    oci: bool = flag(
+        "--oci", "Write the image as an OCI layout into the cell's folder, ready to publish.", section="Output"
+    )
+    all_frameworks: bool = flag(
+        "--all-frameworks", "A cell of each framework under the same flags.", section="Many cells"
+    )
     cells: Path | None = option(
         "--cells",
         type=EXISTING_FILE,
         help="Build many cells: one a line, a cell id or request flags; # begins a comment.",
+        section="Many cells",
     )
     jobs: int = option(
         "--jobs",
@@ -76,18 +92,24 @@ class BuildFlags:
         default=0,
         show_default=False,
         help="Cells at a time. Default: one for every four cores and 8 GB.",
+        section="Many cells",
     )
-    again: bool = flag("--again", "With many cells: also those that are built and proved already.")
-    as_json: bool = flag("--json", "One JSON object on stdout: cell, files, record.")
-    talk: Talk = group(Talk)
+    again: bool = flag("--again", "Also build cells that are proved already.", section="Many cells")
+    as_json: bool = flag("--json", "One JSON object on stdout: cell, files, record.", section="Output")
+    talk: Talk = group(Talk, "Output")
 
 
-@click.command()
+@verb(
+    f"envsmith build --framework {EXAMPLE}",
+    f"envsmith build --framework {EXAMPLE} --torch '>=2.9' --gpu h100 --engine docker",
+    f"envsmith build --framework {EXAMPLE} --with transformers --engine venv --tier framework",
+    "envsmith build --cells cells.txt --jobs 2",
+)
 @takes(BuildFlags)
 def build(settings: BuildFlags) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
-    Interrupted or failed, the same command takes up what is done. Exit code 0 when the smoke test passed.
+    If a build is interrupted or fails, run the same command again to resume. Exit code 0 when the smoke test passed.
     """
     from envsmith import build
 

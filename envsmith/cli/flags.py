@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -46,25 +46,63 @@ EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
+class Option(click.Option):
+    """An option that stands in a section of ``--help``."""
+
+    def __init__(self, *args: Any, section: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.section = section
+
+
+class Verb(click.Command):
+    """A command whose ``--help`` shows its options in sections and ends with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section in the order of its first option. ``--help`` itself stands with the output."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                sections.setdefault(getattr(parameter, "section", "") or "Output", []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the examples as they are typed."""
+        if self.examples:
+            formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in self.examples))
+
+
+def verb(*examples: str) -> Callable[[Callable[..., int]], Verb]:
+    """Decorate a function that is a command with examples of its use."""
+    return click.command(cls=Verb, examples=examples)
+
+
 def option(*names: str, **settings: Any) -> Any:
-    """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default."""
+    """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default.
+
+    ``section`` is its heading in ``--help``, by default that of its dataclass (:func:`group`).
+    """
     absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
-    metadata = {"click": (click.option, names, {"show_default": "default" in settings, **settings})}
+    settings = {"show_default": "default" in settings, "cls": Option, **settings}
+    metadata = {"click": (click.option, names, settings)}
     return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
 
 
-def flag(*names_and_help: str) -> Any:
+def flag(*names_and_help: str, section: str = "") -> Any:
     """Declare a field that is an option without a value: its names, then its line of ``--help``."""
     *names, text = names_and_help
-    return option(*names, is_flag=True, help=text)
+    return option(*names, is_flag=True, help=text, section=section)
 
 
-def choice(name: str, words: Iterable[str], text: str, *, default: str | None = None) -> Any:
+def choice(name: str, words: Iterable[str], text: str, *, default: str | None = None, section: str = "") -> Any:
     """Declare a field that is an option with one of a few words, and its line of ``--help``."""
-    kind = click.Choice(list(words))
-    return (
-        option(name, type=kind, help=text) if default is None else option(name, type=kind, default=default, help=text)
-    )
+    settings: dict[str, Any] = {"type": click.Choice(list(words)), "help": text, "section": section}
+    return option(name, **settings) if default is None else option(name, default=default, **settings)
 
 
 def argument(**settings: Any) -> Any:
@@ -72,9 +110,9 @@ def argument(**settings: Any) -> Any:
     return dataclasses.field(metadata={"click": (click.argument, (), settings)})
 
 
-def group(kind: type) -> Any:
-    """Declare a field whose value is a dataclass of flags itself."""
-    return dataclasses.field(metadata={"group": kind})
+def group(kind: type, section: str = "") -> Any:
+    """Declare a field whose value is a dataclass of flags itself. ``section`` is their heading in ``--help``."""
+    return dataclasses.field(metadata={"group": kind, "section": section})
 
 
 def takes(kind: type[_Flags]) -> Callable[[Callable[[_Flags], _Result]], Callable[..., _Result]]:
@@ -93,13 +131,15 @@ def takes(kind: type[_Flags]) -> Callable[[Callable[[_Flags], _Result]], Callabl
     return decorate
 
 
-def _parameters(kind: type) -> Iterator[Callable[[Any], Any]]:
+def _parameters(kind: type, section: str = "") -> Iterator[Callable[[Any], Any]]:
     for field in dataclasses.fields(kind):
         if "group" in field.metadata:
-            yield from _parameters(field.metadata["group"])
-        else:
-            declare, names, settings = field.metadata["click"]
-            yield declare(*names, field.name, **settings)
+            yield from _parameters(field.metadata["group"], field.metadata["section"] or section)
+            continue
+        declare, names, settings = field.metadata["click"]
+        if "cls" in settings:
+            settings = {**settings, "section": settings.get("section") or section}
+        yield declare(*names, field.name, **settings)
 
 
 def _value(kind: type[_Flags], parameters: Mapping[str, Any]) -> _Flags:
@@ -353,7 +393,7 @@ def _day(text: str | None) -> str | None:
 
 def cells_option(what: str) -> Any:
     """Return ``--output``, the folder under which every cell has its own. ``what`` says what this verb does with it."""
-    return option("--output", "-o", type=FOLDER, default=Path("envsmith-build"), help=what)
+    return option("--output", "-o", type=FOLDER, default=Path("envsmith-build"), help=what, section="Output")
 
 
 def flavour_option() -> Any:
@@ -361,8 +401,9 @@ def flavour_option() -> Any:
     return choice(
         "--flavour",
         FLAVOURS,
-        "runtime: what the cell needs to train; devel: the CUDA compiler and all that compiles its operators as well.",
+        "runtime: what training needs; devel: also the CUDA compiler and all that compiles its operators.",
         default=RUNTIME,
+        section="Request",
     )
 
 
@@ -392,27 +433,33 @@ class LockFlags:
     """The options of ``lock`` and ``build`` about the Conda part, an existing lock, and the network."""
 
     channel: tuple[str, ...] = option(
-        "--channel", multiple=True, metavar="URL|NAME", help="Conda channel for conda-lock.yml; repeatable."
+        "--channel",
+        multiple=True,
+        metavar="URL|NAME",
+        help="Conda channel for conda-lock.yml; repeatable.",
+        section="Conda",
     )
     conda_platform: tuple[str, ...] = option(
         "--conda-platform",
         multiple=True,
         metavar="PLATFORM",
         help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
+        section="Conda",
     )
     conda_tolerate: tuple[str, ...] = option(
         "--conda-tolerate",
         multiple=True,
         type=click.Choice(["nccl", "cudnn", "triton"]),
         help="Allow this component to have a different version in conda-lock.yml (with a warning).",
+        section="Conda",
     )
-    no_conda: bool = flag("--no-conda", "Do not try to write conda-lock.yml.")
+    no_conda: bool = flag("--no-conda", "Do not try to write conda-lock.yml.", section="Conda")
     locked: bool = flag(
         "--locked",
-        "Use the lock that is there; exit 1 when it is not what this request gives (on the lock's own date).",
+        "Use the existing lock. Fail (exit code 1) if it is out of date for this request.",
     )
-    frozen: bool = flag("--frozen", "Use the lock that is there; ask neither index nor channel.")
-    offline: bool = flag("--offline", "Use no network: what is in the caches must be enough.")
+    frozen: bool = flag("--frozen", "Use the existing lock as it is. Ask no index and no channel.")
+    offline: bool = flag("--offline", "Use no network, only the caches.")
 
     def conda(self, exclude_newer: str | None) -> CondaRequest:
         """Return what is asked of the channels.
@@ -439,7 +486,7 @@ class Talk:
     """How much is said while something runs."""
 
     verbose: bool = flag("--verbose", "-v", "Show every line of every step.")
-    quiet: bool = flag("--quiet", "-q", "Say nothing but warnings, errors and the result.")
+    quiet: bool = flag("--quiet", "-q", "Print only warnings, errors and the result.")
 
     def __post_init__(self) -> None:
         if self.verbose and self.quiet:

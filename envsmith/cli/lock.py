@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.flags import (
     LockFlags,
@@ -20,6 +18,7 @@ from envsmith.cli.flags import (
     group,
     option,
     takes,
+    verb,
 )
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
@@ -34,27 +33,35 @@ if TYPE_CHECKING:
 class PinFlags:
     """The options of ``lock``."""
 
-    request: RequestFlags = group(RequestFlags)
+    request: RequestFlags = group(RequestFlags, "Request")
     output: Path = cells_option("Folder for the cell's own folder.")
-    base: str | None = option("--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).")
+    base: str | None = option(
+        "--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).", section="Output"
+    )
     form: str = choice(
         "--format",
         ["pip", "conda", "all"],
-        "What is written; with 'conda' a channel that refuses or cannot be reached is an error, with 'all' a note.",
+        "What is written. With 'conda' an unreachable channel is an error, with 'all' a note.",
         default="all",
+        section="Output",
     )
     flavour: str = flavour_option()
-    sources: SourceFlags = group(SourceFlags)
-    locking: LockFlags = group(LockFlags)
+    sources: SourceFlags = group(SourceFlags, "Sources")
+    locking: LockFlags = group(LockFlags, "Lock and network")
     check: bool = flag(
         "--check",
-        "Write nothing; exit 1 when the lock that is there, its Conda part included, is not what this request gives.",
+        "Write nothing. Exit 1 when the existing lock is out of date for this request.",
+        section="Lock and network",
     )
-    as_json: bool = flag("--json", "One JSON object on stdout: cell, lock digest, files.")
-    talk: Talk = group(Talk)
+    as_json: bool = flag("--json", "One JSON object on stdout: cell, lock digest, files.", section="Output")
+    talk: Talk = group(Talk, "Output")
 
 
-@click.command()
+@verb(
+    f"envsmith lock --framework {EXAMPLE}",
+    f"envsmith lock --framework {EXAMPLE} --format pip --exclude-newer 2026-11-01",
+    f"envsmith lock --framework {EXAMPLE} --check",
+)
 @takes(PinFlags)
 def lock(settings: PinFlags) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.

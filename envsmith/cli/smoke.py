@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes
+from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.files import read_text, write_whole
 from envsmith.model.record import Fault, Record, put_record
@@ -54,93 +54,119 @@ class SmokeFlags:
         type=click.Path(path_type=Path),
         metavar="PATH",
         help="The environment's interpreter, or its folder. Default: the one on PATH.",
+        section="Environment",
     )
     tier: str = choice(
         "--tier",
         ["import", "quick", "full", "framework", "bandwidth", "all"],
-        "How much is tried; all: every tier in turn, with a record and a plot in --output.",
+        "How much is tried. all: every tier in turn, with a record and a plot in --output.",
         default="quick",
+        section="Test",
     )
     output: Path | None = option(
         "--output",
         "-o",
         type=FOLDER,
         metavar="FOLDER",
-        help="Tier all: where results, record and plot go. [default: envsmith-smoke]",
+        help="With --tier all: folder for results, record and plot. [default: envsmith-smoke]",
+        section="Output",
     )
     budget: float = option(
         "--budget",
         type=click.FloatRange(60, 86400),
         default=600,
         metavar="SECONDS",
-        help="Tier all: what does not fit is left out, and said.",
+        help="With --tier all: time limit. Parts that do not fit are skipped and listed.",
+        section="Test",
     )
-    ranks: int = option("--ranks", type=click.IntRange(1, 64), default=4, help="Processes, per node with --nodes.")
-    backend: str = choice("--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto")
-    nccl_engine: str | None = choice("--nccl-engine", ["legacy", "2"], "Which of torch 2.15's two NCCL engines.")
+    ranks: int = option(
+        "--ranks", type=click.IntRange(1, 64), default=4, help="Processes, per node with --nodes.", section="Test"
+    )
+    backend: str = choice(
+        "--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto", section="Test"
+    )
+    nccl_engine: str | None = choice(
+        "--nccl-engine", ["legacy", "2"], "Which of torch 2.15's two NCCL engines.", section="Test"
+    )
     sharing: str | None = choice(
         "--sharing",
         ["hostid", "multi-rank"],
-        "Put two ranks on the first GPU, in this way. Default: only where there are fewer GPUs than ranks.",
+        "How two ranks share the first GPU. Default: only with fewer GPUs than ranks.",
+        section="Test",
     )
     machine: str | None = option(
-        "--machine", metavar="NAME", help="Bandwidth tier: hold it against the published floors of a machine type."
+        "--machine", metavar="NAME", help="Compare with the published floors of this machine type.", section="Bandwidth"
     )
     plot: Path | None = option(
-        "--plot", type=FILE, metavar="FILE.svg", help="Bandwidth tier: draw bus bandwidth over size."
+        "--plot", type=FILE, metavar="FILE.svg", help="Draw bus bandwidth over size.", section="Bandwidth"
     )
     nodes: str | None = option(
         "--nodes",
         metavar="a,b,c|N",
         help="Many nodes: their names (a=ADDRESS where the name does not resolve), or how many.",
+        section="Many nodes",
     )
     rdzv: str | None = option(
         "--rdzv",
         metavar="HOST:PORT",
         help="With --nodes N: this command runs on every node, torchrun brings them together.",
+        section="Many nodes",
     )
     rsh: str | None = option(
         "--rsh",
         metavar="COMMAND",
         help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}",
+        section="Many nodes",
     )
     narrow: bool = option(
         "--narrow/--no-narrow",
         default=True,
         show_default=False,
         help="When a run of 3 nodes or more fails: find the bad one, in pairs.",
+        section="Many nodes",
     )
     emit: str | None = choice(
-        "--emit", ["jobset", "trainjob"], "Print a Kubernetes job instead (with --nodes N --image)."
+        "--emit",
+        ["jobset", "trainjob"],
+        "Print a Kubernetes job instead (with --nodes N --image).",
+        section="Kubernetes",
     )
-    image: str | None = option("--image", metavar="IMAGE", help="For --emit.")
+    image: str | None = option("--image", metavar="IMAGE", help="For --emit.", section="Kubernetes")
     gpus: int = option(
         "--gpus",
         type=click.IntRange(0, 64),
         default=0,
         show_default=False,
         help="GPUs per node to ask Slurm or Kubernetes for.",
+        section="Many nodes",
     )
     rdma: str | None = option(
-        "--rdma", metavar="RESOURCE[=COUNT]", help="For --emit: the resource that gives a pod InfiniBand cards."
+        "--rdma",
+        metavar="RESOURCE[=COUNT]",
+        help="For --emit: the resource that gives a pod InfiniBand cards.",
+        section="Kubernetes",
     )
     read_logs: tuple[Path, ...] = option(
         "--read-logs",
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
         multiple=True,
         metavar="FILE",
-        help="Run nothing: the verdict of a Kubernetes job from the logs of its pods "
-        "(repeatable; - is standard input).",
+        help="Judge a Kubernetes job by the logs of its pods; run nothing. Repeatable; - is standard input.",
+        section="Kubernetes",
     )
-    no_steps: bool = flag("--no-steps", "Collectives only, no framework step.")
+    no_steps: bool = flag("--no-steps", "Collectives only, no framework step.", section="Test")
     framework_only: bool = flag(
-        "--framework-only", "Framework steps only, no collectives; with --tier framework every step that is known."
+        "--framework-only",
+        "Framework steps only, no collectives; with --tier framework every step that is known.",
+        section="Test",
     )
     plan_only: bool = flag(
-        "--plan-only", "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
+        "--plan-only",
+        "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing.",
+        section="Output",
     )
-    as_json: bool = flag("--json", "Everything as one JSON object.")
-    verbose: bool = flag("--verbose", "-v", "Show every event.")
+    as_json: bool = flag("--json", "Everything as one JSON object.", section="Output")
+    verbose: bool = flag("--verbose", "-v", "Show every event.", section="Output")
 
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""
@@ -161,7 +187,11 @@ class SmokeFlags:
             raise UsageError("--no-steps and --framework-only leave nothing to run")
 
 
-@click.command()
+@verb(
+    "envsmith smoke --python .venv",
+    "envsmith smoke --python .venv --tier framework",
+    "envsmith smoke --nodes n1,n2 --ranks 8 --python /shared/env",
+)
 @takes(SmokeFlags)
 def smoke(settings: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 class SolveFlags:
     """The options of ``solve``."""
 
-    request: RequestFlags = group(RequestFlags)
-    every: bool = flag("--all", "Every valid cell, best first.")
-    limit: int | None = option("--limit", type=click.IntRange(min=1), help="With --all: stop after this many.")
-    as_json: bool = flag("--json", "One JSON object (with --all one object a line).")
+    request: RequestFlags = group(RequestFlags, "Request")
+    every: bool = flag("--all", "Every valid cell, best first.", section="Output")
+    limit: int | None = option(
+        "--limit", type=click.IntRange(min=1), help="With --all: stop after this many.", section="Output"
+    )
+    as_json: bool = flag("--json", "One JSON object (with --all one object a line).", section="Output")
 
 
 @click.command()

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from envsmith.cli.app import run
-from envsmith.cli.flags import RequestFlags, argument, choice, exit_code, flag, group, option, takes
+from envsmith.cli.flags import RequestFlags, argument, choice, exit_code, flag, group, option, takes, verb
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 
@@ -72,3 +72,24 @@ def test_component_that_the_index_does_not_have_is_refused_with_what_to_do(capsy
     err = capsys.readouterr().err
     assert "Cannot put apex into a cell: the package index does not have it." in err
     assert "Leave --with apex out and build it from its repository inside the finished environment." in err
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SectionedFlags:
+    request: RequestFlags = group(RequestFlags, "Request")  # noqa: RUF009
+    jobs: int = option("--jobs", type=int, help="How many.", section="Many cells")
+
+
+@verb("tool --jobs 2")
+@takes(SectionedFlags)
+def sectioned(_flags: SectionedFlags) -> int:
+    """Do it."""
+    return 0
+
+
+def test_help_shows_options_in_sections_and_ends_with_examples():
+    text = CliRunner().invoke(sectioned, ["--help"]).output
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Request:", "Many cells:", "Output:", "Examples:"]
+    assert text.index("--torch") < text.index("--jobs") < text.index("--help") < text.index("  tool --jobs 2")
+    assert text.rstrip().endswith("tool --jobs 2")
