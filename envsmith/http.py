@@ -513,7 +513,7 @@ class HttpClient:
         path = self._cache / _entry_name(key)
         stored = load_entry(path, key, limit=max_bytes + _CHUNK, clock=self._clock)
         entry = _Entry.of(stored) if stored else None
-        if entry and sha256 and hashlib.sha256(entry.body).hexdigest() != sha256:
+        if entry and (len(entry.body) > max_bytes or (sha256 and hashlib.sha256(entry.body).hexdigest() != sha256)):
             entry = None
         if entry and (self.offline or sha256 or entry.age < self._fresh_for):
             return entry.reply()
@@ -590,14 +590,14 @@ class HttpClient:
 def _login(url: str) -> dict[str, str]:
     """Return basic credentials from the address, else from ``NETRC`` or ``~/.netrc``, as pip and uv do."""
     parts = parts_of(url)
-    user, password = parts.username, unquote(parts.password or "")
+    user, password = parts.username and unquote(parts.username), unquote(parts.password or "")
     if user is None and parts.hostname:
         with contextlib.suppress(OSError, netrc.NetrcParseError):
             if entry := netrc.netrc(os.environ.get("NETRC")).authenticators(parts.hostname):
                 user, password = entry[0], entry[2] or ""
     if user is None:
         return {}
-    return {"Authorization": "Basic " + base64.b64encode(f"{unquote(user)}:{password}".encode()).decode()}
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
 def _refused(url: str, status: int) -> NetworkError:

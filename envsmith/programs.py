@@ -15,6 +15,9 @@ from typing import Any, BinaryIO
 # Seconds between asking and insisting. An engine that writes an image's layers does not answer until it is done, and its
 # client waits for it.
 _PATIENCE = 5.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+# One watcher hears of each group from its begin to its end.
+_NOTING = threading.Lock()
 # Reads which groups run. Its input ends when envsmith ends, however that happens, and then it ends what still runs.
 _WATCHER = """
 trap '' INT TERM HUP QUIT
@@ -82,74 +85,75 @@ def execute(
         stdin=pipe if feed else subprocess.DEVNULL,
         stdout=pipe,
         stderr=subprocess.STDOUT if merged else pipe,
+        start_new_session=True,
         **settings,
     )
     output = [(Kept(), stream) for stream in (process.stdout, process.stderr) if stream]
     readers = [threading.Thread(target=part.drain, args=(stream,), daemon=True) for part, stream in output]
-    for reader in readers:
-        reader.start()
-    try:
+    signals = (signal.SIGTERM, signal.SIGKILL) if patience else (signal.SIGKILL,)
+    with _ending(process, signals, patience):
+        for reader in readers:
+            reader.start()
         if process.stdin:
             with suppress(BrokenPipeError), process.stdin as stdin:
                 stdin.write(feed.encode())
         process.wait(seconds)
-    except BaseException:
-        _stop(process, patience)
-        raise
-    finally:
-        for reader in readers:  # what the program has started may hold the pipe for longer
-            reader.join(1.0)
+    for reader in readers:  # a daemon that the program has started may hold the pipe for longer
+        reader.join(1.0)
     return subprocess.CompletedProcess(list(command), process.returncode, *(part.text for part, _ in output))
 
 
-def _stop(process: subprocess.Popen[bytes], patience: float) -> None:
-    if patience:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-    process.kill()
-    process.wait()
-
-
-# Processes that work for long: each leads a group, and the group ends with whatever ends envsmith.
+# Each process leads a group, and the group ends with whatever ends envsmith.
 
 
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start a process whose output is text, and end it and all that it has started when the block ends."""
     process = subprocess.Popen(command, text=True, errors="replace", start_new_session=True, **options)
-    _note(f"+ {process.pid}")
     try:
-        yield process
+        with _ending(process):
+            yield process
     finally:
-        end(process)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe:
                 with suppress(OSError):
                     pipe.close()
+
+
+@contextmanager
+def _ending(
+    process: subprocess.Popen[Any], signals: Sequence[signal.Signals] = _SIGNALS, patience: float = _PATIENCE
+) -> Iterator[None]:
+    _note(f"+ {process.pid}")
+    try:
+        yield
+    finally:
+        end(process, signals=signals, patience=patience)
         _note(f"- {process.pid}")
 
 
-def end(*processes: subprocess.Popen[str]) -> None:
+def end(
+    *processes: subprocess.Popen[Any], signals: Sequence[signal.Signals] = _SIGNALS, patience: float = _PATIENCE
+) -> None:
     """Stop groups of processes: interrupt, terminate, kill, until their leaders are gone. Then kill who stayed."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+    for number in signals:
         running = [process for process in processes if process.poll() is None]
         for process in running:
             _kill(process, number)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + (_PATIENCE if number is signal.SIGKILL else patience)
         while any(process.poll() is None for process in running) and time.monotonic() < deadline:
             time.sleep(0.02)
     for process in processes:
         _kill(process, signal.SIGKILL)
 
 
-def _kill(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def _kill(process: subprocess.Popen[Any], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 def _note(line: str) -> None:
-    with suppress(OSError):
+    with suppress(OSError), _NOTING:
         os.write(_watcher(os.getpid()), f"{line}\n".encode())
 
 

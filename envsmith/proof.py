@@ -160,13 +160,13 @@ def refuse_fault_of_host(result: SmokeResult) -> None:
 def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
     """Return the rungs of the ladder that this run proved.
 
-    Collectives when every case is good, the framework step when one passed and none failed.
+    Collectives when every case had its time and is good, the framework step when one passed and none failed.
     """
     rungs = [Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED]
     gpu = result.backend.startswith("nccl")
     if result.loaded:
         rungs.append(Rung.IMPORTED)
-    if result.collectives_good and not result.bandwidth:  # what is timed is not checked
+    if result.collectives_good and not result.late and not result.bandwidth:  # what is timed is not checked
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
     ran = [step for step in result.steps if step.verdict is not Verdict.SKIPPED]
     if ran and all(step.verdict.good for step in ran):
@@ -235,8 +235,8 @@ def _platform(loaded: Mapping[str, object]) -> Platform:
 def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) -> Record:
     """Return one record of all parts: cases of the full tier, steps of the framework tier, peaks of the bandwidth tier.
 
-    Every part stands in the notes. The record has passed when those of them that were run passed, and the full tier was
-    run. Raises ``EnvsmithError`` when no part gave a result.
+    Every part stands in the notes. The record has passed when those of them that were run passed, and every case of the
+    full tier had its time. Raises ``EnvsmithError`` when no part gave a result.
     """
     by_name = {d.part.name: d for d in parts}
     main, steps, band = (by_name[n].result if n in by_name else None for n in (_MAIN, _STEPS, _BANDWIDTH))
@@ -245,11 +245,11 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
         raise EnvsmithError(
             "nothing was run that a record could tell of", hint="; ".join(d.sentence for d in parts[:3])
         )
-    failed = next((r for r in (main, steps, band) if r and not r.passed), first)
+    failed = next((r for r in (main, steps, band) if r and not r.passed), None)
     joined = replace(
         first,
-        cause=failed.cause,
-        passed=main is not None and all(r.passed for r in (main, steps, band) if r),
+        cause=(failed or first).cause,
+        passed=main is not None and not main.late and failed is None,
         summary=_summary(main, steps, first),
         cases=main.cases if main else (),
         digest=main.digest if main else "",
@@ -264,14 +264,14 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
         started=started,
         seconds={d.part.name: d.seconds for d in parts if d.result},
         notes=_notes(parts, main),
-        failure=None if joined.passed else _failure(joined, main, by_name, rungs),
+        failure=None if joined.passed else failure_of(joined, rungs) if main and failed else _lack(joined, by_name),
     )
 
 
 def _proved(main: SmokeResult | None, steps: SmokeResult | None, first: SmokeResult) -> list[Rung]:
     gpu = first.backend.startswith("nccl")
     rungs = [Rung.IMPORTED]
-    if main and main.collectives_good:
+    if main and main.collectives_good and not main.late:
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
     ran = [s for s in (steps.steps if steps else ()) if s.verdict is not Verdict.SKIPPED]
     # torch's own steps are the control: without a framework nothing is proved of one.
@@ -304,12 +304,9 @@ def _notes(parts: Sequence[Done], main: SmokeResult | None) -> tuple[str, ...]:
     )
 
 
-def _failure(
-    joined: SmokeResult, main: SmokeResult | None, by_name: Mapping[str, Done], rungs: Sequence[Rung]
-) -> Failure | None:
-    """Return the failure of the run. Without the full tier it says nothing against the cell."""
-    if main is not None:
-        return failure_of(joined, rungs)
-    why = by_name[_MAIN].sentence if _MAIN in by_name else "it was not among the parts"
+def _lack(joined: SmokeResult, by_name: Mapping[str, Done]) -> Failure:
+    """Return why the full tier was not run, or not to its end. That says nothing against the cell."""
+    main = by_name.get(_MAIN)
+    why = main.unreached or main.sentence if main else "it was not among the parts"
     rung = Rung.COLLECTIVES_GPU if joined.backend.startswith("nccl") else Rung.COLLECTIVES_CPU
-    return Failure(rung=rung, symptom=f"the full tier was not run: {why}", of_host=True)
+    return Failure(rung=rung, symptom=why if joined.cases else f"the full tier was not run: {why}", of_host=True)

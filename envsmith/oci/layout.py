@@ -190,7 +190,7 @@ def _members(path: Path, archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]
     """Return the files of a tar by name. ``ContentError`` for what two readers would unpack differently."""
     members: dict[str, tarfile.TarInfo] = {}
     try:
-        for number, member in enumerate(archive):
+        for number, member in enumerate(archive, 1):
             name = member.name.removeprefix("./")
             if number > _MAX_MEMBERS:
                 raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")

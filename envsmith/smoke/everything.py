@@ -17,7 +17,7 @@ from typing import Any
 
 from envsmith.errors import SmokeError
 from envsmith.files import write_whole
-from envsmith.smoke.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER, Exit
+from envsmith.smoke.agent.protocol import NO_TIME_LEFT, Exit
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.rehearsal import rehearse
@@ -125,7 +125,7 @@ class Done:
         """Return how many cases and steps of the part had no time."""
         if self.result is None:
             return ""
-        cases = [case for case in self.result.cases if case.blame == TIME_IS_OVER]
+        cases = self.result.late
         steps = [step.name for step in self.result.steps if step.detail.endswith(NO_TIME_LEFT)]
         text = f"no time for {len(cases)} of {len(self.result.cases)} cases" if cases else ""
         return "; ".join(filter(None, (text, f"no time for {', '.join(steps)}" if steps else "")))

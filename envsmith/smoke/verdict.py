@@ -10,7 +10,7 @@ from typing import Any
 
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome, Verdict
-from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import (
     Blame,
@@ -97,6 +97,11 @@ class SmokeResult:
         """Return whether enough cases ran and none but the known defects is bad."""
         known = set(self.known_defects)
         return bool(self.cases) and self.enough and all(case.verdict.good or case.case in known for case in self.cases)
+
+    @property
+    def late(self) -> tuple[str, ...]:
+        """Return the cases for which the run had no time."""
+        return tuple(case.case for case in self.cases if case.blame == TIME_IS_OVER)
 
     def counts(self) -> dict[str, int]:
         """Count the cases of each verdict."""

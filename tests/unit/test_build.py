@@ -19,6 +19,7 @@ from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive,
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
 from envsmith.progress import Clock, EventKind
 from envsmith.smoke import run
+from envsmith.smoke.agent.protocol import TIME_IS_OVER
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.verdict import SmokeResult
 
@@ -259,6 +260,15 @@ def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch)
 )
 def test_a_rung_is_proved_only_by_a_step_that_ran_and_passed(steps, last):
     assert proof.rungs_of(_result(steps=steps))[-1] is last
+
+
+def test_cases_that_had_no_time_prove_no_collectives():
+    result = _result(steps=Verdict.SKIPPED)
+    late = CaseOutcome(case="all_reduce", verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+
+    rungs = proof.rungs_of(dataclasses.replace(result, cases=(*result.cases, late)))
+
+    assert rungs[-1] is Rung.IMPORTED
 
 
 def test_what_was_timed_but_not_checked_is_recorded_and_proves_no_collective(world, tmp_path, monkeypatch):

@@ -934,6 +934,7 @@ def test_a_login_is_good_for_the_scheme_host_and_port_that_it_was_named_with(tmp
         ("user@", "machine 8.8.8.8 login a password b", "user:"),
         (":token@", "", ":token"),
         ("us%40er:w%3Ard%25@", "", "us@er:w:rd%"),
+        ("", "machine 8.8.8.8 login us%40er password w%3Ard%25", "us%40er:w%3Ard%25"),
     ],
 )
 def test_a_login_is_of_the_address_or_else_of_netrc(tmp_path, monkeypatch, user, logins, sent):
@@ -1040,6 +1041,15 @@ def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer(tmp_path, encodin
 def test_a_kept_body_as_long_as_the_limit_is_found_again(tmp_path):
     client = _client(tmp_path, (200, {"etag": "x" * 999}, b"x" * 100_000))
     assert [client.get(FAR, max_bytes=100_000).cached for _ in range(2)] == [False, True]
+
+
+def test_a_kept_body_that_is_longer_than_the_caller_allows_is_not_returned(tmp_path):
+    client = _client(tmp_path, (200, {}, b"x" * 11), (200, {}, b"x" * 10))
+    client.get(FAR, max_bytes=11)
+
+    reply = client.get(FAR, max_bytes=10)
+
+    assert (len(reply.body), reply.cached) == (10, False)
 
 
 def test_an_unknown_encoding_is_told_shortly(tmp_path):

@@ -50,14 +50,25 @@ def test_a_program_that_does_not_read_what_it_is_fed_is_not_an_error() -> None:
 
 
 def test_a_grandchild_that_holds_the_pipe_is_not_waited_for() -> None:
-    answer = execute(["sh", "-c", "sleep 600 & echo $!"])
+    answer = execute(["sh", "-c", "setsid sleep 600 & echo $!"])
 
     os.kill(int(answer.stdout), signal.SIGKILL)  # it was alive
 
 
-def test_at_the_deadline_a_program_is_ended() -> None:
+def test_what_a_program_left_behind_ends_with_it() -> None:
+    answer = execute(["sh", "-c", "sleep 600 & echo $!"])
+
+    assert _gone(int(answer.stdout))
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.2])
+def test_at_the_deadline_a_program_and_what_it_started_are_ended(tmp_path: Path, patience: float) -> None:
+    place = tmp_path / "inner"
+
     with pytest.raises(subprocess.TimeoutExpired):
-        execute(["sleep", "60"], seconds=0.1)
+        execute(_noted(place), seconds=1.0, patience=patience)
+
+    assert _gone(int(place.read_text()))
 
 
 def test_no_output_of_a_program_is_kept_without_a_bound() -> None:
@@ -82,19 +93,26 @@ def test_no_output_of_a_program_is_kept_without_a_bound() -> None:
 _STUBBORN = ["/bin/sh", "-c", "trap '' INT TERM; (trap '' INT TERM; sleep 300) & echo ready; sleep 300; wait"]
 
 
-def _is_running(group: int) -> bool:
+def _noted(place: Path) -> list[str]:
+    """Return such a shell that writes the number of its child into a file."""
+    inner = "(trap '' INT TERM; sleep 300)"
+    return ["/bin/sh", "-c", f"trap '' INT TERM; {inner} & echo $! > {place}.new; mv {place}.new {place}; wait"]
+
+
+def _is_running(process: int) -> bool:
     try:
-        os.killpg(group, 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return False
     return True
 
 
-def _gone(group: int) -> bool:
+def _gone(process: int) -> bool:
+    """Wait for the end of a process, or of a group where the number is negative."""
     deadline = time.monotonic() + 30
-    while _is_running(group) and time.monotonic() < deadline:
+    while _is_running(process) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not _is_running(group)
+    return not _is_running(process)
 
 
 def test_what_a_child_left_behind_ends_with_the_block() -> None:
@@ -103,7 +121,7 @@ def test_what_a_child_left_behind_ends_with_the_block() -> None:
         assert process.stdout.readline() == "begun\n"
         process.wait()
 
-    assert _gone(process.pid)
+    assert _gone(-process.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -121,4 +139,22 @@ def test_no_child_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> N
         parent.send_signal(number)
         parent.wait(timeout=60)
 
-    assert _gone(group)
+    assert _gone(-group)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_question_to_a_program_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> None:
+    place = tmp_path / "inner"
+    code = (
+        "import signal\n"
+        "from envsmith.programs import execute\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        f"execute({_noted(place)!r})\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
+        while not place.exists():
+            time.sleep(0.02)
+        parent.send_signal(number)
+        parent.wait(timeout=60)
+
+    assert _gone(int(place.read_text()))

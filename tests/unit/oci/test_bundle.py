@@ -220,7 +220,7 @@ def test_a_tar_ends_with_zeros_up_to_a_record(tmp_path: Path, zeros: int, after:
         open_files(path)
 
 
-@pytest.mark.parametrize(("count", "is_good"), [(9_998, True), (10_000, False)])
+@pytest.mark.parametrize(("count", "is_good"), [(9_998, True), (9_999, False)])
 def test_a_tar_of_too_many_files_is_no_bundle(tmp_path: Path, count: int, is_good: bool) -> None:
     path = _tar(tmp_path / "x.tar", {**_files(blobs=()), **{f"n{number}": b"" for number in range(count)}})
     if is_good:

@@ -11,7 +11,7 @@ import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.http import Response
-from envsmith.oci.registry import Repository, parse_reference, resolve_digest
+from envsmith.oci.registry import Login, Repository, parse_reference, resolve_digest
 from envsmith.oci.spec import Descriptor
 
 INDEX = json.dumps({"schemaVersion": 2, "manifests": [{"digest": "sha256:" + "a" * 64}]}).encode()
@@ -207,6 +207,10 @@ def logged_in(tmp_path, monkeypatch):
     auths = {name: {"auth": "dXNlcjpwYXNz"} for name in ("reg.invalid", "localhost:5000")}
     (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+def test_no_secret_of_a_login_is_shown():
+    assert repr(Login(basic="secret", identity="secret")) == "Login()"
 
 
 def test_the_login_of_a_registry_is_sent_to_no_other_host(logged_in):

@@ -12,7 +12,7 @@ from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageErro
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import Descriptor
-from envsmith.publish.push import BundleWriter, check_tags, image_names, publish
+from envsmith.publish.push import BundleWriter, _opened, check_tags, image_names, publish
 from envsmith.publish.statement import load_proof
 from envsmith.publish.verbs import seal_with
 
@@ -182,6 +182,15 @@ def test_a_layout_that_was_changed_after_the_build_is_not_sent(cell):
     layer.write_bytes(layer.read_bytes()[:-1] + b"!")
     with pytest.raises(ContentError, match="other bytes"):
         open_image(cell / "oci", check=True)
+
+
+def test_a_layer_that_goes_away_while_it_is_sent_is_named(cell):
+    image = open_image(cell / "oci")
+    layer = image.manifest.layers[0]
+    (cell / "oci/blobs/sha256" / layer.digest[7:]).unlink()
+
+    with pytest.raises(ContentError, match=rf": {layer.digest[:19]}… went away while it was sent$"):
+        _opened(image, layer)
 
 
 def test_an_image_whose_labels_name_another_lock_is_not_sent(kit, tmp_path, keys):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.agent.world import most_common
 from envsmith.smoke.blame import blame_halt, blame_wrong, odd_ones
 
@@ -36,6 +37,25 @@ def test_of_ranks_that_all_aborted_the_lowest_is_blamed() -> None:
     blame = blame_halt(_died({3: -signal.SIGABRT, 1: -signal.SIGABRT}), [], NAMES)
 
     assert blame.ranks == (1,)
+
+
+@pytest.mark.parametrize(("silent", "seconds"), [({"silent": 12.4}, "12"), ({"silent": None}, "0"), ({}, "0")])
+def test_a_store_that_is_silent_is_rank_0_s_and_says_for_how_long(silent: dict[str, Any], seconds: str) -> None:
+    halt = {"reason": "store", "where": [{"rank": 2, "case": 1, "step": "entered"}], **silent}
+
+    blame = blame_halt(halt, [], NAMES)
+
+    assert (blame.ranks, blame.case, blame.code) == ((0,), 1, Exit.HANG)
+    assert f"rank 0 does not answer for {seconds} s: its store is silent while rank 2 waits" in blame.sentence
+
+
+def test_the_shortest_wait_of_the_ranks_behind_which_one_stays_is_said() -> None:
+    where = [{"rank": 0, "case": 1, "step": "prep"}]
+    where += [{"rank": rank, "case": 1, "step": "entered", **age} for rank, age in enumerate(({"age": 5.0}, {}), 1)]
+
+    blame = blame_halt({"reason": "deadline", "where": where, "limit": 9}, [], NAMES)
+
+    assert blame.sentence == "rank 0 never entered case 1 broadcast; ranks 1, 2 waited inside it for 0.0 s"
 
 
 @pytest.mark.parametrize("odd", range(4))

@@ -247,6 +247,29 @@ def test_cases_and_steps_that_had_no_time_are_said_in_the_part_s_line_and_in_the
     assert {"full: no time for 1 of 1405 cases", "framework: no time for b"} <= set(record.notes)
 
 
+@pytest.mark.parametrize(
+    ("steps_pass", "rung", "of_host"), [(True, Rung.COLLECTIVES_GPU, True), (False, Rung.FRAMEWORK_GPU, False)]
+)
+def test_a_full_tier_that_had_no_time_for_a_case_proves_no_collectives(tmp_path, steps_pass, rung, of_host) -> None:
+    def script(plan, limit):
+        taken, result = _good(plan, limit)
+        if plan.tier is Tier.FULL:
+            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+            result = replace(result, cases=(*result.cases[:-1], late))
+        if plan.tier is Tier.FRAMEWORK and not steps_pass:
+            result = replace(result, passed=False, steps=(replace(ZERO, verdict=Verdict.WRONG, detail="loss"),))
+        return taken, result
+
+    record = record_of_parts(FOUND, _run(H200, tmp_path, script), started="2026-11-21T12:00:00+00:00")
+
+    assert not record.passed
+    assert Rung.COLLECTIVES_GPU not in record.rungs
+    assert (Rung.FRAMEWORK_GPU in record.rungs) is steps_pass
+    assert record.failure is not None
+    assert (record.failure.rung, record.failure.of_host) == (rung, of_host)
+    assert record.failure.symptom == ("no time for 1 of 1405 cases" if steps_pass else "loss")
+
+
 def test_the_result_of_a_part_is_on_disk_before_the_next_begins(tmp_path) -> None:
     written = []
 
