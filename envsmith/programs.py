@@ -122,7 +122,7 @@ def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
 
 @contextmanager
 def _ending(
-    process: subprocess.Popen[Any], signals: Sequence[signal.Signals] = _SIGNALS, patience: float = _PATIENCE
+    process: subprocess.Popen[Any], signals: Sequence[signal.Signals] = _SIGNALS, patience: float | None = None
 ) -> Iterator[None]:
     _note(f"+ {process.pid}")
     try:
@@ -133,14 +133,15 @@ def _ending(
 
 
 def end(
-    *processes: subprocess.Popen[Any], signals: Sequence[signal.Signals] = _SIGNALS, patience: float = _PATIENCE
+    *processes: subprocess.Popen[Any], signals: Sequence[signal.Signals] = _SIGNALS, patience: float | None = None
 ) -> None:
     """Stop groups of processes: interrupt, terminate, kill, until their leaders are gone. Then kill who stayed."""
     for number in signals:
         running = [process for process in processes if process.poll() is None]
         for process in running:
             _kill(process, number)
-        deadline = time.monotonic() + (_PATIENCE if number is signal.SIGKILL else patience)
+        seconds = _PATIENCE if patience is None or number is signal.SIGKILL else patience
+        deadline = time.monotonic() + seconds
         while any(process.poll() is None for process in running) and time.monotonic() < deadline:
             time.sleep(0.02)
     for process in processes:
