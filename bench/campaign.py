@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 from envsmith.build import last_day
+from envsmith.index_settings import as_toml, uv_settings
 from envsmith.matrix.campaign.drive import State
 from envsmith.matrix.campaign.executors import worker_command
 from envsmith.matrix.campaign.job import Job, Plan
@@ -67,8 +68,11 @@ def check(command: list[str], env: dict[str, str]) -> None:
 
 def plain(folder: Path, job: Job, cache: Path) -> None:
     """What people write."""
+    settings = folder / "uv.toml"
+    settings.write_text(as_toml(uv_settings(os.environ)))
     env = {
         **uv_environment(),
+        "UV_CONFIG_FILE": str(settings),
         "UV_CACHE_DIR": str(cache),
         "UV_LINK_MODE": "hardlink",
         "VIRTUAL_ENV": str(folder / "venv"),

@@ -32,7 +32,7 @@ from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, url
 from envsmith import __version__
 from envsmith.cache import Entry, cache_folder, load_entry, store_entry
 from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
-from envsmith.pip_settings import pip_values
+from envsmith.index_settings import index_addresses, netrc_file, pip_values, uv_settings
 from envsmith.text import without_secrets
 
 if TYPE_CHECKING:
@@ -490,8 +490,10 @@ class HttpClient:
         fresh_for: float = FRESH_SECONDS,
         wait: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.time,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.offline = offline
+        self._environ = os.environ if environ is None else environ
         self._clock = clock
         self._cache = (cache if cache is not None else cache_folder()) / "http"
         self._fresh_for = fresh_for
@@ -563,7 +565,8 @@ class HttpClient:
         """Return the answer at the end of all redirects, and its address. A login does not follow to another server."""
         place = url
         split(url)
-        headers |= _login(url)
+        if login := login_of(url, self._environ):
+            headers["Authorization"] = "Basic " + base64.b64encode(":".join(login).encode()).decode()
         for _ in range(_HOPS):
             with self._answer(place, headers) as response:
                 if response.status not in REDIRECTS:
@@ -587,17 +590,23 @@ class HttpClient:
             ) from None
 
 
-def _login(url: str) -> dict[str, str]:
-    """Return basic credentials from the address, else from ``NETRC`` or ``~/.netrc``, as pip and uv do."""
-    parts = parts_of(url)
-    user, password = parts.username and unquote(parts.username), unquote(parts.password or "")
-    if user is None and parts.hostname:
-        with contextlib.suppress(OSError, netrc.NetrcParseError):
-            if entry := netrc.netrc(os.environ.get("NETRC")).authenticators(parts.hostname):
-                user, password = entry[0], entry[2] or ""
-    if user is None:
-        return {}
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+def login_of(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return user and password: from the address, else from the user's index on its server, else from netrc."""
+    place, logins = parts_of(url), [parts_of(url)]
+    if place.username is None:
+        indexes = [parts_of(index) for index in index_addresses(uv_settings(environ))]
+        # Several indexes may be on one server: what the address has in common with one says which it belongs to.
+        logins = sorted(
+            (index for index in indexes if index.username is not None and origin(index.geturl()) == origin(url)),
+            key=lambda index: len(os.path.commonpath([index.path or "/", place.path or "/"])),
+        )
+    if logins:
+        return unquote(logins[-1].username or ""), unquote(logins[-1].password or "")
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        path = netrc_file(environ)
+        if path and place.hostname and (entry := netrc.netrc(path).authenticators(place.hostname)):
+            return entry[0], entry[2] or ""
+    return None
 
 
 def _refused(url: str, status: int) -> NetworkError:

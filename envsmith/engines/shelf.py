@@ -16,7 +16,7 @@ from envsmith.engines.bases import Bases, OsAnswer, load_bases
 from envsmith.engines.buildkit import FULL_HINT, judge
 from envsmith.errors import FULL, EngineError, StorageError, of_the_system
 from envsmith.files import scratch
-from envsmith.image.context import read_host_settings, write_secrets
+from envsmith.image.context import HostSettings, read_host_settings, write_secrets
 from envsmith.image.dockerfile import APT_DATED, apt_probe, from_reference
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.model.version import minor_of
@@ -240,11 +240,11 @@ class BaseShelf:
         step = "distribution packages"
         progress(Event(kind=EventKind.START, step=step, text=" ".join(install)))
         names = " ".join(plain.os_package(name) for name in install)
-        ca = "ca=; if [ -s /dev/envsmith/ca.pem ]; then ca='-o Acquire::https::CaInfo=/dev/envsmith/ca.pem'; fi"
+        ca = "ca=; if [ -s /dev/envsmith/ca ]; then ca='-o Acquire::https::CaInfo=/dev/envsmith/ca'; fi"
         script = f"{ca}; {apt_probe(names)}"
         settings = read_host_settings()
         with scratch() as folder:
-            secrets = write_secrets(replace(settings, uv_toml=""), folder)
+            secrets = write_secrets(HostSettings(ca=settings.ca), folder)
             mounts = {str(path): {"bind": f"/dev/envsmith/{path.name}", "mode": "ro"} for path in secrets.values()}
             code, output = self.run(
                 from_reference(base),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,8 +17,7 @@ from urllib.parse import unquote
 
 from envsmith import plain
 from envsmith.cache import cache_folder
-from envsmith.errors import ContentError, DataError, os_errors
-from envsmith.files import read_text
+from envsmith.errors import ContentError, os_errors
 from envsmith.http import ca_bundle, parts_of
 from envsmith.image.dockerfile import (
     JOBS,
@@ -31,9 +29,9 @@ from envsmith.image.dockerfile import (
     render_builder,
     source_archive,
 )
+from envsmith.index_settings import as_toml, index_addresses, netrc_file, pip_values, uv_settings
 from envsmith.lock.pip_files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
-from envsmith.pip_settings import pip_values
 from envsmith.python.archives import fetch_archive
 from envsmith.python.uv import find_uv
 
@@ -138,9 +136,10 @@ def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
     """
     secrets: dict[str, Path] = {}
     folder.chmod(0o700)
-    if settings.ca:
-        secrets["ca"] = folder / "ca.pem"
-        shutil.copyfile(settings.ca, secrets["ca"])
+    for name, source in (("ca", settings.ca), ("netrc", settings.netrc)):
+        if source:
+            secrets[name] = folder / name
+            shutil.copyfile(source, secrets[name])
     if settings.uv_toml:
         secrets["uv"] = folder / "uv.toml"
         secrets["uv"].write_text(settings.uv_toml, encoding="utf-8")
@@ -208,10 +207,6 @@ def _empty(folder: Path) -> None:
 
 # What this host needs to reach its package index, for passing into a build as secrets: a CA bundle and index settings.
 #
-# Read from where pip and uv read it themselves: their variables, ``pip.conf``, ``uv.toml``. Nothing is invented: a host
-# without settings passes none, and pip's and uv's own defaults hold inside the build as they do outside.
-
-
 _SYSTEM_BUNDLES = tuple(
     map(Path, ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"))
 )
@@ -221,64 +216,35 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostSettings:
-    """``ca`` is a PEM file of this host, ``uv_toml`` a configuration for uv (it may hold passwords: never log it).
+    """``ca`` and ``netrc`` are files of this host, ``uv_toml`` is a configuration for uv. It may hold passwords.
 
     ``proxies`` are variables for the build. ``unreachable`` names settings that point to a folder of this host, which a
     build cannot see.
     """
 
     ca: Path | None = None
+    netrc: Path | None = None
     uv_toml: str = ""
     proxies: tuple[tuple[str, str], ...] = ()
     unreachable: tuple[str, ...] = ()
 
 
-def read_host_settings(environ: Mapping[str, str] | None = None, home: Path | None = None) -> HostSettings:
-    """Collect the settings. Never raises for a file that is missing or does not parse."""
+def read_host_settings(environ: Mapping[str, str] | None = None) -> HostSettings:
+    """Collect the settings."""
     env = os.environ if environ is None else environ
-    home = home or Path(env.get("HOME") or Path.home())
-    pip = pip_values({**env, "HOME": str(home)})
-    settings: dict[str, list[str]] = {}
-    unreachable: list[str] = []
-    for key, values in _index_settings(env, pip).items():
-        folders = [v for v in values if v.startswith(("file:", "/", ".", "~"))]
-        unreachable += [f"{key} {value}" for value in folders]
-        if addresses := [v for v in values if v not in folders]:
-            settings[key] = addresses
-    text = _own_uv_config(env, home) or _toml(settings)
+    settings = uv_settings(env)
+    pip = pip_values(env)
+    addresses = (*index_addresses(settings), *pip.get("index-url", "").split(), *pip.get("extra-index-url", "").split())
+    folders = dict.fromkeys(address for address in addresses if address.startswith(("file:", "/", ".", "~")))
+    if indexes := [index for index in settings.pop("index", []) if index["url"] not in folders]:
+        settings["index"] = indexes
     # A build sees no store of this host: what holds the system's authorities goes in as a file.
     bundle = ca_bundle(env) or next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
     proxies = tuple((n, v) for name in _PROXIES for n in (name, name.lower()) if (v := env.get(n)))
-    return HostSettings(ca=bundle, uv_toml=text, proxies=proxies, unreachable=tuple(unreachable))
-
-
-def _index_settings(env: Mapping[str, str], pip: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return keys of uv and their values. A variable of uv wins over pip's setting of the same meaning."""
-    sources = {
-        "index-url": env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or pip.get("index-url"),
-        "extra-index-url": env.get("UV_INDEX") or env.get("UV_EXTRA_INDEX_URL") or pip.get("extra-index-url"),
-        "find-links": env.get("UV_FIND_LINKS") or pip.get("find-links"),
-        "allow-insecure-host": env.get("UV_INSECURE_HOST") or pip.get("trusted-host"),
-    }
-    values = {key: value.replace(",", " ").split() for key, value in sources.items() if value}
-    # UV_INDEX may name its indexes (name=url); the old keys in uv.toml have no names.
-    for number, value in enumerate(values.get("extra-index-url", ())):
-        if "=" in value.split("://")[0]:
-            values["extra-index-url"][number] = value.split("=", 1)[1]
-    return values
-
-
-def _own_uv_config(env: Mapping[str, str], home: Path) -> str:
-    """Return the user's own ``uv.toml``, if any, word for word: uv itself would read it and nothing of pip's."""
-    config = env.get("XDG_CONFIG_HOME") or str(home / ".config")
-    for name in (env.get("UV_CONFIG_FILE"), f"{config}/uv/uv.toml", "/etc/uv/uv.toml"):
-        with contextlib.suppress(DataError):
-            if name and (text := read_text(Path(name), 1 << 20)).strip():
-                return text
-    return ""
-
-
-def _toml(settings: Mapping[str, list[str]]) -> str:
-    """Return the settings as TOML. A JSON string is a valid TOML basic string for everything a URL can hold."""
-    pairs = [(key, values[0] if key == "index-url" else values) for key, values in settings.items()]
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in pairs)
+    return HostSettings(
+        ca=bundle,
+        uv_toml=as_toml(settings),
+        netrc=netrc_file(env),
+        proxies=proxies,
+        unreachable=tuple(folders),
+    )

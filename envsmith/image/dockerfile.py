@@ -25,8 +25,8 @@ from envsmith.model.lock import Artifact, BaseImage, CompiledSource, Lock
 UV_FILE = "uv"
 WHEELS = "wheels"
 SOURCES = "sources"
-# Secret ids: a bundle of certificate authorities in PEM, and a uv.toml with the host's index settings.
-SECRETS = ("ca", "uv")
+# Secret ids: a bundle of certificate authorities in PEM, a uv.toml with the host's index settings, a file of logins.
+SECRETS = ("ca", "uv", "netrc")
 # How many compilers may run at once; as a secret, because it is the host's business and must not make another step of
 # this one.
 JOBS = "jobs"
@@ -408,6 +408,7 @@ def _uv_environment(options: ImageOptions, cache: str) -> list[str]:
             "UV_NO_PROGRESS=1"
         ),
         f"if [ -s {IN}/ca ]; then export SSL_CERT_FILE={IN}/ca; fi",
+        f"if [ -s {IN}/netrc ]; then export NETRC={IN}/netrc; fi",
         f"if [ -s {IN}/uv.toml ]; then export UV_CONFIG_FILE={IN}/uv.toml; else export UV_NO_CONFIG=1; fi",
     ]
 
@@ -458,9 +459,12 @@ def _installing(
 
 def secrets() -> list[str]:
     """Return the mounts of :data:`SECRETS`, none of which a build must have."""
-    targets = {"ca": "ca", "uv": "uv.toml"}
-    modes = {"ca": "0444", "uv": "0400"}  # apt reads the CA bundle as a user of its own
-    return [mount(type="secret", id=n, target=f"{IN}/{targets[n]}", required="false", mode=modes[n]) for n in SECRETS]
+    targets = {"uv": "uv.toml"}
+    modes = {"ca": "0444"}  # apt reads the CA bundle as a user of its own
+    return [
+        mount(type="secret", id=n, target=f"{IN}/{targets.get(n, n)}", required="false", mode=modes.get(n, "0400"))
+        for n in SECRETS
+    ]
 
 
 def _os_layer(lock: Lock, options: ImageOptions) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -28,7 +29,8 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher, Reply, follow, origin, parts_of, redact
-from envsmith.python.uv import Uv, uv_environment
+from envsmith.index_settings import uv_settings
+from envsmith.python.uv import Uv
 from envsmith.schema import parse_json
 from envsmith.text import clean
 
@@ -101,17 +103,18 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
     It is the index that uv would ask where envsmith runs it. Raises ``EngineError`` without uv, ``NetworkError`` when
     no index is named.
     """
-    env = uv_environment(environ)
-    named = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL")
-    # uv allows NAME=URL here.
-    return re.sub(r"^[A-Za-z0-9_.-]+=(?=https?:)", "", named) if named else _index_of_uv(tuple(sorted(env.items())))
+    user = os.environ if environ is None else environ
+    settings = uv_settings(user)
+    named = next((index["url"] for index in settings.get("index", []) if index.get("default")), None)
+    named = named or settings.get("index-url") or settings.get("pip", {}).get("index-url")
+    return str(named) if named else _index_of_uv(tuple(sorted(user.items())))
 
 
 @lru_cache(maxsize=4)
 def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
     """Return the index that uv would ask: it resolves nothing and names its index in the output."""
     command = ["pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url"]
-    answer = Uv(environment=dict(environ)).run(command)
+    answer = Uv(environ=dict(environ)).run(command)
     match = re.search(r"^--index-url\s+(\S+)", answer.stdout, re.MULTILINE)
     if not match:
         hint = "set UV_DEFAULT_INDEX or PIP_INDEX_URL"

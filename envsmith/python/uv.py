@@ -1,27 +1,27 @@
 """The one place that runs uv: which binary, in which environment, and what its failures mean.
 
 uv is run in an empty folder, so that no ``pyproject.toml`` or ``uv.toml`` of a project changes what is resolved; the
-user's own configuration of uv (index, credentials, certificates) is read by uv itself. Only where uv has none, pip's
-is translated.
+user's own configuration of uv, or pip's where uv has none, reaches it by a pipe.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from envsmith.errors import (
     ContentError,
-    DataError,
     EngineError,
     EnvsmithError,
     InterruptedRunError,
@@ -29,9 +29,9 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
-from envsmith.files import read_text, scratch
+from envsmith.files import scratch
 from envsmith.http import ca_bundle
-from envsmith.pip_settings import pip_values
+from envsmith.index_settings import VARIABLES, as_toml, pip_values, uv_settings
 from envsmith.programs import Kept, child, end
 from envsmith.text import clean as clean_text
 from envsmith.text import without_secrets
@@ -45,17 +45,8 @@ _DECIDED_BY_US = (
     "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT", "UV_WORKING_DIR", "UV_PROJECT", "UV_PYTHON", "UV_CUSTOM_COMPILE_COMMAND",
     "UV_NO_BUILD_ISOLATION", "UV_COMPILE_BYTECODE", "UV_BREAK_SYSTEM_PACKAGES", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME",
 )  # fmt: skip
-_INDEX_VARIABLES = (
-    "UV_DEFAULT_INDEX",
-    "UV_INDEX_URL",
-    "UV_INDEX",
-    "UV_EXTRA_INDEX_URL",
-    "UV_CONFIG_FILE",
-    "UV_NO_INDEX",
-)
-_INDEX_SETTING = re.compile(
-    r"^\s*(?:\[\[index\]\]|(?:index|extra-index|default-index)(?:-url)?\s*=|no-index\s*=)", re.MULTILINE
-)
+# What a pipe holds until somebody reads it.
+_PIPE = 1 << 16
 # Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's
 # whole output.
 _MAX_LINES, _MAX_LINE = 5000, 1 << 16
@@ -80,44 +71,18 @@ def find_uv() -> str:
     return path
 
 
-def _uv_is_configured(environ: Mapping[str, str]) -> bool:
-    """Return whether the user has configured an index for uv itself, by a variable or a file."""
-    if any(environ.get(name) for name in _INDEX_VARIABLES):
-        return True
-    home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
-    return any(
-        _INDEX_SETTING.search(_text(path))
-        for path in (Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml"))
-    )
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path, 1 << 20)
-    except DataError:
-        return ""
-
-
 def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of uv: the user's without what changes the outcome, with pip's settings where uv has none.
+    """Return the environment of uv: the user's without what changes the outcome, and without settings of indexes.
 
-    Python is never downloaded unless the user has set ``UV_PYTHON_DOWNLOADS``.
+    What uv builds has the same environment, so no login may be in it: uv gets :func:`uv_settings` another way. Python
+    is never downloaded unless the user has set ``UV_PYTHON_DOWNLOADS``.
     """
     user = os.environ if environ is None else environ
-    env = {key: value for key, value in user.items() if key not in _DECIDED_BY_US}
+    env = {key: value for key, value in user.items() if key not in _DECIDED_BY_US and not key.startswith(VARIABLES)}
     env.setdefault("UV_PYTHON_DOWNLOADS", "never")
     env |= {"NO_COLOR": "1", "UV_NO_PROGRESS": "1"}
     env.pop("FORCE_COLOR", None)
     pip = pip_values(user)
-    if not _uv_is_configured(user):
-        if index := _remote(pip.get("index-url", "")):
-            env["UV_DEFAULT_INDEX"] = index[0]
-        if extra := _remote(pip.get("extra-index-url", "")):
-            # pip takes the best version of all its indexes; uv's default would stop at the first that knows the name.
-            env["UV_INDEX"] = " ".join(extra)
-            env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
-    if hosts := pip.get("trusted-host", "").split():
-        env.setdefault("UV_INSECURE_HOST", " ".join(hosts))
     if (timeout := pip.get("timeout") or pip.get("default-timeout", "")).isdigit():
         env.setdefault("UV_HTTP_TIMEOUT", timeout)
     if proxy := pip.get("proxy"):
@@ -133,13 +98,23 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return env
 
 
-def _remote(urls: str) -> list[str]:
-    """Return the indexes that can be reached from elsewhere.
+@contextmanager
+def _configured(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+    """Yield the variable that names uv's configuration, and the open file that it names.
 
-    One in a folder of this machine (``file://``) and ``find-links`` are left out on purpose: another machine cannot see
-    them, and a local build (``torch 2.13.0+cpu``) would silently take the place of the wheel that a cell names.
+    It is a pipe: uv reads it first of all, and what uv starts later finds it empty.
     """
-    return [url for url in dict.fromkeys(urls.split()) if re.match(r"https?://(\[[0-9A-Fa-f:]+\]|[^/\[\]])", url)]
+    if not settings:
+        yield {"UV_NO_CONFIG": "1"}, ()
+        return
+    text = as_toml(settings).encode(errors="replace")
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        with os.fdopen(writing, "wb") as end:
+            if len(text) > _PIPE:
+                fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, len(text))
+            end.write(text)
+        yield {"UV_CONFIG_FILE": f"/dev/fd/{reading}"}, (pipe.fileno(),)
 
 
 def clean(line: str) -> str:
@@ -160,12 +135,12 @@ class Finished:
 class Uv:
     """Runs uv.
 
-    ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that
+    ``environ`` is the user's environment, from which uv's own is made. ``cache`` is another cache folder than the user's; ``offline`` forbids the network; ``inherit`` are open files that
     uv keeps open as well (a lock that must outlive a killed parent).
     """
 
     binary: str = field(default_factory=find_uv)
-    environment: Mapping[str, str] = field(default_factory=uv_environment)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cache: Path | None = None
     offline: bool = False
     inherit: tuple[int, ...] = ()
@@ -199,18 +174,19 @@ class Uv:
         """
         options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
         command = [self.binary, *arguments, *options]
-        with scratch() as empty, ExitStack() as stack:
+        configured = _configured(uv_settings(self.environ))
+        with scratch() as empty, configured as (variable, files), ExitStack() as stack:
             try:
                 process = stack.enter_context(
                     child(
                         command,
                         cwd=empty,
-                        env={**self.environment, **(extra or {})},
+                        env={**uv_environment(self.environ), **variable, **(extra or {})},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         encoding="utf-8",
-                        pass_fds=self.inherit,
+                        pass_fds=(*self.inherit, *files),
                     )
                 )
             except OSError as error:

@@ -85,7 +85,7 @@ def test_a_torch_index_that_cannot_be_reached_is_a_network_error(tmp_path: Path)
     """Behind a proxy that refuses everything, whatever this host can reach otherwise."""
     uv = Uv(cache=tmp_path / "cache")
     deaf = {
-        **uv.environment,
+        **uv.environ,
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "HTTP_PROXY": "http://127.0.0.1:9",
         "UV_HTTP_RETRIES": "0",
@@ -93,7 +93,7 @@ def test_a_torch_index_that_cannot_be_reached_is_a_network_error(tmp_path: Path)
     }
     cell = Cell(components=CELLS["megatron-old"], chosen=("megatron-core", "torch", "cuda", "python"), index="pytorch")
     with pytest.raises(NetworkError, match="cannot be reached"):
-        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(uv=Uv(environment=deaf, cache=tmp_path / "cache")))
+        lock_pip(cell, exclude_newer=DAY, resolver=Resolver(uv=Uv(environ=deaf, cache=tmp_path / "cache")))
 
 
 def test_an_old_framework_whose_setup_imports_torch_is_refused_by_name() -> None:

@@ -11,7 +11,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.component import Component, Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Severity
-from envsmith.python.uv import Uv, uv_environment
+from envsmith.python.uv import Uv
 
 
 def fine(_cell: Cell, _components: Mapping[str, str]) -> Judgement:
@@ -48,7 +48,7 @@ def uv_for(index_url: str, cache: Path) -> Uv:
         "XDG_CONFIG_HOME": str(cache / "none"),
         "PIP_CONFIG_FILE": os.devnull,
     }
-    return Uv(environment=uv_environment(given), cache=cache)
+    return Uv(environ=given, cache=cache)
 
 
 def pinned_in(text: str) -> dict[str, tuple[str, frozenset[str]]]:

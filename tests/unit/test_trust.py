@@ -18,7 +18,7 @@ from envsmith.http import HttpClient
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.oci.registry import resolve_digest
 from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.uv import Uv, uv_environment
+from envsmith.python.uv import Uv
 
 INDEX, CHANNEL, REGISTRY = "index.corp.invalid", "channel.corp.invalid", "registry.corp.invalid"
 
@@ -105,7 +105,7 @@ def test_lock(proxy, tmp_path, monkeypatch, cell, table, variable):
     proxy.routes[INDEX] = serve_index(tmp_path / "index")
 
     def lock():
-        tool = Uv(environment=uv_environment(), cache=tmp_path / "uv")
+        tool = Uv(cache=tmp_path / "uv")
         return lock_pip(cell, exclude_newer="2026-11-20", resolver=Resolver(table=table, uv=tool, judge=fine))
 
     with pytest.raises(NetworkError):

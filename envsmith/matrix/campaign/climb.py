@@ -36,7 +36,7 @@ from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.proof import Subject, make_record, refuse_fault_of_host, rungs_of
-from envsmith.python.uv import Uv, uv_environment
+from envsmith.python.uv import Uv
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
 from envsmith.smoke.run import Progress as SmokeProgress
@@ -65,9 +65,8 @@ class Ground:
         A release's wheels take five to eight gigabytes unpacked: they are thrown away with the folder when no cell
         needs them.
         """
-        environment = {**uv_environment(), "UV_LINK_MODE": "hardlink"}
         folder = self.cache / "uv" if torch is None else self.cache / "torch" / torch
-        return Uv(environment=environment, cache=folder, offline=self.offline)
+        return Uv(environ={**os.environ, "UV_LINK_MODE": "hardlink"}, cache=folder, offline=self.offline)
 
 
 def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) -> Record:

@@ -21,10 +21,12 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     --mount=type=bind,source=requirements-torch.txt,target=/dev/envsmith/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/envsmith/ca,required=false,mode=0444 \
     --mount=type=secret,id=uv,target=/dev/envsmith/uv.toml,required=false,mode=0400 \
+    --mount=type=secret,id=netrc,target=/dev/envsmith/netrc,required=false,mode=0400 \
     mkdir -p /dev/envsmith && touch -d '-1 second' /dev/envsmith/started && \
     export VIRTUAL_ENV=/opt/cell UV_CACHE_DIR=/opt/cell/.uv-cache UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never && \
     export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
+    if [ -s /dev/envsmith/netrc ]; then export NETRC=/dev/envsmith/netrc; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --only-binary :all: && \
     rm -rf /opt/cell/.uv-cache /tmp/* ~/.cache /opt/cell/.lock && \
@@ -49,10 +51,12 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     --mount=type=bind,source=requirements-build.txt,target=/dev/envsmith/build.txt \
     --mount=type=secret,id=ca,target=/dev/envsmith/ca,required=false,mode=0444 \
     --mount=type=secret,id=uv,target=/dev/envsmith/uv.toml,required=false,mode=0400 \
+    --mount=type=secret,id=netrc,target=/dev/envsmith/netrc,required=false,mode=0400 \
     mkdir -p /dev/envsmith && touch -d '-1 second' /dev/envsmith/started && \
     export VIRTUAL_ENV=/opt/cell UV_CACHE_DIR=/dev/envsmith/cache UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never && \
     export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
+    if [ -s /dev/envsmith/netrc ]; then export NETRC=/dev/envsmith/netrc; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
     mkdir -p /dev/envsmith/build-user && printf '%s\n' 'import glob, os, stat' \
       'try:' \
@@ -89,6 +93,7 @@ RUN --mount=type=bind,source=uv,target=/dev/envsmith/uv \
     export VIRTUAL_ENV=/opt/cell UV_CACHE_DIR=/opt/cell/.uv-cache UV_LINK_MODE=hardlink UV_NO_INSTALLER_METADATA=1 UV_PYTHON_DOWNLOADS=never && \
     export SOURCE_DATE_EPOCH=1735689600 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 UV_NO_PROGRESS=1 && \
     if [ -s /dev/envsmith/ca ]; then export SSL_CERT_FILE=/dev/envsmith/ca; fi && \
+    if [ -s /dev/envsmith/netrc ]; then export NETRC=/dev/envsmith/netrc; fi && \
     if [ -s /dev/envsmith/uv.toml ]; then export UV_CONFIG_FILE=/dev/envsmith/uv.toml; else export UV_NO_CONFIG=1; fi && \
     /dev/envsmith/uv pip install --require-hashes --no-deps --requirements /dev/envsmith/requirements.txt --only-binary :all: --no-index --find-links /dev/envsmith/built && \
     rm -rf /opt/cell/.uv-cache /tmp/* ~/.cache /opt/cell/.lock && \

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import functools
-import http.server
 import json
-import threading
 import time
 import urllib.parse
 from pathlib import Path
 
 import pytest
+from private_index import BASIC, SECRET, Guarded
 
 from envsmith.cli.app import run
 from envsmith.conda.channels import access_to, base_url, default_channels, read_settings
@@ -21,56 +17,6 @@ from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.conda.names import scrub
 from envsmith.errors import DataError, EnvsmithError, NetworkError, UsageError
-
-SECRET = "s3cr3t-Tok3n"
-BASIC = "Basic " + base64.b64encode(f"ann:{SECRET}".encode()).decode()
-
-
-class Guarded:
-    """A channel that wants a header or a token; it notes what came."""
-
-    def __init__(self, root: Path, *, header: str = "", token: str = "") -> None:
-        self.seen: list[tuple[str, str]] = []
-        self.header, self.token = header, token
-        self.move: dict[str, str] = {}
-        outer = self
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def do_GET(self):
-                outer.seen.append((self.path, self.headers.get("Authorization", "")))
-                if self.path.split("/")[1] in outer.move:
-                    first = self.path.split("/")[1]
-                    self.send_response(302)
-                    self.send_header("Location", outer.move[first] + self.path[len(first) + 1 :])
-                    self.end_headers()
-                    return
-                if outer.token:
-                    head = f"/t/{outer.token}"
-                    if not self.path.startswith(head + "/"):
-                        self.send_error(403)
-                        return
-                    self.path = self.path[len(head) :]
-                if outer.header and self.headers.get("Authorization") != outer.header:
-                    self.send_error(401)
-                    return
-                super().do_GET()
-
-            def log_message(self, *args):
-                pass
-
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(root)))
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-
-    @contextlib.contextmanager
-    def up(self):
-        thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.http.shutdown()
-            thread.join()
-            self.http.server_close()
 
 
 @pytest.fixture

@@ -264,7 +264,7 @@ def _edit(file: Path) -> None:
 def test_an_edit_in_one_environment_is_found_in_the_next_that_shares_the_file(
     lock: Lock, tmp_path: Path, uv: Uv
 ) -> None:
-    uv = dataclasses.replace(uv, environment={**uv.environment, "UV_LINK_MODE": "hardlink"})
+    uv = dataclasses.replace(uv, environ={**uv.environ, "UV_LINK_MODE": "hardlink"})
     build(lock, tmp_path / "one", uv)
     site = next((tmp_path / "one" / "venv").glob("lib/python3*/site-packages"))
     shared = site / "torch.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import stat
@@ -21,6 +22,7 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
+from envsmith.files import read_toml
 from envsmith.python.uv import Finished, Uv, clean, explain_failure, uv_environment
 
 UNREACHABLE = """error: Request failed after 3 retries in 9.7s
@@ -139,45 +141,40 @@ def test_python_is_not_downloaded_unless_the_user_wants_it() -> None:
     assert environment({"UV_PYTHON_DOWNLOADS": "automatic"})["UV_PYTHON_DOWNLOADS"] == "automatic"
 
 
-def test_the_index_of_pip_reaches_uv() -> None:
-    env = environment(
-        {},
-        index_url="https://index.example.invalid/simple",
-        extra_index_url="https://more.example.invalid/simple",
-        timeout="180",
-        trusted_host="h",
+def test_no_setting_of_an_index_stays_in_the_environment_which_builds_inherit() -> None:
+    logins = dict.fromkeys(
+        (
+            "UV_DEFAULT_INDEX",
+            "UV_INDEX",
+            "UV_INDEX_URL",
+            "UV_EXTRA_INDEX_URL",
+            "UV_INDEX_CORP_PASSWORD",
+            "UV_PUBLISH_TOKEN",
+        ),
+        "https://ann:secret@index.example.invalid/simple",
     )
-    assert env["UV_DEFAULT_INDEX"] == "https://index.example.invalid/simple"
-    assert env["UV_INDEX"] == "https://more.example.invalid/simple"
-    assert env["UV_INDEX_STRATEGY"] == "unsafe-best-match"
-    assert (env["UV_HTTP_TIMEOUT"], env["UV_INSECURE_HOST"]) == ("180", "h")
+    env = environment(logins, index_url=logins["UV_INDEX"], extra_index_url=logins["UV_INDEX"], timeout="180")
+    assert not [name for name, value in env.items() if "secret" in value]
+    assert env["UV_HTTP_TIMEOUT"] == "180"
 
 
-def test_an_index_in_a_folder_of_this_host_is_left_out() -> None:
-    env = environment(
-        {}, index_url="file:///srv/simple", extra_index_url="file:///srv/simple https://b.example.invalid/simple"
-    )
-    assert "UV_DEFAULT_INDEX" not in env
-    assert env["UV_INDEX"] == "https://b.example.invalid/simple"
+def test_uv_reads_its_settings_from_a_pipe_that_is_empty_for_whatever_uv_starts(tmp_path: Path) -> None:
+    script = 'cat "$UV_CONFIG_FILE"; echo --; cat "$UV_CONFIG_FILE"; env'
+    environ = {"PATH": os.defpath, "HOME": "/nowhere", "UV_DEFAULT_INDEX": "https://ann:secret@index.example.invalid"}
+    first, _, second = dataclasses.replace(fake(tmp_path, script), environ=environ).run([]).stdout.partition("--")
+    assert read_toml(first) == {"index": [{"url": environ["UV_DEFAULT_INDEX"], "default": True}]}
+    assert "secret" not in second
+    assert "UV_CONFIG_FILE=/dev/fd/" in second
 
 
-@pytest.mark.parametrize("url", ["https://", "http://[bad", "ftp://x.example.invalid/simple", "https:///simple"])
-def test_an_address_without_a_host_is_ignored(url: str) -> None:
-    assert not {"UV_DEFAULT_INDEX", "UV_INDEX"} & environment({}, index_url=url, extra_index_url=url).keys()
-
-
-@pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_CONFIG_FILE"])
-def test_a_uv_that_is_configured_is_left_as_it_is(name: str) -> None:
-    env = environment({name: "value"}, index_url="https://index.example.invalid/simple")
-    assert env.get("UV_DEFAULT_INDEX") in {None, "value"}
-
-
-def test_an_index_in_the_uv_settings_file_counts_as_configured(tmp_path: Path) -> None:
-    (tmp_path / "uv").mkdir()
-    (tmp_path / "uv" / "uv.toml").write_text('[[index]]\nurl = "https://index.example.invalid/simple"\n')
-    assert "UV_DEFAULT_INDEX" not in environment(
-        {"XDG_CONFIG_HOME": str(tmp_path)}, index_url="https://pip.example.invalid/simple"
-    )
+def test_settings_that_are_longer_than_a_pipe_arrive_whole(tmp_path: Path) -> None:
+    environ = {
+        "PATH": os.defpath,
+        "HOME": "/nowhere",
+        "UV_INDEX": " ".join(f"https://i{n}.example.invalid" for n in range(5000)),
+    }
+    tool = dataclasses.replace(fake(tmp_path, 'cat "$UV_CONFIG_FILE"'), environ=environ)
+    assert tool.run([]).stdout.count("example.invalid") == 5000
 
 
 def test_the_bundle_of_the_user_is_the_one_that_uv_trusts(tmp_path: Path) -> None:
@@ -198,7 +195,7 @@ def fake(folder: Path, script: str) -> Uv:
     path = folder / "uv"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return Uv(binary=str(path), environment={"PATH": os.defpath})
+    return Uv(binary=str(path), environ={"PATH": os.defpath})
 
 
 def test_lines_of_stderr_arrive_while_it_runs_and_stdout_is_kept(tmp_path: Path) -> None:
@@ -221,7 +218,7 @@ def test_a_lot_of_output_on_both_streams_does_not_block(tmp_path: Path) -> None:
 
 def test_a_binary_that_is_not_there_is_an_engine_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="uv cannot be run"):
-        Uv(binary=str(tmp_path / "nothing"), environment={}).run([])
+        Uv(binary=str(tmp_path / "nothing"), environ={}).run([])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="process groups are looked up in /proc")
