@@ -149,7 +149,7 @@ def _uv_files(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        document = read_toml(read_text(path, 1 << 20))
+        document = read_toml(read_text(path, 1 << 18))
         for table in (document, document.get("pip", {})):
             for index in (table, *table.get("index", [])):
                 index.items()  # a table has them

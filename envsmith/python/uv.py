@@ -109,12 +109,14 @@ def _configured(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], t
         return
     text = as_toml(settings).encode(errors="replace")
     reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as pipe:
-        with os.fdopen(writing, "wb") as end:
-            if len(text) > _PIPE:
-                fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, len(text))
-            end.write(text)
-        yield {"UV_CONFIG_FILE": f"/dev/fd/{reading}"}, (pipe.fileno(),)
+    try:
+        if len(text) > _PIPE:
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, len(text))
+        os.write(writing, text)
+        os.close(writing)
+        yield {"UV_CONFIG_FILE": f"/dev/fd/{reading}"}, (reading,)
+    finally:
+        os.close(reading)
 
 
 def clean(line: str) -> str:
