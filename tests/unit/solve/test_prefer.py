@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envsmith.model.cell import Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity
@@ -129,3 +131,19 @@ def test_a_companion_is_of_the_age_of_the_framework():
 
 def test_a_version_that_equals_a_listed_release_is_that_release():
     assert chosen(knowledge(), arrays="==1")[0]["arrays"] == "1.0"
+
+
+def test_a_framework_without_tested_lines_leaves_the_choice_to_the_one_that_has_some():
+    facts = knowledge()
+    lines = [Line(framework="beta", version=Spec.exactly("1.0"), torch=Spec.exactly("2.2"), kind="ci", evidence=SOURCE)]
+    beta = Release(component="beta", version="1.0", date="2026-01-01", evidence=SOURCE)
+    parts = [*facts.components.by_name.values(), Component(name="beta", role=Role.FRAMEWORK, short="be", title="beta")]
+    both = replace(
+        facts,
+        components=ComponentTable.of(parts),
+        releases={**facts.releases, "beta": (beta,)},
+        tested=tuple(lines),
+    )
+    request = Request(frameworks={"alpha": Spec.parse("*"), "beta": Spec.parse("*")})
+
+    assert solve(request, solver=solver_of(both)).cell.components["torch"] == "2.2"
