@@ -24,7 +24,7 @@ _CONTROL = re.compile(
     r"|[\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 # The colours of our own words.
-_COLOUR = re.compile(r"(\x1b\[(?:[0-2]|3[0-7])m)")
+_COLOUR = re.compile(r"(\x1b\[(?:[0-2]|3[0-7])(?:;(?:[0-2]|3[0-7])){0,2}m)")
 # What GitHub's runner takes for a command: `::NAME::` after spaces only, or `##[` anywhere in a line
 # (actions/runner, src/Runner.Common/ActionCommand.cs).
 _COMMAND = re.compile(r"(?m)^([^\S\n]*:)(?=:[^\n]*::)|(#)(?=#\[)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, print_out, say
+from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.flags import argument, choice, flag, open_source, option, parse_pairs, parse_platform, takes
 from envsmith.errors import UsageError
@@ -49,6 +49,7 @@ class CheckFlags:
     platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
     as_json: bool = flag("--json", "The same as --format json.")
+    verbose: bool = flag("--verbose", "-v", "Show all evidence.")
 
 
 @click.command()
@@ -83,11 +84,12 @@ def check(settings: CheckFlags) -> int:
     stated = _told(settings.sources, draft)
     _stated(settings.facts, settings.variables, draft)
     judgement = _judge({**stated, **parse_pairs(versions, components())}, draft, where)
-    print_out(
-        dumps(judgement.to_json())
-        if settings.as_json or settings.form == "json"
-        else judgement_text(judgement, settings.form)
-    )
+    if settings.as_json or settings.form == "json":
+        print_out(dumps(judgement.to_json()))
+    elif settings.form == "text":
+        print_answer(judgement_text(judgement, settings.form, everything=settings.verbose))
+    else:
+        print_out(judgement_text(judgement, settings.form))
     return 1 if judgement.status == "bad" else 0
 
 

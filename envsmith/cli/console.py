@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -30,6 +32,15 @@ _LABELS = {
 }
 
 
+def evidence_lines(evidence: Sequence[object], *, indent: str = "  evidence: ", everything: bool = False) -> list[str]:
+    """Return the first piece of evidence in a dim line, or ``everything``. The number of those left out stands behind it."""
+    shown = list(evidence) if everything else list(evidence[:1])
+    lines = [f"{indent}{clean(str(each))}" for each in shown]
+    if len(evidence) > len(shown):
+        lines[-1] += f" (and {len(evidence) - len(shown)} more: --verbose)"
+    return [click.style(line, dim=True) for line in lines]
+
+
 def mark(*, passed: bool) -> str:
     """Return the word of an outcome in its colour."""
     return click.style("passed" if passed else "failed", fg="green" if passed else "red", bold=True)
@@ -49,6 +60,41 @@ class Commands(str):
 def print_out(text: str, *, nl: bool = True) -> None:
     """Print an answer on stdout."""
     click.echo(text if isinstance(text, Commands) else printable(text), nl=nl)
+
+
+# Columns of a wrapped answer: a longer line is hard to read, however wide the terminal is.
+_WIDEST = 110
+# The start of a line below which its text is not continued: white space, a bullet or a label.
+_MARGIN = re.compile(r"\s*(?:- |[a-z]+: +)?")
+
+
+def print_answer(text: str) -> None:
+    """Print an answer for a person on stdout. On a terminal long lines are wrapped below their own first word."""
+    print_out(wrapped(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
+
+
+def wrapped(text: str, columns: int) -> str:
+    """Return the text with lines of at most ``columns`` columns, and no more than 110. Colours are kept."""
+    from rich.console import Console as RichConsole
+    from rich.text import Text
+
+    width = max(40, min(columns, _WIDEST))
+    screen = RichConsole(width=width, force_terminal=True, color_system="standard", highlight=False)
+    lines = []
+    for line in text.splitlines():
+        content = Text.from_ansi(line)
+        if content.cell_len <= width:
+            lines.append(line)
+            continue
+        match = _MARGIN.match(content.plain)
+        start = match.end() if match else 0
+        margin = min(max(start, 2), width // 3)
+        for number, piece in enumerate(content[start:].wrap(screen, width - max(start, margin))):
+            piece.rstrip()
+            with screen.capture() as captured:
+                screen.print((Text(" " * margin) if number else content[:start]) + piece, end="", soft_wrap=True)
+            lines.append(captured.get())
+    return "\n".join(lines)
 
 
 def live_terminal() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, print_out, say
+from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import (
     EXISTING_FILE,
@@ -113,8 +114,24 @@ def doctor(settings: DoctorFlags) -> int:
         say(_verified(diagnosis))
     if settings.fix_to:
         say(_write_fix(diagnosis, settings.fix_to))
-    print_out(_render(diagnosis, form, everything=settings.everything))
+    _print(_render(diagnosis, form, everything=settings.everything), form)
     return exit_code((d.finding for d in diagnosis.diagnosed), settings.fail_on)
+
+
+# The first line of a finding in :func:`envsmith.doctor.report.as_text`, the status, and a line of evidence.
+_HEADING = re.compile(r"(?m)^[a-z ]+ \((error|warning|note), confidence [a-z]+\)")
+_STATUS = re.compile(r"(?m)(?<=^status: )[a-z]+")
+_EVIDENCE = re.compile(r"(?m)^  evidence: .*$")
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "bad": "red", "ok": "green", "unknown": "yellow"}
+
+
+def _print(text: str, form: str) -> None:
+    """Print a report: one for a person in colours."""
+    if form != "text":
+        return print_out(text)
+    text = _HEADING.sub(lambda match: click.style(match[0], fg=_COLOURS[match[1]], bold=True), text)
+    text = _STATUS.sub(lambda match: click.style(match[0], fg=_COLOURS.get(match[0]), bold=True), text)
+    return print_answer(_EVIDENCE.sub(lambda match: click.style(match[0], dim=True), text))
 
 
 def _interpreter(text: str | None) -> str | None:
@@ -167,7 +184,7 @@ def _compare(paths: tuple[Path, Path], form: str, fail_on: str) -> int:
         diagnosed=tuple(differences),
         checked=("versions, distributions, variables, limits, libraries, GPUs and interfaces of two nodes",),
     )
-    print_out(_render(diagnosis, form, everything=True))
+    _print(_render(diagnosis, form, everything=True), form)
     return exit_code((d.finding for d in differences), fail_on)
 
 

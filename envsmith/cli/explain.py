@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, print_out
+from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
 from envsmith.cli.flags import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
@@ -54,7 +54,10 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
             answer = solve.explain_rule(subject, parse_platform(platform))
         else:
             answer = solve.explain_cell(subject)
-    print_out(dumps(answer.to_json()) if as_json else "\n".join(_lines(answer)))
+    if as_json:
+        print_out(dumps(answer.to_json()))
+    else:
+        print_answer("\n".join(_lines(answer)))
     return 0
 
 
@@ -75,9 +78,9 @@ def _lines(answer: Explanation) -> list[str]:
         lines.append("rules")
         for member in answer.members:
             lines.append(f"  {member.message} [{member.rule}]")
-            lines += [f"    {evidence}" for evidence in member.evidence[:2]]
+            lines += evidence_lines(member.evidence, indent="    ", everything=True)
     if answer.evidence:
-        lines += ["evidence", *(f"  {evidence}" for evidence in answer.evidence)]
+        lines += ["evidence", *evidence_lines(answer.evidence, indent="  ", everything=True)]
     for repair in answer.repairs:
         steps = ", ".join(f"{c.component} {c.old or '(none)'} -> {c.new or '(left out)'}" for c in repair.changes)
         lines.append(f"works: {steps} => {repair.cell.id}")

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from envsmith.cli.console import Commands, dumps
+from envsmith.cli.console import Commands, dumps, evidence_lines
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.text import clean, table_cell
@@ -25,8 +25,11 @@ _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cy
 _GITHUB = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    """Return one finding for a person: what, the symptom, what to do, on what evidence. A note only says what."""
+def finding_lines(finding: Finding, *, everything: bool = False) -> list[str]:
+    """Return one finding for a person: what, the symptom, what to do, on what evidence. A note only says what.
+
+    One piece of evidence is shown unless ``everything`` is asked for.
+    """
     label = click.style(finding.severity.value, fg=_COLOUR[finding.severity], bold=True)
     lines = [f"{label}: {clean(finding.message)} [{finding.rule}]"]
     if finding.severity is Severity.NOTE:
@@ -39,18 +42,17 @@ def finding_lines(finding: Finding) -> list[str]:
         lines.append(f"  seen: {clean(finding.where)}")
     if finding.fix:
         lines.append(f"  fix: {clean(finding.fix)}")
-    lines += [f"  evidence: {e}" for e in finding.evidence[:3]]
-    return lines
+    return lines + evidence_lines(finding.evidence, everything=everything)
 
 
-def judgement_text(judgement: Judgement, form: str) -> str:
-    """Return the whole judgement in one of :data:`FORMATS` but ``json``."""
+def judgement_text(judgement: Judgement, form: str, *, everything: bool = False) -> str:
+    """Return the whole judgement in one of :data:`FORMATS` but ``json``, with ``everything`` all evidence."""
     if form != "text":
         return machine_text(judgement.findings, form)
     colour = {"ok": "green", "bad": "red", "unknown": "yellow"}[judgement.status]
     lines = [f"status: {click.style(judgement.status, fg=colour, bold=True)}"]
     for finding in judgement.findings:
-        lines += finding_lines(finding)
+        lines += finding_lines(finding, everything=everything)
     if judgement.inferred:
         lines.append("inferred: " + ", ".join(f"{k} {v}" for k, v in judgement.inferred.items()))
     lines += [f"not known: {reason}" for reason in judgement.unknown]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import dumps, print_out, table
+from envsmith.cli.console import dumps, print_answer, print_out, table
 from envsmith.cli.flags import RequestFlags, flag, group, option, takes
 from envsmith.errors import UnsatisfiableError, UsageError
 
@@ -52,7 +52,7 @@ def solve(settings: SolveFlags) -> int:
     if settings.as_json:
         print_out(dumps({"status": "solved", **solution.to_json()}))
     else:
-        print_out("\n".join(_solution_lines(solution)))
+        print_answer("\n".join(_solution_lines(solution)))
     return 0
 
 
@@ -82,7 +82,7 @@ def show_refusal(error: UnsatisfiableError, *, as_json: bool) -> int:
     if as_json:
         print_out(dumps({"status": "unsatisfiable", **error.refusal.to_json()}))
     else:
-        print_out("\n".join(_refusal_lines(error.refusal)))
+        print_answer("\n".join(_refusal_lines(error.refusal)))
     return error.exit_code
 
 
@@ -91,7 +91,7 @@ def _refusal_lines(refusal: Refusal) -> list[str]:
     lines = [f"{click.style('no cell satisfies this request', fg='red', bold=True)}, because together:"]
     for member in refusal.conflict:
         lines.append(f"  - {member.message}" + ("" if member.is_wish else f"  [{member.rule}]"))
-        lines += [f"      {evidence}" for evidence in member.evidence[:2]]
+        lines += [click.style(f"      {evidence}", dim=True) for evidence in member.evidence[:1]]
     if refusal.repairs:
         lines.append("what works instead:")
     for repair in refusal.repairs:

@@ -8,10 +8,13 @@ import io
 import time
 from pathlib import Path
 
+import click
+
 import envsmith.cli
 from envsmith.cli.app import run
-from envsmith.cli.console import Console
+from envsmith.cli.console import Console, evidence_lines, wrapped
 from envsmith.progress import Event, EventKind
+from envsmith.text import printable
 
 
 class _Terminal(io.StringIO):
@@ -56,3 +59,29 @@ def test_every_verb_prints_through_one_door():
         and ast.unparse(node.func) in {"print", "click.echo", "click.secho", "sys.stdout.write"}
     ]
     assert not printed
+
+
+def test_a_long_line_of_an_answer_is_wrapped_below_its_own_first_word():
+    text = "error: " + "word " * 30 + "\n  fix: " + "advice " * 20 + "\nshort"
+    lines = wrapped(text, 60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].startswith("       word")
+    assert next(line for line in lines if line.startswith("  fix: "))
+    assert lines[-2].startswith("       advice")
+    assert lines[-1] == "short"
+
+
+def test_colours_of_a_wrapped_line_stay_and_no_word_is_lost():
+    text = click.style("error", fg="red", bold=True) + ": " + " ".join(f"w{n}" for n in range(60))
+    lines = printable(wrapped(text, 200))
+    assert "\x1b[1;31merror\x1b[0m" in lines
+    assert click.unstyle(lines).split() == click.unstyle(text).split()
+    assert max(len(click.unstyle(line)) for line in lines.splitlines()) <= 110
+
+
+def test_one_piece_of_evidence_is_shown_and_the_others_are_counted():
+    assert [click.unstyle(line) for line in evidence_lines(["a", "b", "c"])] == [
+        "  evidence: a (and 2 more: --verbose)"
+    ]
+    assert len(evidence_lines(["a", "b", "c"], everything=True)) == 3
+    assert evidence_lines([]) == []
