@@ -7,7 +7,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +104,42 @@ def live_terminal() -> bool:
     return sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
 
+def received() -> int:
+    """Return the bytes that this machine's network interfaces have received, 0 where Linux does not say."""
+    try:
+        lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
+        rows = [line.partition(":") for line in lines]
+        return sum(int(fields.split()[0]) for name, _, fields in rows if name.strip() != "lo")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class Traffic:
+    """What has come over the network since a step began: gigabytes of wheels, most of the time.
+
+    A build downloads in another process or in an engine, so the machine's own counters are what there is to show.
+    """
+
+    def __init__(self, count: Callable[[], int] = received, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count, self._clock = count, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Start again from nothing."""
+        self._bytes, self._began = self._count(), self._clock()
+        self._last, self._last_time = self._bytes, self._began
+        self._speed = 0.0
+
+    def text(self) -> str:
+        """Return ``1.24 GB, 45 MB/s``, or nothing for less than 10 MB."""
+        count, now = self._count(), self._clock()
+        if now - self._last_time >= 1:
+            self._speed = (count - self._last) / (now - self._last_time)
+            self._last, self._last_time = count, now
+        total = count - self._bytes
+        return f"{total / 1e9:.2f} GB, {self._speed / 1e6:.0f} MB/s" if total >= 10_000_000 else ""
+
+
 class Console:
     """Shows :class:`~envsmith.progress.Event` s. A context manager, so that a live display is closed whatever happens.
 
@@ -116,16 +154,25 @@ class Console:
         self._live: RichProgress | None = None
         self._task: TaskID | None = None
         self._step = ""
+        self._traffic = Traffic()
 
     def __enter__(self) -> Self:
         if not self.quiet and live_terminal():
             from rich.console import Console as RichConsole
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+            from rich.text import Text
+
+            traffic = self._traffic
+
+            class TrafficColumn(ProgressColumn):
+                def render(self, task: object) -> Text:  # noqa: ARG002 - rich's signature
+                    return Text(traffic.text(), style="cyan")
 
             columns = (
                 SpinnerColumn(),
                 TextColumn("{task.description}", style="bold", markup=False),
                 TimeElapsedColumn(),
+                TrafficColumn(),
                 TextColumn("{task.fields[line]}", style="dim", markup=False),
             )
             self._live = Progress(*columns, console=RichConsole(stderr=True), transient=True)
@@ -163,6 +210,7 @@ class Console:
 
     def _begin(self, step: str, text: str) -> None:
         self._step = step
+        self._traffic.begin()
         if self._live:
             if self._task is not None:
                 self._live.remove_task(self._task)

@@ -12,7 +12,7 @@ import click
 
 import envsmith.cli
 from envsmith.cli.app import run
-from envsmith.cli.console import Console, evidence_lines, wrapped
+from envsmith.cli.console import Console, Traffic, evidence_lines, received, wrapped
 from envsmith.progress import Event, EventKind
 from envsmith.text import printable
 
@@ -85,3 +85,15 @@ def test_one_piece_of_evidence_is_shown_and_the_others_are_counted():
     ]
     assert len(evidence_lines(["a", "b", "c"], everything=True)) == 3
     assert evidence_lines([]) == []
+
+
+def test_traffic_is_what_came_since_the_step_began_and_how_fast():
+    seconds, counts = iter([0.0, 0.5, 2.0, 3.0]), iter([100, 5_000_100, 60_000_100, 1_240_000_100])
+    traffic = Traffic(lambda: next(counts), lambda: next(seconds))
+    assert traffic.text() == ""
+    assert traffic.text() == "0.06 GB, 30 MB/s"
+    assert traffic.text() == "1.24 GB, 1180 MB/s"
+
+
+def test_received_bytes_of_this_machine_are_a_number():
+    assert received() >= 0
