@@ -37,8 +37,14 @@ _ROOT = Path(__file__).parents[2]
 _FACTS = ("digest", "cell", "lock", "rungs", "recorded", "expires", "audit")
 _REF = "org.opencontainers.image.ref.name"
 _CELL = "ds0.19.8-torch2.15.0-cu132-py312"
-_STATEMENT, _PROOF = "application/vnd.in-toto+json", "application/vnd.envsmith.proof.v1"
-_SBOM = "application/vnd.cyclonedx+json"
+_PROOF, _SBOM = "application/vnd.envsmith.proof.v1", "application/vnd.cyclonedx+json"
+_BUNDLE, _ENVELOPE = "application/vnd.dev.sigstore.bundle.v0.3+json", "application/vnd.in-toto+json"
+# The three signed statements, by the type of their predicate.
+_STATEMENT = "https://in-toto.io/attestation/test-result/v0.1"
+_SLSA, _BILL = "https://slsa.dev/provenance/v1", "https://cyclonedx.org/bom"
+_PREDICATE = "dev.sigstore.bundle.predicateType"
+_SIGNED = (_STATEMENT, _SLSA, _BILL)
+_ALL = (_PROOF, _SBOM, *_SIGNED)
 _LAYOUT_FILES = ("index.json", "oci-layout")
 
 
@@ -74,7 +80,7 @@ class Layout:
         """Return an entry and its manifest."""
         for entry in self.entries:
             manifest = json.loads(self.blobs[entry["digest"]])
-            if manifest.get("artifactType") == kind:
+            if kind in {manifest.get("artifactType"), manifest.get("annotations", {}).get(_PREDICATE)}:
                 return entry, manifest
         raise LookupError(kind)
 
@@ -215,7 +221,7 @@ def exchange_two_blobs(layout: Layout, _other: Layout, rng: random.Random) -> st
 
 @tampering()
 def take_an_attachment_off_the_list(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    entry, _ = layout.attachment(rng.choice([_STATEMENT, _PROOF, _SBOM]))
+    entry, _ = layout.attachment(rng.choice(_ALL))
     layout.entries.remove(entry)
     del layout.blobs[entry["digest"]]
     return "refuse"
@@ -223,7 +229,7 @@ def take_an_attachment_off_the_list(layout: Layout, _other: Layout, rng: random.
 
 @tampering()
 def list_the_attachment_of_another_image(layout: Layout, other: Layout, rng: random.Random) -> str:
-    kind = rng.choice([_PROOF, _SBOM, _STATEMENT])
+    kind = rng.choice(_ALL)
     layout.entries.remove(layout.attachment(kind)[0])
     layout.entries.append(other.attachment(kind)[0])
     layout.blobs |= other.blobs
@@ -232,7 +238,7 @@ def list_the_attachment_of_another_image(layout: Layout, other: Layout, rng: ran
 
 @tampering()
 def attach_the_documents_of_another_image(layout: Layout, other: Layout, rng: random.Random) -> str:
-    kind = rng.choice([_PROOF, _SBOM, _STATEMENT])
+    kind = rng.choice(_ALL)
     entry, manifest = other.attachment(kind)
     layout.blobs |= {blob["digest"]: other.blobs[blob["digest"]] for blob in manifest["layers"]}
     manifest["subject"] = layout.attachment(kind)[1]["subject"]
@@ -264,7 +270,7 @@ def forge_an_annotation(layout: Layout, _other: Layout, rng: random.Random) -> s
         "io.envsmith.lock": "sha256:" + "0" * 64,
         "org.opencontainers.image.version": "another cell",
     }
-    entry, manifest = layout.attachment(rng.choice([_STATEMENT, _PROOF, _SBOM]))
+    entry, manifest = layout.attachment(rng.choice(_ALL))
     key = rng.choice(sorted(lies))
     manifest["annotations"][key] = lies[key]
     layout.rewrite(entry, manifest)
@@ -273,7 +279,7 @@ def forge_an_annotation(layout: Layout, _other: Layout, rng: random.Random) -> s
 
 @tampering()
 def add_an_annotation(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    entry, manifest = layout.attachment(rng.choice([_STATEMENT, _PROOF, _SBOM]))
+    entry, manifest = layout.attachment(rng.choice(_ALL))
     manifest["annotations"][rng.choice(["io.envsmith.gpu", "org.opencontainers.image.vendor"])] = "proved on H200"
     layout.rewrite(entry, manifest)
     return "name"
@@ -295,10 +301,9 @@ def call_a_document_by_another_name(layout: Layout, _other: Layout, rng: random.
 
 @tampering()
 def change_the_kind_of_an_attachment(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    kinds = [_STATEMENT, _PROOF, _SBOM]
-    kind = rng.choice(kinds)
-    entry, manifest = layout.attachment(kind)
-    manifest["artifactType"] = rng.choice([k for k in [*kinds, "application/x"] if k != kind])
+    entry, manifest = layout.attachment(rng.choice(_ALL))
+    kinds = {_PROOF, _SBOM, _BUNDLE, "application/x"} - {manifest["artifactType"]}
+    manifest["artifactType"] = rng.choice(sorted(kinds))
     layout.rewrite(entry, manifest)
     return "refuse"
 
@@ -313,7 +318,7 @@ def put_a_file_into_an_attachment(layout: Layout, _other: Layout, rng: random.Ra
 
 @tampering()
 def take_a_document_out_of_an_attachment(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    entry, manifest = layout.attachment(rng.choice([_STATEMENT, _PROOF, _SBOM]))
+    entry, manifest = layout.attachment(rng.choice(_ALL))
     manifest["layers"].pop(rng.randrange(len(manifest["layers"])))
     layout.rewrite(entry, manifest)
     return "refuse"
@@ -342,19 +347,19 @@ def change_a_document(layout: Layout, _other: Layout, rng: random.Random) -> str
 # -- the statement -----------------------------------------------------------------------------------------------------
 
 
-def _envelope(layout: Layout, change: Callable[[dict[str, Any]], object]) -> str:
-    entry, manifest = layout.attachment(_STATEMENT)
+def _envelope(layout: Layout, change: Callable[[dict[str, Any]], object], kind: str = _STATEMENT) -> str:
+    entry, manifest = layout.attachment(kind)
     blob = manifest["layers"][0]
-    envelope = json.loads(layout.blobs.pop(blob["digest"]))
-    change(envelope)
-    blob |= layout.put(canonical(envelope))
+    bundle = json.loads(layout.blobs.pop(blob["digest"]))
+    change(bundle["dsseEnvelope"])
+    blob |= layout.put(canonical(bundle))
     layout.rewrite(entry, manifest)
     return "refuse"
 
 
 def _lied(layout: Layout, rng: random.Random) -> bytes:
     blob = layout.attachment(_STATEMENT)[1]["layers"][0]
-    value = json.loads(base64.b64decode(json.loads(layout.blobs[blob["digest"]])["payload"]))
+    value = json.loads(base64.b64decode(json.loads(layout.blobs[blob["digest"]])["dsseEnvelope"]["payload"]))
     ours = value["predicate"]["envsmith"]
     key, lie = rng.choice(
         [
@@ -367,6 +372,8 @@ def _lied(layout: Layout, rng: random.Random) -> bytes:
             ("recorded", "2030-01-01T00:00:00+00:00"),
             ("expires", "2099-01-01"),
             ("audit", {"status": "clean", "when": "2030-01-01"}),
+            ("attests", {}),
+            ("replaces", "sha256:" + "2" * 64),
         ]
     )
     ours[key] = lie
@@ -385,15 +392,58 @@ def edit_the_kind_of_statement(layout: Layout, _other: Layout, rng: random.Rando
 
     def change(envelope: dict[str, Any]) -> None:
         value = json.loads(base64.b64decode(envelope["payload"]))
-        value[key] = "https://slsa.dev/provenance/v1"
+        value[key] = "https://slsa.dev/provenance/v1" if value[key] != _SLSA else _BILL
         envelope["payload"] = base64.b64encode(canonical(value)).decode()
 
-    return _envelope(layout, change)
+    return _envelope(layout, change, rng.choice(_SIGNED))
+
+
+@tampering()
+def edit_what_is_signed_beside_the_statement(layout: Layout, _other: Layout, rng: random.Random) -> str:
+    kind = rng.choice([_SLSA, _BILL])
+
+    def change(envelope: dict[str, Any]) -> None:
+        value = json.loads(base64.b64decode(envelope["payload"]))
+        predicate = value["predicate"]
+        if kind == _BILL:
+            predicate["components"].pop(rng.randrange(len(predicate["components"])))
+        else:
+            definition = predicate["buildDefinition"]
+            lies: list[Callable[[], object]] = [
+                definition["resolvedDependencies"].pop,
+                lambda: definition["externalParameters"].update(request="--framework deepspeed --gpu h100"),
+                lambda: predicate["runDetails"]["builder"].update(id="https://builder.example/trusted"),
+                lambda: value["subject"][0]["digest"].update(sha256="0" * 64),
+            ]
+            rng.choice(lies)()
+        envelope["payload"] = base64.b64encode(canonical(value)).decode()
+
+    return _envelope(layout, change, kind)
+
+
+@tampering()
+def sign_another_provenance_or_bill_as_somebody_else(layout: Layout, _other: Layout, rng: random.Random) -> str:
+    kind = rng.choice([_SLSA, _BILL])
+    subject = [{"name": "x", "digest": {"sha256": layout.image["digest"][7:]}}]
+    payload = {"_type": "https://in-toto.io/Statement/v1", "subject": subject, "predicateType": kind, "predicate": {}}
+    lie = json.loads(sign(canonical(payload), rng.choice([layout.stranger, layout.signer])))["dsseEnvelope"]
+    return _envelope(layout, lambda envelope: envelope.update(lie), kind)
+
+
+@tampering()
+def say_that_another_key_signed(layout: Layout, _other: Layout, rng: random.Random) -> str:
+    """The hint is nobody's promise: the signature still fits the key that is trusted."""
+    entry, manifest = layout.attachment(rng.choice(_SIGNED))
+    bundle = json.loads(layout.blobs.pop(manifest["layers"][0]["digest"]))
+    bundle["verificationMaterial"] = rng.choice([{}, {"publicKey": {}}, {"publicKey": {"hint": "evil"}}, None])
+    manifest["layers"][0] |= layout.put(canonical(bundle))
+    layout.rewrite(entry, manifest)
+    return "same"
 
 
 @tampering()
 def sign_a_lie_as_somebody_else(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    lie = json.loads(sign(_lied(layout, rng), layout.stranger))
+    lie = json.loads(sign(_lied(layout, rng), layout.stranger))["dsseEnvelope"]
     if rng.random() < 0.5:
         lie["signatures"][0]["keyid"] = layout.signer.public_key.keyid
     return _envelope(layout, lambda envelope: envelope.update(lie))
@@ -401,30 +451,32 @@ def sign_a_lie_as_somebody_else(layout: Layout, _other: Layout, rng: random.Rand
 
 @tampering()
 def attach_a_lie_of_somebody_else(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    layout.attach(_STATEMENT, sign(_lied(layout, rng), layout.stranger))
+    layout.attach(_BUNDLE, sign(_lied(layout, rng), layout.stranger))
     return "name"
 
 
 @tampering()
 def take_the_signatures_off(layout: Layout, _other: Layout, rng: random.Random) -> str:
     rest = rng.choice([[], [{"keyid": "", "sig": ""}], [{"keyid": layout.signer.public_key.keyid, "sig": "AAAA"}]])
-    return _envelope(layout, lambda envelope: envelope.update(signatures=rest))
+    return _envelope(layout, lambda envelope: envelope.update(signatures=rest), rng.choice(_SIGNED))
 
 
 @tampering()
-def take_the_signature_of_another_statement(layout: Layout, other: Layout, _rng: random.Random) -> str:
-    foreign = json.loads(other.blobs[other.attachment(_STATEMENT)[1]["layers"][0]["digest"]])
-    return _envelope(layout, lambda envelope: envelope.update(signatures=foreign["signatures"]))
+def take_the_signature_of_another_statement(layout: Layout, other: Layout, rng: random.Random) -> str:
+    kind = rng.choice(_SIGNED)
+    foreign = json.loads(other.blobs[other.attachment(kind)[1]["layers"][0]["digest"]])["dsseEnvelope"]
+    return _envelope(layout, lambda envelope: envelope.update(signatures=foreign["signatures"]), kind)
 
 
 @tampering()
 def change_the_type_of_the_payload(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    return _envelope(layout, lambda envelope: envelope.update(payloadType=rng.choice(["text/plain", "", "x" * 9000])))
+    kind = rng.choice(["text/plain", "", "x" * 9000])
+    return _envelope(layout, lambda envelope: envelope.update(payloadType=kind), rng.choice(_SIGNED))
 
 
 @tampering()
 def write_nonsense_as_a_statement(layout: Layout, _other: Layout, rng: random.Random) -> str:
-    entry, manifest = layout.attachment(_STATEMENT)
+    entry, manifest = layout.attachment(rng.choice(_SIGNED))
     nonsense = [
         b"",
         b"[" * 3000,
@@ -557,14 +609,15 @@ def attach_something_of_a_company(layout: Layout, _other: Layout, rng: random.Ra
             "predicate": {"buildDefinition": {}},
         }
     )
-    envelope = sign(provenance, rng.choice([layout.stranger, layout.signer]))
-    sigstore = "application/vnd.dev.sigstore.bundle.v0.3+json"
+    bundle = sign(provenance, rng.choice([layout.stranger, layout.signer]))
+    envelope = json.loads(bundle)["dsseEnvelope"]
     kind, data = rng.choice(
         [
-            (_STATEMENT, envelope),
-            (_STATEMENT, provenance),
-            (sigstore, canonical({"mediaType": sigstore, "dsseEnvelope": json.loads(envelope)})),
-            (sigstore, canonical({"mediaType": sigstore, "messageSignature": {"signature": "AAAA"}})),
+            (_BUNDLE, bundle),
+            (_ENVELOPE, canonical(envelope)),
+            (_ENVELOPE, provenance),
+            (_BUNDLE, canonical({"mediaType": _BUNDLE, "dsseEnvelope": envelope})),
+            (_BUNDLE, canonical({"mediaType": _BUNDLE, "messageSignature": {"signature": "AAAA"}})),
             (_SBOM, b'{"bomFormat":"CycloneDX","specVersion":"1.6","components":[]}'),
             ("application/vnd.dev.cosign.simplesigning.v1+json", b"{}"),
             ("application/spdx+json", b"{}"),

@@ -168,6 +168,11 @@ class Repository:
         """Return what messages call it."""
         return f"{self.registry}/{self.repository}"
 
+    @property
+    def store(self) -> Repository:
+        """Return what can be read back: the repository itself."""
+        return self
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def resolve(self, tag: str) -> str | None:

@@ -11,7 +11,7 @@ import io
 import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,21 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
-from envsmith.files import writing
+from envsmith.files import digest_of, writing
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.location import find_matrix
-from envsmith.oci.layout import REF_NAME, OciImage
+from envsmith.model.lock import MAX_BYTES
+from envsmith.oci.layout import REF_NAME, OciImage, Store, load_manifest, read_blob
 from envsmith.oci.registry import Opener
-from envsmith.oci.spec import Descriptor, Manifest, index_bytes
+from envsmith.oci.spec import Descriptor, Manifest, canonical, describe, image_manifest, index_bytes, parse_manifest
 from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.publish import statement
+from envsmith.publish import provenance, statement
+from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
+from envsmith.publish.sign import ENVELOPE_TYPE, envelope_of, is_keyless
 from envsmith.publish.statement import Claim, Proof, refuse_unproved, statement_bytes
 from envsmith.publish.verify import label_differences
+from envsmith.schema import parse_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,6 +48,10 @@ class Target(Protocol):
     def name(self) -> str:
         """The name in messages."""
 
+    @property
+    def store(self) -> Store | None:
+        """Where what was published earlier can be read, or ``None``."""
+
     def resolve(self, tag: str) -> str | None:
         """Return the digest that ``tag`` leads to, or ``None``."""
 
@@ -56,10 +64,13 @@ class Target(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
-    """How a statement is signed: ``close`` makes an envelope of type ``kind``. ``by`` is the key's id or empty."""
+    """How a statement is signed: ``close`` makes a bundle of it. ``by`` is the key's id or empty.
+
+    ``opens`` returns the payload of a bundle that this key signed, and raises ``ContentError`` for any other.
+    """
 
     close: Callable[[bytes], bytes]
-    kind: str
+    opens: Callable[[bytes], bytes] | None = None
     by: str = ""
 
 
@@ -115,9 +126,10 @@ def publish(
     cell = str(proof.lock.cell.id)
     # The cell's id, with the flavour where it is not the usual one.
     names = check_tags((proof.lock.name, *tags))
-    _free(target, proof.lock.name, image.manifest.digest, replace=replace)
+    earlier = _free(target, proof.lock.name, image.manifest.digest, replace=replace)
     sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment)
     parts = statement.documents(proof, sbom)
+    further = _further(proof, image.manifest.digest, sbom)
     claim = Claim(
         image=image.manifest.digest,
         cell=cell,
@@ -130,16 +142,21 @@ def publish(
         recorded=proof.record.moment,
         expires=load_expiry(find_matrix()).until(proof.record),
         audit=proof.record.audit or {},
+        attests={kind: digest_of(payload) for kind, payload in further.items()},
+        replaces=earlier,
     )
+    bundles = _sealed({**further, statement.PREDICATE_TYPE: statement_bytes(claim)}, image.manifest, target, seal)
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
     annotations = statement.image_annotations(claim, source=source, expired=expired)
     counts = _push_image(image, target, progress)
     attached = [
         *statement.document_artifacts(image.manifest, parts, annotations),
-        statement.statement_artifact(image.manifest, seal.close(statement_bytes(claim)), seal.kind, annotations),
+        *(statement.statement_artifact(image.manifest, bundle, kind, annotations) for kind, bundle in bundles.items()),
     ]
     for one in attached:
         _push_attachment(one, target)
+    if target.store is not None:
+        _list_for_cosign_2(image.manifest, bundles, target, target.store)
     progress(Event(kind=EventKind.LINE, step="publish", text=f"{len(attached)} attachments are there"))
     for tag in names:
         if target.resolve(tag) != image.manifest.digest:
@@ -156,6 +173,50 @@ def publish(
     )
 
 
+def _further(proof: Proof, image: str, sbom: bytes) -> dict[str, bytes]:
+    """Return the statements that other tools look for, by predicate type: provenance and bill of materials."""
+    made = provenance.provenance(proof.lock, proof.record_raw, sbom, finished=proof.record.moment)
+    predicates = {provenance.PREDICATE_TYPE: made, CYCLONEDX: parse_json(sbom)}
+    cell = str(proof.lock.cell.id)
+    return {kind: statement.attestation(image, cell, kind, predicate) for kind, predicate in predicates.items()}
+
+
+def _sealed(payloads: Mapping[str, bytes], image: Manifest, target: Target, seal: Seal) -> dict[str, bytes]:
+    """Return a bundle for each payload: one that was published already, because a signature may differ each time."""
+    signed: dict[bytes, bytes] = {}
+    if (store := target.store) is not None and seal.opens is not None:
+        for listed in store.referrers(image.digest):
+            with suppress(ContentError):
+                one = load_manifest(store, listed.digest, "attachment")
+                if one.artifact_type == statement.BUNDLE_ARTIFACT and len(one.layers) == 1:
+                    raw = read_blob(store, one.layers[0], "statement", limit=MAX_BYTES)
+                    signed[seal.opens(raw)] = raw
+    return {kind: signed.get(payload) or seal.close(payload) for kind, payload in payloads.items()}
+
+
+def _list_for_cosign_2(image: Manifest, bundles: Mapping[str, bytes], target: Target, store: Store) -> None:
+    """Add the envelopes to the tag where cosign looked before bundles, beside those of other people.
+
+    cosign, pkg/oci/remote: an image whose layers are envelopes, under ``sha256-….att``. A keyless signature stands in
+    other places there, and is left to the bundle.
+    """
+    tag = f"{image.digest.replace(':', '-')}.att"
+    raw = store.manifest(tag)
+    rows = [] if raw is None else list(parse_manifest(raw, f"{target.name}:{tag}").layers)
+    count = len(rows)
+    for kind, bundle in bundles.items():
+        envelope = canonical(envelope_of(bundle))
+        row = describe(envelope, ENVELOPE_TYPE, **{"dev.cosignproject.cosign/signature": "", "predicateType": kind})
+        if not is_keyless(bundle) and row.digest not in {listed.digest for listed in rows}:
+            target.push_blob(row, partial(io.BytesIO, envelope))
+            rows.append(row)
+    if len(rows) > count:
+        config = canonical({"rootfs": {"type": "layers", "diff_ids": [row.digest for row in rows]}})
+        listing = image_manifest(config, rows)
+        target.push_blob(listing.config, partial(io.BytesIO, config))
+        target.push_manifest(listing, tag)
+
+
 def _labelled(proof: Proof, image: OciImage) -> None:
     """Raise ``ContentError`` when the image's own labels name another cell or lock."""
     if differences := label_differences(image.config, proof.lock):
@@ -163,14 +224,17 @@ def _labelled(proof: Proof, image: OciImage) -> None:
         raise ContentError(message, details=differences, hint="build it again")
 
 
-def _free(target: Target, cell: str, digest: str, *, replace: bool) -> None:
-    """Refuse to move the tag of a cell, which is a promise, unless the user says so."""
+def _free(target: Target, cell: str, digest: str, *, replace: bool) -> str:
+    """Refuse to move the tag of a cell, which is a promise, unless the user says so. Return the image that it leaves."""
     tagged = target.resolve(cell)
-    if tagged is not None and tagged != digest and not replace:
+    if tagged in {None, digest}:
+        return ""
+    if not replace:
         raise EnvsmithError(
             f"{target.name}:{cell} is another image already: {tagged}",
             hint="this one was built from another lock or at another base; --replace moves the tag to it",
         )
+    return tagged
 
 
 def _push_image(image: OciImage, target: Target, progress: Progress) -> dict[str, int]:
@@ -206,6 +270,7 @@ class BundleWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
+        self.store = None
         self._stack = ExitStack()
         self._written: set[str] = set()
         self._entries: dict[str, Descriptor] = {}

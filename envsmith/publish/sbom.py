@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
+# What in-toto calls a bill as a predicate.
+PREDICATE_TYPE = "https://cyclonedx.org/bom"
 # Serial numbers are derived from digests under this name, so that a bill has one identity however often it is made.
 _SPACE = uuid.uuid5(uuid.NAMESPACE_OID, "envsmith sbom")
 _UBUNTU = frozenset({"focal", "jammy", "noble"})

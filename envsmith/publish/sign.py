@@ -1,14 +1,14 @@
 """Signing a statement and checking a signature: DSSE envelopes by securesystemslib, keys by cryptography.
 
-Keys are PEM: a private Ed25519 or ECDSA key signs (``openssl genpkey -algorithm ed25519``), its public half verifies.
-The passphrase of an encrypted key is read from ``ENVSMITH_KEY_PASSWORD`` and from nowhere else.
+What is signed is a sigstore bundle, by a key as well as keyless: the form that cosign 3 attaches and looks for. Keys
+are PEM: a private ECDSA or Ed25519 key signs, its public half verifies. The passphrase of an encrypted key is read from
+``ENVSMITH_KEY_PASSWORD`` and from nowhere else.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.files import read_bounded
+from envsmith.oci.spec import canonical
 from envsmith.publish.sbom import missing_extra
 from envsmith.publish.statement import PAYLOAD_TYPE
-from envsmith.schema import parse_json
+from envsmith.schema import UnreadableError, parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
 
 ENVELOPE_TYPE = "application/vnd.dsse.envelope.v1+json"
+BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _MAX_KEY = 1 << 16
 
 
@@ -47,6 +49,11 @@ def load_signer(path: Path) -> CryptoSigner:
         from securesystemslib.signer import CryptoSigner
     except ImportError:
         raise missing_extra("signing") from None
+    if data.startswith((b"-----BEGIN ENCRYPTED SIGSTORE", b"-----BEGIN ENCRYPTED COSIGN")):
+        raise UsageError(
+            f"Cannot sign with {path}: cosign has encrypted it in a form of its own.",
+            hint="Make the key with openssl and hand it to cosign too: cosign import-key-pair --key key.pem",
+        )
     password = os.environ.get("ENVSMITH_KEY_PASSWORD")
     try:
         key = load_pem_private_key(data, password.encode() if password else None)
@@ -96,12 +103,37 @@ def _unusable(path: Path, kind: str, error: Exception) -> UsageError:
 
 
 def sign(payload: bytes, signer: CryptoSigner) -> bytes:
-    """Return a DSSE envelope around a statement."""
+    """Return a bundle with a DSSE envelope around a statement, and the id of the key as its hint."""
     from securesystemslib.dsse import Envelope
 
     envelope = Envelope(payload, PAYLOAD_TYPE, {})
     envelope.sign(signer)
-    return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
+    value = envelope.to_dict()
+    # cosign 3 passes over a signature whose key has another name than it would give the key itself.
+    value["signatures"] = [{**signature, "keyid": ""} for signature in value["signatures"]]
+    material = {"publicKey": {"hint": signer.public_key.keyid}}
+    return canonical({"mediaType": BUNDLE_TYPE, "verificationMaterial": material, "dsseEnvelope": value})
+
+
+def envelope_of(raw: bytes) -> dict[str, Any]:
+    """Return the envelope in a bundle, or the bare one that cosign 2 and earlier releases attach. ``ValueError``."""
+    value = parse_json(raw)
+    envelope = value.get("dsseEnvelope", value) if isinstance(value, dict) else None
+    if not isinstance(envelope, dict):
+        raise UnreadableError("no envelope")
+    return envelope
+
+
+def is_keyless(raw: bytes) -> bool:
+    """Tell whether a bundle rests on a certificate and not on a key."""
+    try:
+        return "publicKey" not in parse_json(raw)["verificationMaterial"]
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _hint(bundle: bytes) -> str:
+    return str(parse_json(bundle).get("verificationMaterial", {}).get("publicKey", {}).get("hint", ""))
 
 
 def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
@@ -116,8 +148,11 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
     except ImportError:
         raise missing_extra("checking a signature") from None
     try:
-        envelope = Envelope.from_dict(parse_json(raw))
-        claimed = tuple(str(s.keyid) for s in envelope.signatures.values())
+        value = envelope_of(raw)
+        # A bundle names the key beside the envelope. cosign names none.
+        value["signatures"] = [{**one, "keyid": one.get("keyid") or _hint(raw)} for one in value["signatures"]]
+        envelope = Envelope.from_dict(value)
+        claimed = tuple(str(s.keyid) for s in envelope.signatures.values() if s.keyid)
         payload, kind = bytes(envelope.payload), envelope.payload_type
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, binascii.Error):
         raise ContentError("statement: it is not a signed envelope", hint="it was changed or cut") from None
@@ -140,10 +175,9 @@ def predicate_type(raw: bytes) -> str:
     and proves nothing.
     """
     try:
-        value = parse_json(raw)
-        if "messageSignature" in value:
+        if "messageSignature" in parse_json(raw):
             return "signature"
-        envelope = value.get("dsseEnvelope", value)
+        envelope = envelope_of(raw)
         text = base64.b64decode(envelope["payload"]) if "payload" in envelope else raw
         return str(parse_json(text)["predicateType"])
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -155,9 +189,6 @@ def predicate_type(raw: bytes) -> str:
 #
 # The identity token is the one that the CI gives (``SIGSTORE_ID_TOKEN``, or what sigstore detects by itself); no
 # browser is opened.
-
-
-BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 def sign_keyless(payload: bytes) -> bytes:

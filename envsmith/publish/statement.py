@@ -119,7 +119,8 @@ class Claim:
     """What the signer says. ``built_from`` is the id of the engine's image, ``parts`` are the three documents by name.
 
     ``tags`` are the names under which this image was published; ``expires`` the day (UTC) after which the record is
-    old.
+    old. ``attests`` are the signer's further statements about it: the digest of each payload by its predicate type.
+    ``replaces`` is the image to which its tag led before.
     """
 
     image: str
@@ -133,10 +134,18 @@ class Claim:
     expires: dt.date
     built_from: str = ""
     audit: Mapping[str, Any] = field(default_factory=dict)
+    attests: Mapping[str, str] = field(default_factory=dict)
+    replaces: str = ""
+
+
+def attestation(image: str, cell: str, kind: str, predicate: Mapping[str, Any]) -> bytes:
+    """Return an in-toto statement about ``image`` in one spelling: what is signed."""
+    subject = {"name": cell, "digest": {"sha256": image[7:]}}
+    return canonical({"_type": _STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate})
 
 
 def statement_bytes(claim: Claim) -> bytes:
-    """Return the statement in one spelling: what is signed."""
+    """Return the statement that covers everything else."""
     parts = [
         {
             "name": name,
@@ -156,15 +165,11 @@ def statement_bytes(claim: Claim) -> bytes:
         "recorded": claim.recorded.isoformat(timespec="seconds"),
         "expires": claim.expires.isoformat(),
         "audit": dict(claim.audit),
+        "attests": dict(claim.attests),
+        "replaces": claim.replaces,
     }
-    return canonical(
-        {
-            "_type": _STATEMENT,
-            "subject": [{"name": claim.cell, "digest": {"sha256": claim.image[7:]}}],
-            "predicateType": PREDICATE_TYPE,
-            "predicate": {"result": "PASSED", "configuration": parts, "envsmith": ours},
-        }
-    )
+    predicate = {"result": "PASSED", "configuration": parts, "envsmith": ours}
+    return attestation(claim.image, claim.cell, PREDICATE_TYPE, predicate)
 
 
 def parse_statement(payload: bytes) -> Claim:
@@ -189,11 +194,14 @@ def parse_statement(payload: bytes) -> Claim:
             recorded=dt.datetime.fromisoformat(str(ours["recorded"])),
             expires=dt.date.fromisoformat(str(ours["expires"])),
             audit=dict(ours["audit"]),
+            attests={str(kind): str(digest) for kind, digest in ours.get("attests", {}).items()},
+            replaces=str(ours.get("replaces", "")),
             parts={str(part["name"]): _part(part) for part in predicate["configuration"]},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContentError(f"statement: it is not one of ours ({type(error).__name__}: {str(error)[:80]})") from None
     digests = [claim.image, claim.lock, claim.config, *(d.digest for d in claim.parts.values())]
+    digests += [*claim.attests.values(), claim.replaces or claim.image]
     if not all(is_digest(d) for d in digests) or set(claim.parts) != {
         name for names in CARRIERS.values() for name in names
     }:
@@ -213,8 +221,9 @@ def _part(value: Mapping[str, Any]) -> Descriptor:
 
 PROOF_ARTIFACT = "application/vnd.envsmith.proof.v1"
 SBOM_ARTIFACT = SBOM_TYPE
-STATEMENT_ARTIFACT = "application/vnd.in-toto+json"
-KEYLESS_ARTIFACT = "application/vnd.dev.sigstore.bundle.v0.3+json"
+# A statement in a sigstore bundle. Until 2026-11 one that was signed by a key was attached as a bare envelope.
+BUNDLE_ARTIFACT = "application/vnd.dev.sigstore.bundle.v0.3+json"
+ENVELOPE_ARTIFACT = "application/vnd.in-toto+json"
 _LOCK_TYPE = "application/vnd.envsmith.lock.v1+json"
 _RECORD_TYPE = "application/vnd.envsmith.record.v1+json"
 TITLE = "org.opencontainers.image.title"
@@ -273,11 +282,11 @@ def document_artifacts(
     return [proof, _attach(image, SBOM_ARTIFACT, [parts["sbom.cdx.json"]], annotations)]
 
 
-def statement_artifact(image: Manifest, envelope: bytes, kind: str, annotations: Mapping[str, str]) -> Attachment:
-    """Return the artifact of the statement: a DSSE envelope, or a sigstore bundle (``kind`` is its media type)."""
-    of = KEYLESS_ARTIFACT if kind == KEYLESS_ARTIFACT else STATEMENT_ARTIFACT
-    blob = describe(envelope, kind, **{"in-toto.io/predicate-type": PREDICATE_TYPE})
-    return _attach(image, of, [(blob, envelope)], {**annotations, "in-toto.io/predicate-type": PREDICATE_TYPE})
+def statement_artifact(image: Manifest, bundle: bytes, kind: str, annotations: Mapping[str, str]) -> Attachment:
+    """Return the artifact of a signed statement as cosign 3 writes it: one layer, a bundle, and its predicate's type."""
+    # cosign, pkg/oci/remote/write.go, WriteAttestationNewBundleFormat.
+    of = {"dev.sigstore.bundle.content": "dsse-envelope", "dev.sigstore.bundle.predicateType": kind}
+    return _attach(image, BUNDLE_ARTIFACT, [(describe(bundle, BUNDLE_ARTIFACT), bundle)], {**annotations, **of})
 
 
 def _attach(

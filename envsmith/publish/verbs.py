@@ -11,7 +11,7 @@ from pathlib import Path
 from envsmith.engines import choose_engine
 from envsmith.engines import rebuild as engine_rebuild
 from envsmith.engines.rebuild import LAYOUT
-from envsmith.errors import EnvsmithError, UsageError
+from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.files import scratch
 from envsmith.model.record import RECORD_FILE
 from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
@@ -20,7 +20,7 @@ from envsmith.oci.spec import is_digest
 from envsmith.progress import Clock, Progress, silent
 from envsmith.publish.folder import write_folder
 from envsmith.publish.push import BundleWriter, Published, Seal, Target, image_names, publish
-from envsmith.publish.sign import BUNDLE_TYPE, ENVELOPE_TYPE, load_key, load_signer, sign, sign_keyless
+from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless
 from envsmith.publish.statement import Proof, load_proof, refuse_unproved
 from envsmith.publish.verify import Report, State, Trust, verify
 
@@ -50,10 +50,17 @@ def source_of_ci() -> str:
 def seal_with(key: Path | None) -> Seal:
     """Return the seal of a key file, or a keyless one."""
     if key is None:
-        return Seal(close=sign_keyless, kind=BUNDLE_TYPE)
+        return Seal(close=sign_keyless)
 
     signer = load_signer(key)
-    return Seal(close=lambda payload: sign(payload, signer), kind=ENVELOPE_TYPE, by=str(signer.public_key.keyid))
+
+    def opens(bundle: bytes) -> bytes:
+        opened = open_envelope(bundle, [signer.public_key])
+        if not opened.signer:
+            raise ContentError("statement: this key did not sign it")
+        return opened.payload
+
+    return Seal(close=lambda payload: sign(payload, signer), opens=opens, by=str(signer.public_key.keyid))
 
 
 def publish_cell(

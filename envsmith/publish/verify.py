@@ -17,14 +17,18 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, DataError
+from envsmith.files import digest_of
 from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.layers import stream
 from envsmith.oci.layout import LayoutStore, Store, load_manifest, read_blob
 from envsmith.oci.spec import Descriptor, Manifest
 from envsmith.publish import statement
+from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
+from envsmith.publish.provenance import provenance_differences
+from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import sbom_differences
-from envsmith.publish.sign import Opened, open_bundle, open_envelope, predicate_type
+from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
 from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
 from envsmith.schema import AsJson, parse_json
 
@@ -175,7 +179,8 @@ def verify(
     if not statements:
         return report
     today = today or dt.datetime.now(dt.timezone.utc).date()
-    report.covered = covered = _documents(report, store, manifest, config, max(statements, key=_moment))
+    newest = max(statements, key=_moment)
+    report.covered = covered = _documents(report, store, manifest, config, newest)
     _carried(report, store, attachments, statements, today)
     if tag is not None:
         _tag(report, covered.claim, tag)
@@ -256,14 +261,27 @@ def _inflate(inflate: Any, piece: bytes, take: Callable[[bytes], object], part: 
 
 # -- what is attached to the image -------------------------------------------------------------------------------------
 
-_STATEMENTS = (statement.STATEMENT_ARTIFACT, statement.KEYLESS_ARTIFACT)
+# What a report calls the statements that are signed beside the one that covers everything.
+_KIND = "dev.sigstore.bundle.predicateType"
+_PARTS = {SLSA: "provenance", CYCLONEDX: "sbom"}
+_STATEMENTS = (statement.BUNDLE_ARTIFACT, statement.ENVELOPE_ARTIFACT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Attestation:
+    """A signed statement of any kind, and the attachment that carries it. One that cannot be opened has no payload."""
+
+    carrier: Manifest
+    kind: str
+    opened: Opened
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Statement(Covered):
-    """A trusted statement about this image, and the attachment that carries it."""
+    """A trusted statement about this image that covers everything else, and what of that other attestations carry."""
 
     carrier: str
+    further: Mapping[str, _Attestation] = field(default_factory=dict)
 
 
 def _attachments(report: Report, store: Store, manifest: Manifest) -> list[Manifest]:
@@ -292,16 +310,17 @@ def _statements(
     statements: list[_Statement] = []
     strangers: list[str] = []
     trusted = {key.keyid for key in trust.keys}
-    suspects: list[str] = []
+    further: list[_Attestation] = []
     for one in (one for one in attachments if one.artifact_type in _STATEMENTS):
-        with _Part(report, "statement"):
+        with _Part(report, _PARTS.get(one.annotations.get(_KIND, ""), "statement")):
             raw = b"".join(read_blob(store, blob, "statement", limit=MAX_BYTES) for blob in one.layers)
             if (kind := predicate_type(raw)) not in {"", statement.PREDICATE_TYPE}:
-                report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, attestation of type {kind[:100]}")
+                opened = Opened(payload=b"", claimed=())
                 with suppress(ContentError):
-                    suspects += trusted.intersection(open_envelope(raw, ()).claimed)
+                    opened = _open(raw, trust)
+                further.append(_Attestation(carrier=one, kind=kind, opened=opened))
                 continue
-            opened = _open(raw, one, trust)
+            opened = _open(raw, trust)
             if opened.signer:
                 claim = parse_statement(opened.payload)
                 if claim.image != manifest.digest:
@@ -311,6 +330,34 @@ def _statements(
                 raise ContentError("statement: it was changed after it was signed: the signature does not fit it")
             else:
                 strangers.append(", ".join(key[:16] for key in opened.claimed) or "nobody")
+    suspects = [key for one in further for key in one.opened.claimed if key in trusted]
+    statements = [replace(one, further=_covered_by(one, further)) for one in statements]
+    ours = {one.carrier.digest for covering in statements for one in covering.further.values()}
+    for other in further:
+        if other.carrier.digest not in ours:
+            text = f"{other.carrier.digest[:19]}…, attestation of type {other.kind[:100]}"
+            report.add("attachment", State.UNCOVERED, text)
+    _say_who_signed(report, trust, statements, strangers, suspects)
+    return statements
+
+
+def _covered_by(covering: _Statement, further: Sequence[_Attestation]) -> dict[str, _Attestation]:
+    """Return the attestations of the same signer whose payload a statement names, by predicate type."""
+    return {
+        one.kind: one
+        for one in further
+        if one.opened.signer == covering.signer
+        and digest_of(one.opened.payload) == covering.claim.attests.get(one.kind)
+    }
+
+
+def _say_who_signed(
+    report: Report,
+    trust: Trust,
+    statements: Sequence[_Statement],
+    strangers: Sequence[str],
+    suspects: Sequence[str],
+) -> None:
     if statements:
         signers = sorted({one.signer[:16] if trust.keys else one.signer for one in statements})
         report.add("statement", State.OK, f"signed by {', '.join(signers)}, about this image")
@@ -321,17 +368,18 @@ def _statements(
     elif strangers:
         text = f"signed by {'; '.join(strangers)}: say with --key whether you trust that"
         report.add("statement", State.UNPROVED, text)
+    elif any(check.part == "statement" for check in report.checks):
+        return
     elif suspects:
         text = f"there is none, but an attestation of another kind names {suspects[0][:16]}: it was removed or changed"
         report.add("statement", State.DIFFERS, text)
-    elif not any(check.part == "statement" for check in report.checks):
+    else:
         report.add("statement", State.UNPROVED, "there is none: nobody vouches for this image")
-    return statements
 
 
-def _open(raw: bytes, one: Manifest, trust: Trust) -> Opened:
+def _open(raw: bytes, trust: Trust) -> Opened:
     """Open an envelope, or a keyless one where an identity is given: without it nothing of that can be checked."""
-    if one.artifact_type != statement.KEYLESS_ARTIFACT:
+    if not is_keyless(raw):
         return open_envelope(raw, trust.keys)
     if not trust.identity:
         return Opened(payload=b"", claimed=("an identity of sigstore",))
@@ -344,13 +392,14 @@ def _carried(
 ) -> None:
     """Report what the statement lists and no attachment carries, and what the attachments hold beside it."""
     names = {part.digest: name for one in statements for name, part in one.claim.parts.items()}
-    carriers = {one.carrier for one in statements}
+    kinds = {further.carrier.digest: kind for one in statements for kind, further in one.further.items()}
+    kinds |= {one.carrier: statement.PREDICATE_TYPE for one in statements}
     signed = _signed_annotations([one.claim for one in statements], today)
     carried: set[tuple[str, str]] = set()
     for one in attachments:
         digests = {blob.digest for blob in one.layers}
         if one.artifact_type in _STATEMENTS:
-            if one.digest not in carriers:
+            if one.digest not in kinds:
                 continue
         elif not digests & names.keys():
             report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, {one.artifact_type}")
@@ -361,12 +410,14 @@ def _carried(
                 report.add("attachment", State.UNCOVERED, f"{digest[:19]}… in {one.digest[:19]}…")
         with _Part(report, "attachment"):
             read_blob(store, one.config, "attachment", limit=MAX_BYTES)
-            _annotations(report, one, names, signed)
-    parts = max(statements, key=_moment).claim.parts
+            _annotations(report, one, names, {**signed, _KIND: {kinds.get(one.digest, "")}})
+    newest = max(statements, key=_moment)
     for kind, documents in statement.CARRIERS.items():
         for name in documents:
-            if (kind, parts[name].digest) not in carried:
+            if (kind, newest.claim.parts[name].digest) not in carried:
                 report.add(name.partition(".")[0], State.DIFFERS, f"no attachment of the image carries {name}")
+    for kind in sorted(newest.claim.attests.keys() - newest.further.keys()):
+        report.add(_PARTS.get(kind, "attestation"), State.DIFFERS, f"no attachment carries the statement {kind[:100]}")
 
 
 def _moment(one: Covered) -> tuple[dt.datetime, str]:
@@ -377,6 +428,8 @@ def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, se
     """Return what each annotation of an attachment may say: several statements may be signed of one image."""
     signed: dict[str, set[str]] = {
         "io.envsmith.expired": set(),
+        "dev.sigstore.bundle.content": {"dsse-envelope"},
+        # A bare envelope of an earlier release.
         "in-toto.io/predicate-type": {statement.PREDICATE_TYPE},
     }
     for claim in claims:
@@ -400,10 +453,10 @@ def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed
 
 
 def _documents(
-    report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], covered: Covered
+    report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], newest: _Statement
 ) -> Covered:
-    """Compare lock, labels, record and bill of materials, and return what is covered with the lock."""
-    claim = covered.claim
+    """Compare lock, labels, record, bill of materials and provenance, and return what is covered with the lock."""
+    claim, covered = newest.claim, Covered(signer=newest.signer, claim=newest.claim)
     with _Part(report, "lock"):
         raw = read_blob(store, claim.parts["lock.json"], "lock", limit=MAX_BYTES)
         lock = parse_lock(raw.decode(errors="replace"), where="lock")
@@ -424,8 +477,19 @@ def _documents(
         raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=MAX_BYTES)
         if covered.lock is not None and (differences := sbom_differences(raw, covered.lock, manifest.digest)):
             raise ContentError("sbom: it is not that of the lock", details=differences)
+        if CYCLONEDX in newest.further and _predicate(newest.further[CYCLONEDX]) != parse_json(raw):
+            raise ContentError("sbom: the signed one is another than the attached one")
         report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)
+    with _Part(report, "provenance"):
+        if covered.lock is not None and SLSA in newest.further:
+            if differences := provenance_differences(_predicate(newest.further[SLSA]), covered.lock):
+                raise ContentError("provenance: it is not that of the lock", details=differences)
+            report.add("provenance", State.OK, claim.attests[SLSA])
     return covered
+
+
+def _predicate(one: _Attestation) -> Any:
+    return parse_json(one.opened.payload).get("predicate")
 
 
 def _record(report: Report, manifest: Manifest, claim: Claim, lock: Lock, record: Record) -> None:

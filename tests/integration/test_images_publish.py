@@ -149,12 +149,12 @@ def test_others_pull_by_digest_what_was_published(registry, keys, published, tmp
 
 def test_what_is_changed_in_the_storage_is_named(registry, keys, published, capsys):
     digests = {
-        "attachment": published["attachments"][2],
+        "attachment": published["attachments"][4],
         "manifest": published["digest"],
     }
     manifest = json.loads(registry.blob(published["digest"]).read_bytes())
     digests |= {"config": manifest["config"]["digest"], "layer 2": manifest["layers"][1]["digest"]}
-    for artifact, names in ((0, ("lock", "record")), (1, ("sbom",)), (2, ("statement",))):
+    for artifact, names in ((0, ("lock", "record")), (1, ("sbom",)), (2, ("provenance",)), (4, ("statement",))):
         rows = json.loads(registry.blob(published["attachments"][artifact]).read_bytes())["layers"]
         digests |= dict(zip(names, (row["digest"] for row in rows), strict=True))
     for part, digest in digests.items():

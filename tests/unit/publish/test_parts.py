@@ -94,7 +94,7 @@ def test_a_signature_is_found_good_by_its_key_and_by_no_other(kit, tmp_path, kin
 def test_a_signature_over_other_bytes_is_not_good(kit, tmp_path):
     private, public = kit.make_keys(tmp_path)
     value = json.loads(sign(b'{"a": 1}', load_signer(private)))
-    value["payload"] = base64.b64encode(b'{"a": 2}').decode()
+    value["dsseEnvelope"]["payload"] = base64.b64encode(b'{"a": 2}').decode()
     assert open_envelope(json.dumps(value).encode(), [load_key(public)]).signer == ""
 
 
@@ -116,6 +116,17 @@ def test_what_is_no_key(tmp_path, text):
     for load in (load_signer, load_key):
         with pytest.raises(UsageError, match=r"k\.pem"):
             load(path)
+
+
+@pytest.mark.parametrize("owner", ["SIGSTORE", "COSIGN"])
+def test_a_key_that_cosign_encrypted_says_how_both_can_use_one(tmp_path, owner):
+    path = tmp_path / "cosign.key"
+    path.write_text(
+        f"-----BEGIN ENCRYPTED {owner} PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED {owner} PRIVATE KEY-----\n"
+    )
+    with pytest.raises(UsageError, match="cosign has encrypted it") as refused:
+        load_signer(path)
+    assert "cosign import-key-pair --key" in refused.value.hint
 
 
 def test_a_private_key_is_not_asked_for_to_verify(kit, tmp_path):

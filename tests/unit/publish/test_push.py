@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 
@@ -25,7 +26,7 @@ def push(cell, keys, reg, repo="cells", *, also=(), piece=256 << 20, **how):
 
 
 @pytest.mark.parametrize("api", [True, False])
-def test_the_image_and_three_referrers_are_there_and_the_tag_spells_the_cell(kit, cell, keys, api):
+def test_the_image_and_five_referrers_are_there_and_the_tag_spells_the_cell(kit, cell, keys, api):
     with kit.registry(referrers_api=api) as reg:
         done = push(cell, keys, reg)
         repository = Repository(reg.address, "cells")
@@ -33,10 +34,10 @@ def test_the_image_and_three_referrers_are_there_and_the_tag_spells_the_cell(kit
         kinds = sorted(d.artifact_type for d in repository.referrers(done.digest))
     assert kinds == [
         "application/vnd.cyclonedx+json",
+        *["application/vnd.dev.sigstore.bundle.v0.3+json"] * 3,
         "application/vnd.envsmith.proof.v1",
-        "application/vnd.in-toto+json",
     ]
-    fallback = [tag for tag in reg.tags() if tag.startswith("sha256-")]
+    fallback = [tag for tag in reg.tags() if tag.startswith("sha256-") and not tag.endswith(".att")]
     assert bool(fallback) is not api
 
 
@@ -75,6 +76,63 @@ def test_a_second_push_sends_nothing_and_attaches_nothing(kit, cell, keys):
         assert reg.sent == sent
         assert reg.manifests == there
     assert again.blobs == {"kept": 3}
+
+
+def test_a_key_that_never_signs_twice_alike_attaches_nothing_twice(kit, cell, tmp_path):
+    ecdsa = kit.make_keys(tmp_path, "ec", kind="ecdsa")
+    with kit.registry() as reg:
+        push(cell, ecdsa, reg)
+        before = dict(reg.manifests)
+        push(cell, ecdsa, reg)
+        assert reg.manifests == before
+
+
+def tagged_envelopes(reg, digest):
+    """The rows of the tag where cosign looked before bundles."""
+    return json.loads(reg.manifests["cells", f"{digest.replace(':', '-')}.att"][1])["layers"]
+
+
+def test_cosign_2_finds_the_envelopes_under_its_tag_beside_those_of_a_company(kit, cell, keys):
+    with kit.registry() as reg:
+        done = push(cell, keys, reg)
+        ours = tagged_envelopes(reg, done.digest)
+        assert [row["annotations"]["predicateType"] for row in ours] == [
+            "https://slsa.dev/provenance/v1",
+            "https://cyclonedx.org/bom",
+            "https://in-toto.io/attestation/test-result/v0.1",
+        ]
+        theirs = {"mediaType": "application/vnd.dsse.envelope.v1+json", "digest": kit.digest(b"theirs"), "size": 6}
+        reg.blobs["cells", theirs["digest"]] = b"theirs"
+        tag = f"{done.digest.replace(':', '-')}.att"
+        kind, raw = reg.manifests["cells", tag]
+        reg.manifests["cells", tag] = (kind, json.dumps({**json.loads(raw), "layers": [theirs]}).encode())
+        push(cell, keys, reg)
+        assert [row["digest"] for row in tagged_envelopes(reg, done.digest)] == [
+            theirs["digest"],
+            *(row["digest"] for row in ours),
+        ]
+
+
+def test_the_provenance_names_request_lock_base_packages_every_file_and_the_builder(kit, cell, keys):
+    lock = kit.make_lock()
+    with kit.registry() as reg:
+        done = push(cell, keys, reg)
+        (row,) = [r for r in tagged_envelopes(reg, done.digest) if "slsa" in r["annotations"]["predicateType"]]
+        payload = json.loads(base64.b64decode(json.loads(reg.blobs["cells", row["digest"]])["payload"]))
+    assert payload["subject"][0]["digest"]["sha256"] == done.digest[7:]
+    definition, details = payload["predicate"]["buildDefinition"], payload["predicate"]["runDetails"]
+    assert definition["externalParameters"] == {
+        "request": lock.request,
+        "lock": {"name": "lock.json", "digest": {"sha256": lock.digest[7:]}},
+    }
+    stated = {row["digest"]["sha256"] for row in definition["resolvedDependencies"] if "digest" in row}
+    pins = (*lock.pins, *lock.build_pins)
+    assert stated == {lock.base.digest[7:], *(file.sha256 for pin in pins for file in pin.artifacts)}
+    uris = [row.get("uri", "") for row in definition["resolvedDependencies"]]
+    assert "pkg:deb/debian/g%2B%2B@4:12.2.0-3?distro=bookworm" in uris
+    assert set(details["builder"]) == {"id", "version"}
+    assert details["metadata"] == {"finishedOn": "2026-11-21T04:05:31Z"}
+    assert {row["name"] for row in details["byproducts"]} >= {"record.json", "sbom.cdx.json"}
 
 
 def test_layers_are_taken_over_from_another_repository(kit, cell, keys):
@@ -167,7 +225,7 @@ def test_an_expired_record_is_published_and_marked(kit, cell, keys):
             d.annotations.get("io.envsmith.expired") for d in Repository(reg.address, "more").referrers(done.digest)
         ]
     assert done.expired
-    assert told == ["true"] * 3
+    assert told == ["true"] * 5
 
 
 @pytest.mark.parametrize("broken", ["{", "[]", '{"cell": 1}', '{"passed": "yes"}'])

@@ -18,16 +18,19 @@ from envsmith.cli.app import run
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import Descriptor, artifact, canonical, parse_manifest
+from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.push import publish
-from envsmith.publish.sign import load_signer, sign
+from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
+from envsmith.publish.sign import envelope_of, load_signer, sign
 from envsmith.publish.statement import (
-    KEYLESS_ARTIFACT,
+    BUNDLE_ARTIFACT,
+    ENVELOPE_ARTIFACT,
     PROOF_ARTIFACT,
     SBOM_ARTIFACT,
-    STATEMENT_ARTIFACT,
     Claim,
     load_proof,
 )
+from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
 from envsmith.publish.verbs import NamedImage, seal_with, trust_of, verify_image
 from envsmith.publish.verify import Covered, _inflate, _moment, verify
 
@@ -56,7 +59,7 @@ def test_an_untouched_image_is_verified(published, keys):
     report = look(published, keys)
     assert (report.status, report.exit_code) == ("verified", 0)
     assert [c.part for c in report.checks if c.state.value == "ok"] == [
-        "manifest", "config", "layers", "statement", "lock", "labels", "record", "sbom", "tag",
+        "manifest", "config", "layers", "statement", "lock", "labels", "record", "sbom", "provenance", "tag",
     ]  # fmt: skip
 
 
@@ -74,10 +77,9 @@ def blob_of(reg, part):
         return manifest["layers"][int(part[-1]) - 1]["digest"]
     if part == "config":
         return claim.config
-    (raw,) = [
-        d for (_, n), (_, d) in reg.manifests.items() if n.startswith("sha256:") and b"application/vnd.in-toto" in d
+    return attached(reg, {"statement": STATEMENT, "provenance": SLSA, "signed sbom": CYCLONEDX}[part])[1]["layers"][0][
+        "digest"
     ]
-    return json.loads(raw)["layers"][0]["digest"]
 
 
 CHANGES = {
@@ -89,7 +91,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-@pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom"])
+@pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom", "provenance"])
 def test_a_part_whose_bytes_are_others_is_named(published, keys, part, how):
     key = ("cells", blob_of(published, part))
     published.blobs[key] = CHANGES[how](published.blobs[key])
@@ -98,7 +100,7 @@ def test_a_part_whose_bytes_are_others_is_named(published, keys, part, how):
     assert report.exit_code == 8
 
 
-@pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom"])
+@pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom", "provenance"])
 def test_a_part_that_is_missing_is_named(published, keys, part):
     del published.blobs["cells", blob_of(published, part)]
     report = look(published, keys)
@@ -145,7 +147,7 @@ def test_a_tag_that_leads_to_another_digest_than_the_one_written_beside_it(publi
 
 def test_an_image_that_nobody_signed_is_unproved(published, keys, kit):
     for (repo, name), (_, raw) in list(published.manifests.items()):
-        if b"vnd.in-toto" in raw:
+        if b"vnd.dev.sigstore" in raw:
             del published.manifests[repo, name]
     report = look(published, keys)
     assert (report.status, report.exit_code) == ("unproved", 1)
@@ -291,10 +293,11 @@ def test_layers_may_be_left_to_whoever_pulls(published, keys):
 
 
 def attached(reg, kind):
-    """The digest and the manifest of what is attached as ``kind``."""
+    """The digest and the manifest of what is attached as ``kind``, the predicate's type where it is a statement."""
     for (_, name), (_, raw) in reg.manifests.items():
         value = json.loads(raw)
-        if name.startswith("sha256:") and value.get("artifactType") == kind:
+        kinds = value.get("artifactType"), value.get("annotations", {}).get("dev.sigstore.bundle.predicateType")
+        if name.startswith("sha256:") and kind in kinds:
             return name, value
     raise LookupError(kind)
 
@@ -344,7 +347,7 @@ def test_the_proof_of_another_image_in_the_place_of_ours_is_refused(published, k
     assert differing(look(published, keys)) == ["lock", "record"]
 
 
-@pytest.mark.parametrize("kind", [PROOF_ARTIFACT, SBOM_ARTIFACT, STATEMENT_ARTIFACT])
+@pytest.mark.parametrize("kind", [PROOF_ARTIFACT, SBOM_ARTIFACT, STATEMENT, SLSA, CYCLONEDX])
 @pytest.mark.parametrize(
     ("key", "lie"),
     [
@@ -397,11 +400,11 @@ def test_the_provenance_of_a_company_beside_ours_disturbs_nothing(published, key
         "predicate": {},
     }
     key = keys[0] if by == "the same signer" else kit.make_keys(tmp_path, "company")[0]
-    envelope = sign(canonical(slsa), load_signer(key))
+    envelope = envelope_of(sign(canonical(slsa), load_signer(key)))
     kind, data = {
-        "nobody": (STATEMENT_ARTIFACT, canonical(slsa)),
-        "sigstore": (KEYLESS_ARTIFACT, canonical({"dsseEnvelope": json.loads(envelope)})),
-    }.get(by, (STATEMENT_ARTIFACT, envelope))
+        "nobody": (ENVELOPE_ARTIFACT, canonical(slsa)),
+        "sigstore": (BUNDLE_ARTIFACT, canonical({"verificationMaterial": {}, "dsseEnvelope": envelope})),
+    }.get(by, (ENVELOPE_ARTIFACT, canonical(envelope)))
     attach(published, kind, data)
     report = look(published, keys)
     assert report.status == "verified"
@@ -421,20 +424,40 @@ def test_a_document_of_somebody_else_beside_ours_is_named_as_not_covered(publish
 def test_an_edited_statement_is_called_changed_and_not_a_strangers(published, keys, path):
     def edit(value):
         blob = value["layers"][0]
-        envelope = json.loads(published.blobs["cells", blob["digest"]])
-        payload = json.loads(base64.b64decode(envelope["payload"]))
+        bundle = json.loads(published.blobs["cells", blob["digest"]])
+        payload = json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
         _set(payload, path, "2099-01-01")
-        envelope["payload"] = base64.b64encode(canonical(payload)).decode()
-        raw = canonical(envelope)
+        bundle["dsseEnvelope"]["payload"] = base64.b64encode(canonical(payload)).decode()
+        raw = canonical(bundle)
         blob |= {"digest": "sha256:" + hashlib.sha256(raw).hexdigest(), "size": len(raw)}
         published.blobs["cells", blob["digest"]] = raw
 
-    replace_attachment(published, STATEMENT_ARTIFACT, edit)
+    replace_attachment(published, STATEMENT, edit)
     report = look(published, keys)
     assert (differing(report), report.exit_code) == (["statement"], 8)
     (text,) = [check.text for check in report.checks if check.state.value == "differs"]
     assert "changed" in text
     assert "not by who you trust" not in text
+
+
+@pytest.mark.parametrize(("kind", "part"), [(SLSA, "provenance"), (CYCLONEDX, "sbom")])
+def test_a_signed_document_that_nothing_attached_carries_any_more_is_missed(published, keys, kind, part):
+    del published.manifests["cells", attached(published, kind)[0]]
+    report = look(published, keys)
+    assert (differing(report), report.exit_code) == ([part], 8)
+
+
+@pytest.mark.parametrize(("kind", "part"), [(SLSA, "provenance"), (CYCLONEDX, "sbom")])
+def test_another_document_of_the_same_signer_in_the_place_of_ours_is_refused(published, keys, kind, part):
+    other = {"_type": "x", "subject": [], "predicateType": kind, "predicate": {}}
+
+    def exchange(value):
+        raw = sign(canonical(other), load_signer(keys[0]))
+        value["layers"][0] |= {"digest": "sha256:" + hashlib.sha256(raw).hexdigest(), "size": len(raw)}
+        published.blobs["cells", value["layers"][0]["digest"]] = raw
+
+    replace_attachment(published, kind, exchange)
+    assert differing(look(published, keys)) == [part]
 
 
 # -- the bundle --------------------------------------------------------------------------------------------------------
@@ -472,7 +495,7 @@ def test_every_blob_of_a_bundle_is_needed_and_checked(bundle, keys):
     with tarfile.open(bundle) as tar:
         names = [m.name for m in tar]
     whole = bundle.read_bytes()
-    assert len(names) == 14
+    assert len(names) == 18
     for name in names:
         for edit in (lambda _n, data: data[:-1] + bytes([data[-1] ^ 1]), lambda _n, _d: None):
             bundle.write_bytes(whole)
