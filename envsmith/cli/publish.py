@@ -150,6 +150,7 @@ class VerifyFlags:
     issuer: str | None = option("--issuer", metavar="URL", help="Keyless: who vouches for the identity.")
     layers: bool = option("--layers/--no-layers", default=True, help="Read every layer and compare its digest.")
     rebuild: bool = flag("--rebuild", "Also build the image again from its lock and compare the digests.")
+    history: bool = flag("--history", "Also list the earlier records of the image, and of those that it replaced.")
     as_json: bool = flag("--json", "One JSON object on stdout.")
     verbose: bool = flag("--verbose", "-v", "Show every layer as it is read.")
 
@@ -171,7 +172,14 @@ def verify(settings: VerifyFlags) -> int:
         raise UsageError("--identity and --issuer belong together")
     trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
     with Console(verbose=settings.verbose) as console, verbs.find_image(settings.image, settings.bundle) as named:
-        report = verbs.verify_image(named, trust, layers=settings.layers, rebuild=settings.rebuild, progress=console)
+        report = verbs.verify_image(
+            named,
+            trust,
+            layers=settings.layers,
+            rebuild=settings.rebuild,
+            earlier=settings.history,
+            progress=console,
+        )
     print_out(dumps(report.to_json()) if settings.as_json else _report_text(report))
     for check in report.checks if not settings.as_json else []:
         if check.state.value in {"differs", "unproved"}:

@@ -22,7 +22,7 @@ from envsmith.publish.folder import write_folder
 from envsmith.publish.push import BundleWriter, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless
 from envsmith.publish.statement import Proof, load_proof, refuse_unproved
-from envsmith.publish.verify import Report, State, Trust, verify
+from envsmith.publish.verify import Report, State, Trust, history, verify
 
 # -- publish -----------------------------------------------------------------------------------------------------------
 
@@ -158,9 +158,13 @@ def verify_image(
     *,
     layers: bool = True,
     rebuild: bool = False,
+    earlier: bool = False,
     progress: Progress = silent,
 ) -> Report:
-    """Make every check of :func:`envsmith.publish.verify.verify`, and a rebuild when it is asked for."""
+    """Make every check of :func:`envsmith.publish.verify.verify`, and a rebuild when it is asked for.
+
+    ``earlier`` adds what was said of the image before, and of those that it replaced.
+    """
     clock = Clock(progress)
     clock.start("verify", image.store.name)
     report = verify(
@@ -176,6 +180,9 @@ def verify_image(
         report.add("tag", State.DIFFERS, f"it leads to {image.digest}, not to {image.stated_digest}")
     if rebuild:
         _rebuild(report, image.store, progress)
+    for claim in history(image.store, image.digest, trust) if earlier else ():
+        text = f"{claim.recorded.date()} {claim.rungs[-1]}, {claim.image[:19]}… of lock {claim.lock[:19]}…"
+        report.add("history", State.NOTE, text)
     return report
 
 

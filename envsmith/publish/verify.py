@@ -22,7 +22,7 @@ from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.layers import stream
 from envsmith.oci.layout import LayoutStore, Store, load_manifest, read_blob
-from envsmith.oci.spec import Descriptor, Manifest
+from envsmith.oci.spec import EMPTY, Descriptor, Manifest
 from envsmith.publish import statement
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.provenance import provenance_differences
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 _GZIP = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
 _PLAIN = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
+
+
+# Images that one was published in place of, as far back as somebody may want to look.
+_MAX_HISTORY = 50
 
 
 class State(str, Enum):
@@ -188,6 +192,22 @@ def verify(
     return report
 
 
+def history(store: Store, digest: str, trust: Trust) -> list[Claim]:
+    """Return what trusted signers said of an image, and of those that it replaced under its tag, latest first."""
+    claims: list[Claim] = []
+    todo, done = [digest], set[str]()
+    while todo and len(done) < _MAX_HISTORY:
+        done.add(image := todo.pop())
+        aside = Report(where=store.name, digest=image)
+        with _Part(aside, "manifest"):
+            manifest = load_manifest(store, image, "manifest")
+            attachments = _attachments(aside, store, manifest)
+            for one in _statements(aside, store, manifest, trust, attachments):
+                claims.append(one.claim)
+                todo += {one.claim.replaces} - {"", *done, *todo}
+    return sorted(claims, key=lambda claim: claim.recorded, reverse=True)
+
+
 def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
     raw = read_blob(store, manifest.config, "config", limit=MAX_BYTES)
     try:
@@ -288,11 +308,12 @@ def _attachments(report: Report, store: Store, manifest: Manifest) -> list[Manif
     """Return the attachments that are of our kinds and refer to this image.
 
     A kind is what the listing says. An attachment that a listing hides in this way is missed later, where the statement
-    names what it carries.
+    names what it carries. cosign lists the type of an empty configuration, which says nothing.
     """
     attachments: dict[str, Manifest] = {}
+    kinds = ("", EMPTY.media_type, *_STATEMENTS, *statement.CARRIERS)
     for listed in store.referrers(manifest.digest):
-        if listed.artifact_type and listed.artifact_type not in (*_STATEMENTS, *statement.CARRIERS):
+        if listed.artifact_type not in kinds:
             report.add("attachment", State.UNCOVERED, f"{listed.digest[:19]}…, {listed.artifact_type}")
             continue
         with _Part(report, "attachment"):

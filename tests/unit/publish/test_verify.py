@@ -17,7 +17,7 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
-from envsmith.oci.spec import Descriptor, artifact, canonical, parse_manifest
+from envsmith.oci.spec import EMPTY, Descriptor, artifact, canonical, parse_manifest
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.push import publish
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
@@ -32,7 +32,7 @@ from envsmith.publish.statement import (
 )
 from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
 from envsmith.publish.verbs import NamedImage, seal_with, trust_of, verify_image
-from envsmith.publish.verify import Covered, _inflate, _moment, verify
+from envsmith.publish.verify import Covered, _inflate, _moment, history, verify
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 
@@ -458,6 +458,58 @@ def test_another_document_of_the_same_signer_in_the_place_of_ours_is_refused(pub
 
     replace_attachment(published, kind, exchange)
     assert differing(look(published, keys)) == [part]
+
+
+def test_what_cosign_lists_without_its_type_is_read_all_the_same(published, keys):
+    def nameless(store, digest):
+        return tuple(
+            dataclasses.replace(d, artifact_type=EMPTY.media_type) for d in Repository.referrers(store, digest)
+        )
+
+    class Listing(Repository):
+        referrers = nameless
+
+    store = Listing(published.address, "cells", wait=lambda _s: None)
+    assert verify(store, published.done.digest, trust_of([keys[1]], None, None), tag=CELL).status == "verified"
+
+
+# -- what was published before --------------------------------------------------------------------------------------------
+
+
+def again(reg, folder, keys, *, replace=False):
+    target = Repository(reg.address, "cells", push=True)
+    return publish(load_proof(folder), open_image(folder / "oci"), target, seal_with(keys[0]), replace=replace)
+
+
+def test_a_newer_record_of_the_same_image_is_believed_and_the_earlier_one_stays_listed(
+    published, keys, kit, tmp_path, capsys
+):
+    newer = kit.make_cell(tmp_path / "newer", record={"started": "2026-11-22T04:05:31+00:00", "ranks": 8})
+    again(published, newer, keys)
+    assert run(["verify", f"{published.repo()}:{CELL}", "--key", str(keys[1]), "--history", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["recorded"] == "2026-11-22T04:05:31+00:00"
+    assert [c["text"][:10] for c in answer["checks"] if c["part"] == "history"] == ["2026-11-22", "2026-11-21"]
+
+
+def test_an_image_that_took_over_the_tag_leads_to_the_records_of_the_one_before(published, keys, kit, tmp_path):
+    images = [published.done.digest]
+    for day in (22, 23):
+        record = {"started": f"2026-11-{day}T04:05:31+00:00"}
+        other = kit.make_cell(tmp_path / f"other{day}", salt=bytes([day]), record=record)
+        images.append(again(published, other, keys, replace=True).digest)
+    # The same command again says nothing of what was replaced: the chain holds.
+    again(published, other, keys, replace=True)
+    store = Repository(published.address, "cells")
+    claims = history(store, images[-1], trust_of([keys[1]], None, None))
+    assert list(dict.fromkeys(claim.image for claim in claims)) == images[::-1]
+    assert look(published, keys).status == "verified"
+
+
+def test_the_history_of_somebody_else_is_nobodys(published, kit, tmp_path):
+    stranger = kit.make_keys(tmp_path, "stranger")
+    store = Repository(published.address, "cells")
+    assert history(store, published.done.digest, trust_of([stranger[1]], None, None)) == []
 
 
 # -- the bundle --------------------------------------------------------------------------------------------------------
