@@ -515,11 +515,16 @@ def query_of(
 
 
 def _further(cell: Cell, table: ComponentTable) -> Iterator[str]:
-    """Yield for the further distributions of a component that they have its version, should one of them come along."""
+    """Yield for the further distributions of a component that they have its version, should one of them come along.
+
+    So with triton: torch 2.2 and 2.3 do not declare it for Python 3.12, and others may.
+    """
     for name, version in cell.components.items():
         component = table.by_name.get(name)
-        if component and component.role is not Role.HOST and name not in _FOLLOW and version != "none":
-            yield from (f"{other}=={_exact(name, version, cell)}" for other in component.distributions[1:])
+        follows = name in _FOLLOW - {"triton"}
+        if component and component.role is not Role.HOST and not follows and version != "none":
+            further = component.distributions[name != "triton" :]
+            yield from (f"{other}=={_exact(name, version, cell)}" for other in further)
 
 
 def _minor(cell: Cell) -> str:

@@ -87,7 +87,7 @@ def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *
     return Conflict(
         rule=rule.id,
         components=components,
-        message=rule_sentence(rule, rows, affected, cause=cause),
+        message=rule_sentence(rule, rows, affected | {"platform": [problem.platform.value]}, cause=cause),
         evidence=strongest([e for row in rows for e in row.evidence] or [e for row in rule.rows for e in row.evidence]),
     )
 

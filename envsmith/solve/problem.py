@@ -188,13 +188,17 @@ def pose(
     components bring along. ``features`` are in use: notes about them are errors.
     """
     carried = _carriers(compiled, set(names.values())) if gaps else {}
+    # Where every build says what it carries, it is never unknown.
+    unknown = {
+        c for c, r in carried.items() if "torch" in extras or _silent_on(compiled, r, platform, of_platform=True)
+    }
     brought = _brought(compiled, names.values()) if lockable else ()
     components = (*names.values(), *brought)
     values: list[tuple[str | None, ...]] = []
     for component in components:
         listed: list[str | None] = [*compiled.versions.get(component, ())]
         listed += [v for v in extras.get(component, ()) if v not in listed]
-        if component in carried or component in brought:
+        if component in unknown or component in brought:
             listed.append(None)
         values.append(tuple(listed))
     index: dict[str, list[int]] = {}
@@ -221,11 +225,22 @@ def _brought(compiled: Compiled, components: Iterable[str]) -> tuple[str, ...]:
     return tuple(present[asked_for:])
 
 
-def _carriers(compiled: Compiled, active: set[str]) -> dict[str, str]:
+def _carriers(compiled: Compiled, active: set[str]) -> dict[str, CompiledRule]:
     """Return by component the rule that says which release of it a torch wheel carries."""
     pairs = [r for r in compiled.rules_of(["torch"]) if r.bundles and len(r.components) == 2]
-    carriers = {r.components[1]: r.id for r in pairs if r.components[0] == "torch" and r.components[1] in active}
+    carriers = {r.components[1]: r for r in pairs if r.components[0] == "torch" and r.components[1] in active}
     return carriers if "torch" in active else {}
+
+
+def _silent_on(compiled: Compiled, rule: CompiledRule, platform: Platform, *, of_platform: bool = False) -> int:
+    """Return the builds of torch (those that the platform has) of which no row of a rule speaks."""
+    listed = compiled.versions.get("torch", ())
+    here = compiled.torch_index.get(platform.value, {}) if of_platform else listed
+    silent = sum(1 << i for i, version in enumerate(listed) if version in here)
+    rows = (row for row in rule.rows if not row.platforms or platform.value in row.platforms)
+    for component, _, mask in (compiled.specs[n] for row in rows for numbers in row.nogoods for n in numbers if n >= 0):
+        silent &= ~mask if component == "torch" else -1
+    return silent
 
 
 class _Lay:
@@ -244,7 +259,7 @@ class _Lay:
     ) -> None:
         self.strict, self.features = gaps, features
         self.brought = brought
-        self.compiled, self.platform, self.index = compiled, platform.value, index
+        self.compiled, self.platform, self.index = compiled, platform, index
         self.listed = {c: compiled.versions.get(c, ()) for c in index}
         self.extra = {c: tuple(v for v in extras.get(c, ()) if v not in self.listed[c]) for c in index}
         self.masks: dict[int, tuple[str, int]] = {}
@@ -288,15 +303,14 @@ class _Lay:
         """Return all values of a component but *not known*."""
         return (1 << (len(self.listed[component]) + len(self.extra[component]))) - 1
 
-    def groups(self, rule: CompiledRule, carried: Mapping[str, str]) -> list[Group]:
+    def groups(self, rule: CompiledRule, carried: Mapping[str, CompiledRule]) -> list[Group]:
         """Return the rule's nogoods, errors and warnings apart."""
         by_severity: dict[Severity, list[tuple[int, Nogood]]] = {}
         beside = not self.brought.isdisjoint(rule.components)
         declared = rule.components[-1] if beside and "-declares-" in rule.id else ""
-        covered = 0
         for row in rule.rows:
             severity = Severity.ERROR if row.feature in self.features else row.severity
-            if severity is Severity.NOTE or (row.platforms and self.platform not in row.platforms):
+            if severity is Severity.NOTE or (row.platforms and self.platform.value not in row.platforms):
                 continue
             if beside and severity is not Severity.ERROR:
                 continue
@@ -310,10 +324,8 @@ class _Lay:
                     joined[component] = joined.get(component, -1) & mask
                 if declared in self.brought:
                     joined[declared] = self.unmet(declared, joined[declared])
-                if rule.components[0] == "torch" and len(rule.components) == 2:
-                    covered |= joined.get("torch", 0)
                 by_severity.setdefault(severity, []).extend((row.number, n) for n in self.spread(joined))
-        gap = self.gaps(rule, covered, carried) if self.strict else []
+        gap = self.gaps(rule, carried) if self.strict else []
         if gap:
             by_severity.setdefault(Severity.ERROR, []).extend(gap)
         return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in by_severity.items()]
@@ -330,31 +342,25 @@ class _Lay:
         absent = {name: self.extras(name, "none") for name in ("gpu", "driver")}
         return [(name, self.everything(name) & ~mask) for name, mask in absent.items() if mask]
 
-    def gaps(self, rule: CompiledRule, covered: int, carried: Mapping[str, str]) -> list[tuple[int, Nogood]]:
+    def gaps(self, rule: CompiledRule, carried: Mapping[str, CompiledRule]) -> list[tuple[int, Nogood]]:
         """Return what follows where a fact about a torch wheel is missing.
 
         Carried in an unknown version: the component is *not known* there, and known everywhere else. Compiled for
         unknown GPUs: such a build is not an answer when a GPU is named. Torch releases from outside the knowledge are left
         alone.
         """
-        if "torch" not in self.index or rule.components[0] != "torch" or len(rule.components) != 2:
+        component = rule.components[-1]
+        of_gpu = rule.id == "torch-runs-on-gpu" and {"torch", component} <= set(self.index)
+        if carried.get(component) is not rule and not of_gpu:
             return []
-        (torch,) = self.index["torch"]
-        missing = ((1 << len(self.listed["torch"])) - 1) & ~covered
-        component = rule.components[1]
-        if carried.get(component) == rule.id:
-            (variable,) = self.index[component]
-            everything = self.everything(component)
-            nogoods: list[tuple[int, Nogood]] = []
-            if covered:
-                nogoods.append((-1, ((torch, covered), (variable, everything + 1))))
-            if missing:
-                nogoods.append((-1, ((torch, missing), (variable, everything))))
-            return nogoods
-        if rule.id == "torch-runs-on-gpu" and component in self.index and missing:
-            named = self.everything(component) & ~self.extras(component, "none")
-            return [(-1, nogood) for nogood in self.spread({"torch": missing, component: named})]
-        return []
+        (torch,), silent = self.index["torch"], _silent_on(self.compiled, rule, self.platform)
+        everything = self.everything(component)
+        if of_gpu:
+            named = everything & ~self.extras(component, "none")
+            return [(-1, nogood) for nogood in self.spread({"torch": silent, component: named})]
+        (variable,), listed = self.index[component], (1 << len(self.listed["torch"])) - 1
+        pairs = ((listed & ~silent, everything + 1), (silent, everything))
+        return [(-1, ((torch, mask), (variable, values))) for mask, values in pairs if mask]
 
 
 def _meets(compiled: Compiled, component: str, spec: Spec, version: str) -> bool:

@@ -111,7 +111,9 @@ class Solver:
         full, net = problem.full, problem.rules_net(Severity.ERROR)
         if net.solvable(net.begin(mask for wish in problem.wishes for mask in wish.masks)) is not None:
             return None
+        # Of two reasons the one that a person understands: there is no such build.
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+        hard.sort(key=lambda i: problem.groups[i].rule != "torch-wheels-platform")
         parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
         members = smallest_conflict(parts, full)
         if not members:
@@ -119,7 +121,7 @@ class Solver:
         count = len(problem.wishes)
         return Stuck(
             tuple(problem.wishes[i] for i in members if i < count),
-            tuple(problem.groups[hard[i - count]] for i in members if i >= count),
+            tuple(problem.groups[i] for i in sorted(hard[i - count] for i in members if i >= count)),
         )
 
     def repairs(

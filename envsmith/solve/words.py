@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from packaging.version import Version
+
+from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Row, Rule, RuleKind, Severity
-from envsmith.model.version import Spec, public
+from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.solve.problem import exact_version
 
 _SHOWN = 3
@@ -71,16 +74,20 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
     if special:
         return special(rule, rows, affected)
     first = rows[0]
+    same = [row for row in rows if first.needs or row.cause == first.cause]
+    parts = [_needs_words(rule, row) if row.needs else _subjects(row) for row in same[:_SHOWN]]
+    surplus = len(rows) - len(parts)
+    sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {surplus} more" if surplus > 0 else "")
     if not first.needs:
-        subjects = join_words([shown_spec(c, s) for c, s in first.when.items()])
         because = (first.cause or first.symptom or "known to be bad").rstrip(".")
         together = len(first.when) > 1 and first.severity is Severity.ERROR
-        return f"{subjects} do not work together: {because}" if together else f"{subjects}: {because}"
-    parts = [_needs_words(rule, row) for row in rows[:_SHOWN]]
-    surplus = len(rows) - _SHOWN
-    sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {surplus} more" if surplus > 0 else "")
+        return f"{sentence} do not work together: {because}" if together else f"{sentence}: {because}"
     why = first.cause if cause and "-declares-" not in rule.id else None
     return sentence + (f" ({why.rstrip('.')})" if why else "")
+
+
+def _subjects(row: Row) -> str:
+    return join_words([shown_spec(c, s) for c, s in row.when.items()])
 
 
 def _needs_words(rule: Rule, row: Row) -> str:
@@ -95,7 +102,9 @@ def _gap_sentence(rule: Rule, affected: Mapping[str, Sequence[str]]) -> str:
     if rule.id == "torch-runs-on-gpu" and builds and all(v.endswith("+cpu") for v in builds):
         return "a build of torch without CUDA runs on no GPU"
     if rule.id == "torch-runs-on-gpu":
-        return f"it is not known for which GPUs {torch} is compiled"
+        where = _where(affected)  # a release may have no build for it
+        none, unknown = f"no build of {torch}{where} is known to run on a GPU", "it is not known for which GPUs"
+        return none if where else f"{unknown} {torch} is compiled"
     return f"it is not known which {rule.components[-1]} {torch} carries"
 
 
@@ -118,22 +127,23 @@ def _gpu_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
     what = compiled[0] if len(compiled) == 1 else "compiled for " + " ".join(_archs(rows))
     gpus = join_words(list(affected.get("gpu", ())))
     runs = f", which does not run on {gpus}" if gpus else ""
-    return f"{_torch_among(rule, _builds(rows, affected))} {_verb(rows, affected, 'is', 'are')} {what}{runs}"
+    verb = _verb(rows, affected, "is", "are")
+    return f"{_torch_among(rule, rows, _builds(rows, affected))}{_where(affected)} {verb} {what}{runs}"
 
 
-def _torch_among(rule: Rule, builds: Sequence[str]) -> str:
+def _torch_among(rule: Rule, rows: Sequence[Row], builds: Sequence[str]) -> str:
     """Return builds of torch in few words, with their CUDA where the same releases have builds that are not concerned."""
-    named = f"torch {these_versions('torch', builds)}"
-    rows = [exact_version(row.when["torch"]) or "" for row in rule.rows]
-    ends = [i for i, build in enumerate(rows) if build in builds]
+    here = [exact_version(row.when["torch"]) or "" for row in rule.rows if row.platforms == rows[0].platforms]
+    ends = [i for i, build in enumerate(here) if build in builds]
     others = (
-        {build.partition("+")[2] for build in rows[ends[0] : ends[-1] + 1] if build not in builds} if ends else set()
+        {build.partition("+")[2] for build in here[ends[0] : ends[-1] + 1] if build not in builds} if ends else set()
     )
-    tags = dict.fromkeys(build.partition("+")[2] for build in builds)
+    tags = {build.partition("+")[2] for build in builds}
+    named = f"torch {these_versions('torch', builds)}"
     if len(builds) == 1 or not others:
         return named
-    cudas = [name_release("cuda", f"{tag[2:-1]}.{tag[-1]}") for tag in tags]
-    return f"some builds of {named}" if others & set(tags) else f"{named} with {join_words(cudas, last='or')}"
+    cudas = sorted((f"{tag[2:-1]}.{tag[-1]}" for tag in tags), key=Version)
+    return f"some builds of {named}" if others & tags else f"{named} with {_span('cuda', cudas, last='or')}"
 
 
 def _archs(rows: Sequence[Row]) -> list[str]:
@@ -147,29 +157,46 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
     Of many builds that carry another release than ``affected``, which ones do carry it.
     """
     component = rule.id.removeprefix("torch-bundles-")
+    one, many = ("is made with", "are made with") if component == "cuda" else ("carries", "carry")
     wished = [v for v in affected.get(component, ()) if v != "none"]
     if len(rows) > 2 * _SHOWN and wished:
-        what = join_words([name_release(component, v) for v in wished], last="or")
-        having = [row for row in rule.rows if exact_version(row.needs[component]) in wished]
+        here = [row for row in rule.rows if row.platforms == rows[0].platforms]
+        having = [row for row in here if exact_version(row.needs[component]) in wished]
         if wished == ["cpu"] and having:
             return "every other build of torch is made with CUDA"
         if not having:
-            return f"no build of torch {'is made with' if component == 'cuda' else 'carries'} {what}"
-        verb = _verb(having, {}, *(("is made with", "are made with") if component == "cuda" else ("carries", "carry")))
-        return f"only torch {these_versions('torch', _builds(having, {}))} {verb} {what}"
-    carried = list(dict.fromkeys(exact_version(row.needs[component]) or row.needs[component].text for row in rows))
-    carried = [v for v in carried if v not in {"cpu", "none"}] or carried
-    verb = _verb(
-        rows, affected, *(("is built with", "are built with") if component == "cuda" else ("carries", "carry"))
+            return f"no build of torch{_where(affected)} {one} {_span(component, wished, last='or')}"
+        what = _span(component, _carried(component, having), last="or")
+        verb = _verb(having, {}, one, many)
+        return f"only torch {these_versions('torch', _builds(having, {}))}{_where(affected)} {verb} {what}"
+    verb = _verb(rows, affected, one.replace("made", "built"), many.replace("made", "built"))
+    carried = _span(component, _carried(component, rows))
+    return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {carried}"
+
+
+def _carried(component: str, rows: Iterable[Row]) -> list[str]:
+    """Return the releases that these rows name, oldest first. Words (``cpu``) count where there is nothing else."""
+    carried = {exact_version(row.needs[component]) or row.needs[component].text for row in rows}
+    return sorted(carried - set(WORDS), key=lambda v: version_key(v) or Version("0")) or sorted(carried)
+
+
+def _span(component: str, versions: Sequence[str], *, last: str = "and") -> str:
+    names = [name_release(component, v) for v in versions]
+    return join_words(names, last=last) if len(names) <= _SHOWN else f"{names[0]} to {versions[-1]}"
+
+
+def _where(affected: Mapping[str, Sequence[str]]) -> str:
+    """Return the platform, where it is not the usual one."""
+    return "".join(
+        f" for {platform}" for platform in affected.get("platform", ()) if platform != Platform.LINUX_64.value
     )
-    names = [name_release(component, v) for v in carried]
-    many = join_words(names) if len(names) <= _SHOWN else f"{names[0]} to {names[-1]}"
-    return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {many}"
 
 
 def _platform_sentence(_rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
+    builds = _builds(rows, affected)
+    which = "" if len(builds) == 1 or any(v.endswith("+cpu") for v in builds) else " with CUDA"
     verb = _verb(rows, affected, "is", "are")
-    return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {rows[0].cause}"
+    return f"torch {these_versions('torch', builds)}{which} {verb} {rows[0].cause}"
 
 
 def _glibc_sentence(_rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:

@@ -132,14 +132,15 @@ def wishes(request):
 
 
 def brute(knowledge, request, *, wanted=None, only=None):
-    """Every cell, by trying every combination."""
+    """Every cell, by trying every combination. CUDA is unknown only where some build of torch does not say its own."""
     names = active(request)
     chosen = wishes(request) if wanted is None else wanted
-    bundles = any(r.kind is RuleKind.BUNDLES for r in knowledge.rules)
+    carrying = [row.when["torch"] for r in knowledge.rules if r.kind is RuleKind.BUNDLES for row in r.rows]
+    unknown = carrying and not all(any(s.contains(t) for s in carrying) for t in VERSIONS["torch"])
     values = []
     for name in names:
         extra = [request.driver] if name == "driver" and request.driver not in VERSIONS["driver"] else []
-        values.append([*VERSIONS[name], *extra, *([None] if name == "cuda" and bundles else [])])
+        values.append([*VERSIONS[name], *extra, *([None] if name == "cuda" and unknown else [])])
     for combination in product(*values):
         cell = dict(zip(names, combination, strict=True))
         if all(holds(s, cell[n]) for n, s in chosen) and all(

@@ -151,6 +151,19 @@ def test_a_further_distribution_of_a_component_has_its_version_should_it_come_al
     assert want.constraints == ("pytorch-lightning==2.1.4",)
 
 
+def test_triton_is_that_of_the_cell_where_torch_does_not_declare_it_and_another_package_does(
+    cell: Cell, table: ComponentTable
+) -> None:
+    full = dataclasses.replace(cell, components={**cell.components, "triton": "2.3.0"})
+    triton = component("triton", Role.CORE, "triton")
+    others = [each for each in table.by_name.values() if each.name != "triton"]
+
+    want = query_of(full, ComponentTable.of([*others, triton]), [])
+
+    assert "triton==2.3.0" in want.constraints
+    assert not [line for line in want.requirements if line.startswith("triton")]
+
+
 def test_what_was_given_is_not_asked_of_the_index(cell: Cell, table: ComponentTable) -> None:
     with_apex = dataclasses.replace(cell, components={**cell.components, "apex": "0.1"})
     archives = tuple(

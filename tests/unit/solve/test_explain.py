@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.model.cell import Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.version import Spec
 from envsmith.solve import explain_cell, explain_rule, explain_upgrade, solve
 
@@ -117,8 +117,53 @@ def test_release_that_came_out_long_after_its_neighbours_is_passed_over_for_that
 def test_refusal_of_a_gpu_names_those_builds_only_that_do_not_run_there(framework, cuda, sentence):
     wishes = {"frameworks": {framework: Spec.parse("*")}, "constraints": {"cuda": Spec.parse(cuda)}}
 
-    with pytest.raises(UnsatisfiableError) as caught:
-        solve(Request(gpus=("sm_120",), **wishes))
+    (message,) = [m for m in conflict(gpus=("sm_120",), **wishes) if "compiled for" in m]
 
-    (message,) = [c.message for c in caught.value.refusal.conflict if c.rule == "torch-runs-on-gpu"]
     assert message.startswith(sentence)
+
+
+def conflict(**request):
+    with pytest.raises(UnsatisfiableError) as caught:
+        solve(Request(**request))
+    return [member.message for member in caught.value.refusal.conflict]
+
+
+def test_what_every_build_says_is_never_unknown_in_a_refusal():
+    wishes = {"frameworks": {"megatron-core": Spec.parse("*")}, "constraints": {"flash-attn": Spec.parse("*")}}
+
+    messages = conflict(driver="525.60.13", gpus=("sm_80",), **wishes)
+
+    assert len(messages) == 3
+    assert not [m for m in messages if "not known" in m]
+
+
+def test_build_that_the_platform_does_not_have_is_not_one_of_unknown_gpus():
+    wishes = {"frameworks": {"deepspeed": Spec.parse("*")}, "constraints": {"torch": Spec.parse("2.1")}}
+
+    messages = conflict(gpus=("sm_75",), platform=Platform.LINUX_AARCH64, **wishes)
+
+    expected = "no build of torch 2.1.0, 2.1.1 and 2.1.2 for linux-aarch64 is known to run on a GPU"
+    assert messages == ["torch 2.1 was asked for", expected]
+
+
+def test_refusal_of_a_cuda_counts_the_builds_of_the_platform_only():
+    wishes = {"frameworks": {"megatron-core": Spec.parse("*")}, "constraints": {"cuda": Spec.parse("11.8")}}
+
+    messages = conflict(platform=Platform.LINUX_AARCH64, **wishes)
+
+    assert messages == ["cuda 11.8 was asked for", "no build of torch for linux-aarch64 is made with CUDA 11.8"]
+
+
+def test_every_row_that_keeps_a_release_out_is_named_where_a_rule_has_several():
+    wishes = {"frameworks": {"colossalai": Spec.parse("==0.4.9")}, "constraints": {"python": Spec.parse("3.13")}}
+
+    (message,) = [m for m in conflict(**wishes) if "do not work together" in m]
+
+    assert "torch >=2.2,<2.4 and python >=3.12" in message
+    assert "torch >=2.4,<2.6 and python >=3.13" in message
+
+
+def test_cuda_of_builds_is_named_from_the_oldest_to_the_newest():
+    messages = conflict(frameworks={}, constraints={"torch": Spec.parse("2.11")}, driver="470.82.01")
+
+    assert "torch 2.11.0 is built with CUDA 12.6 to 13.0" in messages
