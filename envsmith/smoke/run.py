@@ -118,15 +118,6 @@ def torchrun_argv(
     return [*launcher, *(["--standalone"] if nodes == 1 else across), agent, "--plan", plan, "--events", events]
 
 
-def srun_argv(
-    *, python: str, agent: str, plan: str, events: str, nodes: int, ranks_per_node: int, gpus_per_node: int = 0
-) -> list[str]:
-    """Return a command with which Slurm starts every rank itself (see ``agent/launchers.py``)."""
-    gpus = ["--gpus-per-node", str(gpus_per_node)] if gpus_per_node else []
-    size = ["--nodes", str(nodes), "--ntasks-per-node", str(ranks_per_node)]
-    return ["srun", "--kill-on-bad-exit=1", *size, *gpus, python, agent, "--plan", plan, "--events", events]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
     """How far the run is: the ``phase`` (import, collectives, a step's name, done), cases finished and in all."""

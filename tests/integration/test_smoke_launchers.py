@@ -17,7 +17,7 @@ from envsmith.smoke import run
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.cases import Case, quick_cases
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.run import LocalTarget, srun_argv, torchrun_argv
+from envsmith.smoke.run import LocalTarget, torchrun_argv
 from envsmith.smoke.verdict import SmokeResult, judge
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
@@ -203,14 +203,9 @@ def _slurm() -> dict[str, str] | None:
 def test_srun_starts_the_agent_on_two_nodes(tmp_path, fault, code) -> None:
     plan = _plan(**fault)
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-    command = srun_argv(
-        python=PYTHON or "",
-        agent=_agent(tmp_path),
-        plan=str(tmp_path / "plan.json"),
-        events=str(tmp_path / "events.%r"),
-        nodes=2,
-        ranks_per_node=1,
-    )
+    launcher = ["srun", "--kill-on-bad-exit=1", "--nodes", "2", "--ntasks-per-node", "1", PYTHON or ""]
+    files = ["--plan", str(tmp_path / "plan.json"), "--events", str(tmp_path / "events.%r")]
+    command = [*launcher, _agent(tmp_path), *files]
     subprocess.run(command, capture_output=True, timeout=120, check=False, env={**os.environ, **(_slurm() or {})})
     events = [json.loads(line) for path in sorted(tmp_path.glob("events.*")) for line in path.read_text().splitlines()]
     result = judge(plan, events, agent_exit=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ import pytest
 from envsmith.errors import SmokeError
 from envsmith.smoke import run
 from envsmith.smoke.plan import Plan, Timeouts
-from envsmith.smoke.run import LocalTarget, srun_argv, torchrun_argv
+from envsmith.smoke.run import LocalTarget, torchrun_argv
 
 PLAN = Plan.build({"torch": "2.13.0"}, ranks=2, steps=False).with_(cases=Plan.build({}, ranks=2).cases[:2])
 READ = "import sys,json;b=sys.stdin.buffer;n=int(b.readline());b.read(n);plan=json.loads(b.readline())\ndef say(**e):print(json.dumps(e),flush=True)\n"
@@ -121,12 +120,6 @@ def test_launchers_start_one_rank_per_process_and_never_restart() -> None:
         python="p", agent="agent.py", plan="plan.json", events="e.%r", ranks=4, nodes=2, rendezvous="h:1"
     )
     assert two[two.index("--rdzv-endpoint") + 1] == "h:1"
-    slurm = srun_argv(
-        python="p", agent="agent.py", plan="plan.json", events="e.%r", nodes=2, ranks_per_node=8, gpus_per_node=8
-    )
-    assert slurm[0] == "srun"
-    assert "--kill-on-bad-exit=1" in slurm
-    assert json.dumps(slurm)
 
 
 def test_timeouts_are_given_to_the_agent_under_their_names() -> None:

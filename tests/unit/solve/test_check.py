@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request
-from envsmith.model.rule import Severity
+from envsmith.model.rule import Evidence, EvidenceKind, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
 from envsmith.solve import check, constraints_for, solve
+from envsmith.solve.judge import known_bad
+
+SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
 
 
 def errors(judgement):
@@ -239,3 +244,25 @@ def test_unknown_name_is_listed_and_the_rest_is_judged(solver):
 
     assert (found.status, errors(found)) == ("bad", ["torch-bundles-triton"])
     assert found.unknown == ("numpyy 1: envsmith knows no such component, did you mean numpy?",)
+
+
+def test_known_bad_releases_are_the_newest_stable_ones_with_builds_told_of_torch_only(knowledge):
+    def of(name, version, **fields):
+        return Release(component=name, version=version, date="2026-01-01", evidence=SOURCE, **fields)
+
+    later = {
+        "alpha": (of("alpha", "1.5.0+local"), of("alpha", "1.6.0", yanked="broken"), of("alpha", "1.7.0rc1")),
+        "torch": (of("torch", "2.4.0+cu130"),),
+        "numpy": (of("numpy", "1.26.4"), of("numpy", "2.1.0"), of("numpy", "2.2.0")),
+    }
+    bad = Row(
+        when={"alpha": Spec.parse("<2"), "torch": Spec.parse("*")},
+        needs={"numpy": Spec.parse("<2.2")},
+        symptom="it stops",
+        evidence=SOURCE,
+    )
+    rule = Rule(id="a-rule", kind=RuleKind.REQUIRES, rows=(bad, bad))
+
+    (one,) = known_bad(dataclasses.replace(knowledge, releases=later, rules=(rule,)))
+
+    assert one.components == {"alpha": "1.5.0+local", "torch": "2.4.0", "numpy": "2.2.0"}
