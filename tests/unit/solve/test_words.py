@@ -72,11 +72,18 @@ def test_a_spec_is_shown_as_people_write_it(component: str, spec: str, text: str
     assert shown_spec(component, Spec.parse(spec)) == text
 
 
-def test_of_rows_that_forbid_the_first_one_says_why() -> None:
-    rows = [row({"alpha": "<2", "numpy": ">=2"}, cause="one."), row({"alpha": ">=2"}, cause="two", symptom="three")]
+def test_of_rows_that_forbid_the_first_one_says_why_and_those_of_another_cause_are_counted() -> None:
+    first = row({"alpha": "<2", "numpy": ">=2"}, cause="one.")
+    like, unlike = (
+        row({"alpha": ">=3", "numpy": "<2"}, cause="one."),
+        row({"alpha": ">=2"}, cause="two", symptom="three"),
+    )
 
-    assert sentence(*rows) == "alpha <2 and numpy >=2 do not work together: one"
-    assert sentence(*rows[::-1]) == "alpha >=2: two"
+    assert sentence(first) == "alpha <2 and numpy >=2 do not work together: one"
+    both = "alpha <2 and numpy >=2; alpha >=3 and numpy <2"
+    assert sentence(first, like) == f"{both} do not work together: one"
+    assert sentence(first, like, unlike) == f"{both}; and likewise for 1 more do not work together: one"
+    assert sentence(unlike) == "alpha >=2: two"
 
 
 @pytest.mark.parametrize(
