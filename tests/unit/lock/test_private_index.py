@@ -62,7 +62,7 @@ def test_a_framework_that_is_a_source_distribution_is_locked_with_the_login_of_t
     index = framework_index(tmp_path / "index")
     if name in VARIABLES:
         index.files.pop("deepspeed")
-        index.add("deepspeed", hunting_sdist(processes="none"))
+        index.add("deepspeed", hunting_sdist())
     ways: dict[str, Way] = {**VARIABLES, **FILES}
     with Guarded(tmp_path / "index", header=BASIC).up() as server:
         bare = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "PIP_"))}
@@ -86,7 +86,7 @@ def test_a_framework_that_is_a_source_distribution_is_locked_with_the_login_of_t
 def test_the_hunter_of_these_tests_finds_a_login_that_is_in_the_environment(tmp_path):
     import tarfile
 
-    name, content = hunting_sdist(processes="none")
+    name, content = hunting_sdist()
     (tmp_path / name).write_bytes(content)
     with tarfile.open(tmp_path / name) as archive:
         archive.extractall(tmp_path)
