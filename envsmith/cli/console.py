@@ -237,11 +237,11 @@ def _label(kind: EventKind) -> str:
     return click.style(word, fg=colour)
 
 
-def table(rows: Sequence[tuple[str, ...]], *, indent: str = "  ") -> str:
+def table(rows: Sequence[tuple[str, ...]]) -> str:
     """Return left-aligned columns, two spaces apart."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
     return "\n".join(
-        indent + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows
+        "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows
     )
 
 

@@ -135,29 +135,25 @@ def default_builds(knowledge: Knowledge, platform: Platform = Platform.LINUX_64)
 
 
 def grid_json(
-    solver: Solver, *, progress: Callable[[str], None] = lambda _line: None, platform: Platform = Platform.LINUX_64
+    solver: Solver, *, progress: Callable[[str], None] = lambda _line: None
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return ``{framework: {version: {torch build: entry}}}``. An entry is ``{"status", "rules", "cell"}``.
 
     ``status`` is possible, warned (possible, a rule warns) or forbidden. ``rules`` say why. ``cell`` is the best cell.
     """
     knowledge = solver.knowledge()
-    builds = default_builds(knowledge, platform)
+    builds = default_builds(knowledge)
     grid: dict[str, dict[str, dict[str, Any]]] = {}
     for framework in FRAMEWORKS:
         rows = grid[framework] = {}
         for release in stable(knowledge.releases.get(framework, ())):
             progress(f"{framework} {release.version}")
-            rows[release.version] = {
-                build: _entry(solver, framework, release.version, build, platform) for build in builds
-            }
+            rows[release.version] = {build: _entry(solver, framework, release.version, build) for build in builds}
     return grid
 
 
-def _entry(solver: Solver, framework: str, version: str, build: str, platform: Platform) -> dict[str, Any]:
-    request = Request(
-        frameworks={framework: Spec.exactly(version)}, constraints={"torch": Spec.exactly(build)}, platform=platform
-    )
+def _entry(solver: Solver, framework: str, version: str, build: str) -> dict[str, Any]:
+    request = Request(frameworks={framework: Spec.exactly(version)}, constraints={"torch": Spec.exactly(build)})
     posed = solver.pose(request)
     answer = solver.best(posed)
     if answer is None:

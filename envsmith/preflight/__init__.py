@@ -29,7 +29,6 @@ from envsmith.preflight.checks import (
     WARNING,
     Facts,
     Finding,
-    Known,
     about,
     collect,
     drivers,
@@ -219,10 +218,9 @@ def findings_of(
     *,
     expect: Mapping[str, str] | None = None,
     min_gpu_free: int = 0,
-    knowledge: Known | None = None,
 ) -> list[Finding]:
     """Every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
-    data = knowledge or known()
+    data = known()
     findings = [
         *versions(facts),
         *expected(facts, expect or {}),

@@ -206,14 +206,14 @@ class RemoteWheel:
                 raise NetworkError(f"{redact(self._url)}: {name} is longer than {max_bytes} bytes: refused")
         return bytes(data)
 
-    def stream(self, name: str, *, chunk: int = 1 << 18) -> Generator[bytes, None, None]:
+    def stream(self, name: str) -> Generator[bytes, None, None]:
         """Yield a member piece by piece, decompressed. Close the generator when enough was seen."""
         with self._readable():
             info = self._info(name)
             self._file.expect(info.header_offset, info.header_offset + info.compress_size + _HEADER + len(name))
             try:
                 with self._zip.open(info) as member:
-                    while data := member.read(chunk):
+                    while data := member.read(1 << 18):
                         yield data
             finally:
                 self._file.release()

@@ -238,7 +238,7 @@ def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
     return list(unique.values())
 
 
-def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> Plan:
+def plan_of(events: Sequence[Mapping[str, Any]]) -> Plan:
     """Make the plan that the ranks ran again from what rank 0 said of it. Its cases must be those that the ranks ran.
 
     Raises :class:`DataError` when the logs hold no such run, or one that this envsmith does not know.
@@ -255,7 +255,7 @@ def plan_of(events: Sequence[Mapping[str, Any]], *, tier: str | None = None) -> 
     versions = {key: str(loaded[key]) for key in _VERSIONED if loaded.get(key)}
     try:
         plan = Plan.build(
-            versions, tier=tier or str(row.get("tier")), ranks=row["ranks"], backend=str(row.get("backend") or "auto"),
+            versions, tier=str(row.get("tier")), ranks=row["ranks"], backend=str(row.get("backend") or "auto"),
             engine=row.get("engine"), steps=False, nodes=row["nodes"],
         )  # fmt: skip
     except UsageError as error:

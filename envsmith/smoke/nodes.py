@@ -484,21 +484,20 @@ def narrow(
     run: Callable[[Group], Outcome],
     *,
     say: Callable[[str], None] | None = None,
-    at_once: int = _AT_ONCE,
 ) -> Narrowed:
-    """Run both passes. The groups of a wave are disjoint and run at the same time, at most ``at_once`` of them."""
+    """Run both passes. The groups of a wave are disjoint and run at the same time, at most 16 of them."""
     talk = say or (lambda _: None)
-    first = _wave(first_pass(nodes), run, talk, "pass 1", at_once)
-    second = [o for wave in second_pass(first) for o in _wave(wave, run, talk, "pass 2", at_once)]
+    first = _wave(first_pass(nodes), run, talk, "pass 1")
+    second = [o for wave in second_pass(first) for o in _wave(wave, run, talk, "pass 2")]
     return conclude(first, second)
 
 
 def _wave(
-    groups: Sequence[Group], run: Callable[[Group], Outcome], talk: Callable[[str], None], name: str, at_once: int
+    groups: Sequence[Group], run: Callable[[Group], Outcome], talk: Callable[[str], None], name: str
 ) -> list[Outcome]:
     if not groups:
         return []
-    pool = ThreadPoolExecutor(max_workers=max(1, min(len(groups), at_once)))
+    pool = ThreadPoolExecutor(max_workers=max(1, min(len(groups), _AT_ONCE)))
     try:
         outcomes = list(pool.map(run, groups))
     finally:

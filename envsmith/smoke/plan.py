@@ -102,7 +102,6 @@ class Plan:
         engine: str | None = None,
         sharing: str | None = None,
         image: str | None = None,
-        expectations: Expectations | None = None,
         machine: str | None = None,
         nodes: int = 1,
     ) -> Plan:
@@ -140,7 +139,7 @@ class Plan:
             backend=backend,
             cases=listed,
             steps=chosen,
-            expected=_expected(listed, versions, engine, expectations or load_expectations()),
+            expected=_expected(listed, versions, engine, load_expectations()),
             versions=versions,
             frameworks=frameworks,
             timeouts=Timeouts(case=3.0 if kind is Tier.QUICK else 10.0, tier=60.0 if kind is Tier.QUICK else 900.0),

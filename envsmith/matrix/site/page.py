@@ -400,9 +400,9 @@ def _tested(solver: Solver, torches: Sequence[str], name: str, releases: Sequenc
 # -- what the page is made from: the knowledge, its records, today -----------------------------------------------------
 
 
-def read_page(root: Path, *, solver: Solver | None = None) -> Page:
+def read_page(root: Path) -> Page:
     """Read everything. ``DataError`` when a record or the table of expiry is broken."""
-    solver = solver or default_solver()
+    solver = default_solver()
     stored = read_records(root / "records")
     keep: dict[str, set[str]] = {}
     for record in stored:
@@ -440,12 +440,11 @@ def write_all(
     folder: Path,
     root: Path,
     *,
-    solver: Solver | None = None,
     base_url: str = "",
     progress: Callable[[str], None] = lambda _line: None,
 ) -> int:
     """Write the page's files and the data that it links to (``matrix.json`` and more). Return how many files."""
-    data = document(root, solver or default_solver(), moment=now(), progress=progress)
+    data = document(root, default_solver(), moment=now(), progress=progress)
     texts = {**site_texts(page), **export_texts(data, root, base_url)}
     write_folder(folder, SITE, texts)
     return len(texts)

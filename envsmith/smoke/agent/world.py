@@ -89,9 +89,7 @@ def most_common(values: Sequence[str]) -> str:
     return max(dict.fromkeys(values), key=values.count)
 
 
-def compare_manifests(
-    mine: Mapping[str, Any], all_of_them: Sequence[Mapping[str, Any]], part: str
-) -> dict[str, list[int]]:
+def compare_manifests(all_of_them: Sequence[Mapping[str, Any]], part: str) -> dict[str, list[int]]:
     """Return the keys on which ranks differ, each with the ranks in the minority."""
     differences = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
@@ -111,7 +109,7 @@ def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict
     mine = manifest(job, facts)
     store.set(f"manifest/{job['rank']}", json.dumps(mine, sort_keys=True))
     manifests = [json.loads(store.get(f"manifest/{rank}")) for rank in range(job["world"])]
-    bad, odd = compare_manifests(mine, manifests, "must"), compare_manifests(mine, manifests, "should")
+    bad, odd = compare_manifests(manifests, "must"), compare_manifests(manifests, "should")
     if job["rank"] == 0 or bad:
         ranks, keys = range(job["world"]), [key for key in bad if key != "installed"]
         values = {key: {str(rank): manifests[rank]["must"].get(key) for rank in ranks} for key in keys}

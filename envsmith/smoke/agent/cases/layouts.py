@@ -17,7 +17,7 @@ def _column(k: Kit, values: Any) -> tuple[Any, Any]:
     return base, base[: k.n, 0]
 
 
-def _neighbours(k: Kit, base: Any) -> None:
+def _neighbours(base: Any) -> None:
     if not bool((base[:, 1] == 100).all()):
         raise Wrong("the elements between those of a strided tensor were overwritten")
 
@@ -27,7 +27,7 @@ def strided_all_reduce(k: Kit) -> None:
     base, t = _column(k, k.pattern(k.me))
     k.issue(lambda: k.dist.all_reduce(t, k.op, group=k.group))
     k.expect(t, k.reduced())
-    _neighbours(k, base)
+    _neighbours(base)
 
 
 @operation()
@@ -35,7 +35,7 @@ def strided_broadcast(k: Kit) -> None:
     base, t = _column(k, k.pattern(k.me))
     k.issue(lambda: k.dist.broadcast(t, k.src, group=k.group))
     k.expect(t, k.pattern(k.root))
-    _neighbours(k, base)
+    _neighbours(base)
 
 
 @operation(reducing=True)
@@ -44,7 +44,7 @@ def strided_reduce(k: Kit) -> None:
     k.issue(lambda: k.dist.reduce(t, k.src, k.op, group=k.group))
     if k.me == k.root:
         k.expect(t, k.reduced())
-        _neighbours(k, base)
+        _neighbours(base)
 
 
 @operation(wide=True)
@@ -62,7 +62,7 @@ def strided_scatter(k: Kit) -> None:
     base, out = _column(k, k.pattern(k.me) * 0)
     k.issue(lambda: k.dist.scatter(out, parts, k.src, group=k.group))
     k.expect(out, k.pattern(k.me))
-    _neighbours(k, base)
+    _neighbours(base)
 
 
 @operation(wide=True)
@@ -72,7 +72,7 @@ def strided_gather(k: Kit) -> None:
     k.issue(lambda: k.dist.gather(t, [c[1] for c in columns] or None, k.src, group=k.group))
     for r, (base, out) in enumerate(columns):
         k.expect(out, k.pattern(r), f"part of rank {r}")
-        _neighbours(k, base)
+        _neighbours(base)
 
 
 @operation()

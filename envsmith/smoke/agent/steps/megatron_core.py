@@ -180,7 +180,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
     )  # fmt: skip
     if experts and not s.cuda:
         _splits_as_on_a_gpu()
-    spec = _gpt_spec(s, experts, needs_te=cp > 1, sequence=sequence)
+    spec = _gpt_spec(experts, needs_te=cp > 1, sequence=sequence)
     model = GPTModel(
         config=config, transformer_layer_spec=spec, vocab_size=128, max_sequence_length=32,
         pre_process=bool(parallel_state.is_pipeline_first_stage()),
@@ -210,7 +210,7 @@ def _splits_as_on_a_gpu() -> None:
         )
 
 
-def _gpt_spec(s: Stage, experts: int, needs_te: bool, sequence: bool) -> Any:
+def _gpt_spec(experts: int, needs_te: bool, sequence: bool) -> Any:
     """Choose Megatron's own layers, or Transformer Engine's where only they can do it."""
     from megatron.core.models.gpt import gpt_layer_specs
 
