@@ -19,11 +19,11 @@ _LADDER = list(Rung)
 # the same texts.
 ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}"
 TOOLS = {
-    "envsmith": "envsmith build {ask}",
+    "venv": "envsmith build {ask} --engine venv",
+    "docker": "envsmith build {ask} --engine docker",
+    "conda": "envsmith lock {ask} --format conda\nconda-lock install envsmith-build/{id}/conda-lock.yml",
     "uv": "uv venv --python {python} && uv pip install {pins}",
     "pip": "python{python} -m venv env && env/bin/pip install {pins}",
-    "conda": "envsmith lock {ask} --format conda\nconda-lock install envsmith-build/{id}/conda-lock.yml",
-    "docker": "envsmith build {ask} --engine docker",
 }
 LOCKED = {
     "venv": "envsmith build {ask} --engine venv",

@@ -14,9 +14,12 @@ from envsmith.files import write_folder
 from envsmith.graph.expiry import latest
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
-from envsmith.matrix.site.page import SITE, freshness_plot, make_choices, read_page, site_texts
+from envsmith.matrix.site.choices import make_choices
+from envsmith.matrix.site.figures import freshness_plot
+from envsmith.matrix.site.grid import KINDS
+from envsmith.matrix.site.page import SITE, read_page, site_texts
 from envsmith.model.cell import Request
-from envsmith.model.record import read_record
+from envsmith.model.record import Rung, read_record
 from envsmith.model.version import Spec
 from envsmith.solve import default_solver, solve
 
@@ -39,9 +42,69 @@ def _data(folder, name="data.js"):
     return json.loads((folder / name).read_text(encoding="utf-8").partition("=")[2].rstrip(";\n"))
 
 
-def test_the_first_page_is_small(site):
-    names = ("index.html", "style.css", "theme.js", "data.js", "app.js")
-    assert sum((site / name).stat().st_size for name in names) < 100_000
+def _cells(data):
+    """Return the row of each record with the name of its cell in place of what it shares with the row before."""
+    name = ""
+    rows = []
+    for shared, rest, *row in data["records"]:
+        name = name[:shared] + rest
+        rows.append([name, *row])
+    return rows
+
+
+def _masks(framework, release):
+    return framework["rows"][framework["row"][release]].split(".")
+
+
+def _grids(index):
+    """Return the letters of each framework's table, row by row, as a reader without a script would find them."""
+    tables = re.findall(r'class="framework" id="grid-([\w-]+)".*?<tbody>(.*?)</table>', index, re.DOTALL)
+    return {name: [re.findall(r'<td class="?(\w)', row) for row in body.split("<tr>")[1:]] for name, body in tables}
+
+
+def test_what_a_browser_loads_before_it_shows_the_page_is_small(site):
+    index = (site / "index.html").read_text(encoding="utf-8")
+    loaded = re.findall(r'(?:src|href)="([\w.]+\.(?:js|css))"', index)
+    assert sorted(loaded) == ["app.js", "data.js", "style.css", "theme.js"]
+    assert sum((site / name).stat().st_size for name in ["index.html", *loaded]) <= 100_000
+
+
+def test_the_grid_stands_in_the_page_without_a_script(site):
+    data = _data(site)
+    grids = _grids((site / "index.html").read_text(encoding="utf-8"))
+    assert list(grids) == [framework["name"] for framework in data["frameworks"]]
+    for framework in data["frameworks"]:
+        grid = grids[framework["name"]]
+        assert len(grid) == len(framework["releases"])
+        assert {len(row) for row in grid} == {len(data["torches"])}
+
+
+def test_a_pair_that_a_rule_forbids_and_nothing_proved_is_marked_as_bad(site):
+    data = _data(site)
+    grids = _grids((site / "index.html").read_text(encoding="utf-8"))
+    for framework in data["frameworks"]:
+        for row, reasons in zip(grids[framework["name"]], framework["why"], strict=True):
+            marks = [letter for letter, reason in zip(row, reasons.split("."), strict=True) if reason]
+            assert set(marks) <= {"x", "c", "g"}
+
+
+def test_a_mark_shows_the_best_run_of_its_pair(page, site):
+    data = _data(site)
+    grids = _grids((site / "index.html").read_text(encoding="utf-8"))
+    for framework in data["frameworks"]:
+        for record in latest(page.records):
+            release = record.components.get(framework["name"])  # a yanked release is in no table
+            if record.passed and record.rung is Rung.FRAMEWORK_CPU and release in framework["releases"]:
+                r = framework["releases"].index(release)
+                t = data["torches"].index(record.components["torch"].split("+")[0])
+                assert grids[framework["name"]][r][t] in ("c", "g")
+
+
+def test_the_legend_explains_each_kind_in_words(site):
+    index = (site / "index.html").read_text(encoding="utf-8")
+    legend = html.unescape(index[index.index('<ul class="legend">') : index.index("</ul>")])
+    for letter, (_, words) in KINDS.items():
+        assert f'<span class="m {letter}" aria-hidden="true"></span>{words}' in legend
 
 
 def test_what_the_table_offers_is_what_the_solver_solves(site):
@@ -58,7 +121,7 @@ def test_what_the_table_offers_is_what_the_solver_solves(site):
             b = draw.randrange(len(data["builds"]))
             p = draw.randrange(len(data["pythons"]))
             torch, _, tag = data["builds"][b]
-            masks = framework["rows"][r].split(".")
+            masks = _masks(framework, r)
             mask = int(masks[b], 16) if masks[b] else 0
             version = data["torches"][torch]
             build = next(
@@ -82,12 +145,12 @@ def test_what_the_table_offers_is_what_the_solver_solves(site):
 def test_every_pair_that_cannot_be_has_a_reason(site):
     data = _data(site)
     for framework in data["frameworks"]:
-        for r, row in enumerate(framework["rows"]):
-            for t in range(len(data["torches"])):
-                possible = any(m for m, (of, _, _) in zip(row.split("."), data["builds"], strict=True) if of == t)
-                reason = framework["why"].get(f"{r},{t}")
-                assert possible == (reason is None)
-                assert reason is None or len(data["reasons"][reason]) > 15
+        for r, reasons in enumerate(framework["why"]):
+            masks = _masks(framework, r)
+            for t, reason in enumerate(reasons.split(".")):
+                possible = any(m for m, (of, _, _) in zip(masks, data["builds"], strict=True) if of == t)
+                assert possible == (reason == "")
+                assert possible or len(data["reasons"][int(reason)]) > 15
 
 
 def test_drivers_and_gpus_agree_with_the_solver(site):
@@ -127,18 +190,54 @@ def test_every_run_cell_has_a_page_and_data(page, site):
 
 def test_a_row_of_the_data_says_what_its_record_says(page, site):
     data = _data(site)
-    rows = {(row[0], row[1], bool(row[2] & 1), bool(row[2] & 2), data["days"][row[3]]): row for row in data["records"]}
+    rows = {(row[0], row[1], bool(row[2] & 1), bool(row[2] & 2), data["days"][row[3]]): row for row in _cells(data)}
     for record in latest(page.records):
         rung = data["ladder"].index(record.rung.value)
         row = rows[record.cell, rung, record.passed, record.of_host, record.day]
         assert [data["whys"][n] for n in row[4:]] == ([record.failure.symptom[:160]] if record.failure else [])
 
 
-def test_the_search_has_the_known_bad_symptoms(site):
-    bad = _data(site, "bad.js")
-    assert len(bad) >= 150
-    assert all(b["symptom"] and b["rule"] for b in bad)
-    assert any("torch._six" in b["symptom"] for b in bad)
+def test_the_search_has_the_known_bad_symptoms_and_their_rules(site):
+    search = _data(site, "search.js")
+    assert len(search["errors"]) >= 150
+    assert all(symptom for _, _, symptom in search["errors"])
+    rules = {search["rules"][number][0] for _, number, symptom in search["errors"] if "torch._six" in symptom}
+    assert "deepspeed-torch-six" in rules
+
+
+def test_a_failed_run_is_found_under_the_rule_whose_symptom_it_shows(page, site):
+    search = _data(site, "search.js")
+    (record,) = [r for r in page.records if r.cell == "ds0.8.1-torch2.15.0-cu132-py312"]
+    (number,) = [number for cell, number, _ in search["errors"] if cell == record.cell]
+    assert len(record.rules) > 1
+    assert search["rules"][number][0] == "deepspeed-torch-six"
+
+
+def test_the_sources_of_a_rule_are_links_or_left_out(site):
+    assert all(source.startswith("https://") for rule in _data(site, "search.js")["rules"] for source in rule[3])
+
+
+@pytest.mark.parametrize(
+    ("release", "torch", "rule", "applies"),
+    [
+        ("0.18.2", "2.7.1", "deepspeed-zero2-gradients", True),
+        ("0.18.5", "2.7.1", "deepspeed-zero2-gradients", False),
+        ("0.15.4", "2.6.0", "deepspeed-weights-only", True),
+        ("0.15.4", "2.5.1", "deepspeed-weights-only", False),
+        ("0.19.8", "2.8.0", "deepspeed-torch-features", True),
+        ("0.19.8", "2.9.1", "deepspeed-torch-features", False),
+    ],
+)
+def test_a_warning_is_shown_with_the_releases_that_it_is_about(site, release, torch, rule, applies):
+    data, search = _data(site), _data(site, "search.js")
+    f, framework = next((f, x) for f, x in enumerate(data["frameworks"]) if x["name"] == "deepspeed")
+    here = {"f": f, "r": framework["releases"].index(release), "t": data["torches"].index(torch)}
+    shown = {
+        search["rules"][number][0]
+        for number, _, _, _, where in search["warnings"]
+        if all(here.get(axis, -1) in numbers for axis, numbers in where.items())
+    }
+    assert (rule in shown) == applies
 
 
 def test_a_hostile_log_stays_text(page, tmp_path):
@@ -151,13 +250,13 @@ def test_a_hostile_log_stays_text(page, tmp_path):
         "notes": [HOSTILE],
     }
     stored = read_record("x.json", json.dumps(data).encode())
-    bad = [{"components": HOSTILE, "rule": "x", "symptom": HOSTILE, "fix": ""}]
-    write_folder(tmp_path, SITE, site_texts(replace(page, records=(stored,), bad=bad)))
+    search = {"rules": [[HOSTILE, HOSTILE, HOSTILE, []]], "errors": [[HOSTILE, 0, HOSTILE]], "warnings": []}
+    write_folder(tmp_path, SITE, site_texts(replace(page, records=(stored,), search=search)))
     for path in tmp_path.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         assert "<img src=x" not in text
         assert text.count("<script") == len(re.findall(r'<script src="[\w./]+"></script>', text))
-    for name in ("data.js", "bad.js"):
+    for name in ("data.js", "search.js"):
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert "</script" not in text
         assert "\u2028" not in text
@@ -165,7 +264,7 @@ def test_a_hostile_log_stays_text(page, tmp_path):
 
 def test_stale_proofs_are_shown_as_such(page, tmp_path):
     write_folder(tmp_path, SITE, site_texts(replace(page, today=dt.date(2028, 1, 1))))
-    assert all(row[2] & 4 for row in _data(tmp_path)["records"])
+    assert all(row[2] & 4 for row in _cells(_data(tmp_path)))
     record = page.records[0]
     assert "stale: counts only as locked" in (tmp_path / "cell" / f"{record.cell}.html").read_text(encoding="utf-8")
 
@@ -199,7 +298,7 @@ def test_what_a_host_could_not_show_is_no_failure_in_the_plot(page, passed, of_h
 def test_the_commands_of_a_cell_name_its_companions():
     commands = commands_of("mc0.8.0-torch2.5.1-cu124-py311-numpy2.5.5", TOOLS)
     ask = "--framework megatron-core==0.8.0 --with numpy==2.5.5 --torch 2.5.1 --cuda 12.4 --python 3.11"
-    assert commands["envsmith"] == f"envsmith build {ask}"
+    assert commands["venv"] == f"envsmith build {ask} --engine venv"
     assert commands["uv"].endswith("uv pip install torch==2.5.1 megatron-core==0.8.0 numpy==2.5.5")
 
 

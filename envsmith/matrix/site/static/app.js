@@ -1,263 +1,444 @@
-// The selector, the search and the grid. Everything that is possible was decided by the solver and stands in data.js; nothing is decided here.
-(function () {
+// The selector, the answer, the grid and the search. The solver decided what is possible: data.js holds its outcomes.
+(() => {
   "use strict";
-  var D = window.ENVSMITH, form = document.getElementById("selector"), reason = document.getElementById("reason");
-  var answer = document.getElementById("answer"), root = document.documentElement, theme = document.getElementById("theme");
-  var PREFER = ["3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8"];
-  var rows = D.frameworks.map(function (f) {
-    return f.rows.map(function (r) { return r.split(".").map(function (x) { return x ? parseInt(x, 16) : 0; }); });
-  });
-  var NAMES = {};
-  D.frameworks.forEach(function (f) { NAMES[f.short] = f.name; });
-  // A row is [cell, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]; framework, release and torch stand in the cell's name.
-  D.records = D.records.map(function (x) {
-    var name = /^([a-z]+)([^-]+)-torch([^-]+)-/.exec(x[0]) || [];
-    return { id: x[0], f: NAMES[name[1]] || "", v: name[2] || "", t: name[3] || "", r: x[1], ok: x[2] & 1, host: x[2] & 2, stale: x[2] & 4, day: D.days[x[3]], why: x.length > 4 ? D.whys[x[4]] : "" };
-  });
-  var state = { framework: 0, release: null, torch: null, cuda: null, python: null, gpu: null, driver: null, tool: "envsmith" };
+  const D = window.ENVSMITH;
+  const $ = (id) => document.getElementById(id);
+  const PYTHONS = ["3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8"];
+  const DRIVERS = ["580.65.06", "570.86.15", "550.54.14", "535.54.03", "525.60.13", "470.82.01"];
+  const TOOLS = {
+    venv: ["venv", "Locks every package, builds a virtual environment and runs the smoke test."],
+    docker: ["Docker", "Locks every package, builds an image and runs the smoke test in it."],
+    conda: ["Conda", "Writes a lock with a hash for every package. conda-lock installs it."],
+    pip: ["pip", "Pins these releases only. Nothing is locked or tested."],
+    uv: ["uv", "Pins these releases only. Nothing is locked or tested."],
+  };
+  const narrow = matchMedia("(max-width: 40rem)");
 
-  function el(name, attributes, text) {
-    var node = document.createElement(name);
-    for (var key in attributes || {}) node.setAttribute(key, attributes[key]);
-    if (text !== undefined) node.textContent = text;
+  function el(name, attributes, ...children) {
+    const node = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes || {})) if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
+    node.append(...children.filter((child) => child !== null && child !== ""));
     return node;
   }
+  const mark = (letter, stale) => el("span", { class: `m ${letter}${stale ? " s" : ""}`, "aria-hidden": "true" });
+  const lower = (text) => text.toLowerCase().replace(/\b(cpu|gpu|ci)\b/g, (word) => word.toUpperCase());
+  const words = (day) => new Date(day + "T12:00:00Z").toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric", timeZone: "UTC" });
+
+  // -- the data -------------------------------------------------------------------------------------------------------
+  const numbers = (text, base) => text.split(".").map((number) => (number ? parseInt(number, base) : null));
+  const masks = D.frameworks.map((f) => { const rows = f.rows.map((row) => numbers(row, 16)); return f.row.map((row) => rows[row]); });
+  const reasons = D.frameworks.map((f) => f.why.map((row) => numbers(row, 10)));
+  const reasonOf = (f, r, t) => (reasons[f][r][t] === null ? undefined : D.reasons[reasons[f][r][t]]);
+  const short = Object.fromEntries(D.frameworks.map((f, number) => [f.short, number]));
+  const onCpu = D.ladder.indexOf("framework step(cpu)");
+  // A row is [shared, rest, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]. The name of the cell is what
+  // it shares with the row before, and the rest.
+  const byCell = new Map(), byPair = new Map();
+  let id = "";
+  for (const [shared, rest, rung, bits, day, why] of D.records) {
+    id = id.slice(0, shared) + rest;
+    const record = { id, rung, passed: bits & 1, host: bits & 2, stale: bits & 4, day: D.days[day], why: why === undefined ? "" : D.whys[why] };
+    record.kind = record.passed ? (rung > onCpu ? "g" : rung === onCpu ? "c" : "p") : record.host ? "p" : "x";
+    const keep = (map, key) => {
+      const old = map.get(key);
+      if (!old || record.passed > old.passed || (record.passed === old.passed && rung > old.rung)) map.set(key, record);
+    };
+    keep(byCell, id);
+    const name = parse(id);
+    if (name) keep(byPair, [name.framework, name.release, name.torch].join());
+  }
+  function parse(id) {
+    const match = /^([a-z]+)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
+    if (!match || !(match[1] in short)) return null;
+    const framework = short[match[1]], cuda = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
+    const choice = { framework, release: D.frameworks[framework].releases.indexOf(match[2]), torch: D.torches.indexOf(match[3]), cuda, python: D.pythons.indexOf(match[5] + "." + match[6]) };
+    return choice.release < 0 || choice.torch < 0 || choice.python < 0 ? null : choice;
+  }
   function older(a, b) {
-    var x = a.split(".").map(Number), y = b.split(".").map(Number);
-    for (var i = 0; i < Math.max(x.length, y.length); i++) if ((x[i] || 0) !== (y[i] || 0)) return (x[i] || 0) < (y[i] || 0);
+    const x = a.split(".").map(Number), y = b.split(".").map(Number);
+    for (let i = 0; i < Math.max(x.length, y.length); i++) if ((x[i] || 0) !== (y[i] || 0)) return (x[i] || 0) < (y[i] || 0);
     return false;
   }
-  // Every full choice that agrees with what is chosen, but for the axes in `free`; the best first.
-  function options(free) {
-    var s = Object.assign({}, state, free), f = s.framework, found = [];
-    var arch = s.gpu ? D.archs.indexOf(D.gpus[s.gpu] || s.gpu) : -1;
-    for (var r = 0; r < rows[f].length; r++) {
+  const cudas = [...new Set(D.builds.map((b) => b[1]))].sort((a, b) => (a === "cpu" ? 1 : b === "cpu" ? -1 : older(a, b) ? 1 : -1));
+
+  // -- what is chosen ---------------------------------------------------------------------------------------------------
+  const EMPTY = { framework: 0, release: null, torch: null, cuda: null, python: null, gpu: null, driver: null };
+  let state = { ...EMPTY, tool: "venv" };
+  const open = new Set(); // axes whose older choices are shown
+
+  // Every full choice that agrees with the state, but for what `free` says otherwise.
+  function* options(free) {
+    const s = { ...state, ...free }, arch = s.gpu ? D.archs.indexOf(D.gpus[s.gpu]) : -1;
+    for (let r = 0; r < masks[s.framework].length; r++) {
       if (s.release !== null && s.release !== r) continue;
-      for (var b = 0; b < D.builds.length; b++) {
-        var build = D.builds[b], mask = rows[f][r][b];
-        if (!mask || (s.torch !== null && s.torch !== build[0]) || (s.cuda !== null && s.cuda !== build[1])) continue;
-        if ((arch >= 0 || s.driver) && build[1] === "cpu") continue;
-        if (arch >= 0 && D.runs[b].indexOf(arch) < 0) continue;
+      for (let b = 0; b < D.builds.length; b++) {
+        const [torch, cuda] = D.builds[b], mask = masks[s.framework][r][b];
+        if (!mask || (s.torch !== null && s.torch !== torch) || (s.cuda !== null && s.cuda !== cuda)) continue;
+        if ((s.gpu || s.driver) && cuda === "cpu") continue;
+        if (arch >= 0 && !D.runs[b].includes(arch)) continue;
         if (s.driver && D.drivers[b] && older(s.driver, D.drivers[b])) continue;
-        for (var p = 0; p < D.pythons.length; p++) {
-          if (!(mask >> p & 1) || (s.python !== null && s.python !== p)) continue;
-          found.push({ f: f, r: r, b: b, p: p, s: score(f, r, b, p) });
-        }
+        for (let p = 0; p < D.pythons.length; p++) if ((mask >> p) & 1 && (s.python === null || s.python === p)) yield { f: s.framework, r, b, p };
       }
     }
-    return found.sort(function (x, y) { return compare(x.s, y.s); });
   }
+  const possible = (free) => !options(free).next().done;
   // The solver's own order: newest release, torch that somebody ran with it, newest torch, default build, preferred Python.
-  function score(f, r, b, p) {
-    var build = D.builds[b], tested = (D.frameworks[f].tested[r] || []).indexOf(build[0]) >= 0 || ran(f, r, build[0]);
-    return [r, build[1] === "cpu" ? 1 : 0, tested ? 0 : 1, build[0], build[2] ? 1 : 0, b, PREFER.indexOf(D.pythons[p])];
+  function rank({ f, r, b, p }) {
+    const [torch, cuda, tag] = D.builds[b], run = byPair.get([f, r, torch].join());
+    const tested = (D.frameworks[f].tested[r] || []).includes(torch) || (run && run.passed);
+    return [r, cuda === "cpu" ? 1 : 0, tested ? 0 : 1, torch, tag ? 1 : 0, b, PYTHONS.indexOf(D.pythons[p])];
   }
-  function compare(x, y) {
-    for (var i = 0; i < x.length; i++) if (x[i] !== y[i]) return x[i] - y[i];
-    return 0;
-  }
-  function ran(f, r, t) {
-    return D.records.some(function (c) { return c.ok && c.f === D.frameworks[f].name && c.v === D.frameworks[f].releases[r] && c.t === D.torches[t]; });
+  function best(free) {
+    let first = null, lowest = null;
+    for (const option of options(free)) {
+      const order = rank(option), place = lowest ? order.findIndex((value, i) => value !== lowest[i]) : 0;
+      if (!lowest || (place >= 0 && order[place] < lowest[place])) [first, lowest] = [option, order];
+    }
+    return first;
   }
   function axes() {
-    var f = D.frameworks[state.framework], cudas = [];
-    D.builds.forEach(function (b) { if (cudas.indexOf(b[1]) < 0) cudas.push(b[1]); });
-    cudas.sort(function (a, b) { return a === "cpu" ? 1 : b === "cpu" ? -1 : older(a, b) ? 1 : -1; });
+    const numbered = (values) => values.map((value, number) => [number, value]);
+    const named = (values, label) => values.map((value) => [value, label(value)]);
     return [
-      ["framework", "Framework", D.frameworks.map(function (x, i) { return [i, x.title]; })],
-      ["release", "Its release", f.releases.map(function (x, i) { return [i, x]; })],
-      ["torch", "torch", D.torches.map(function (x, i) { return [i, x]; })],
-      ["cuda", "CUDA", cudas.map(function (x) { return [x, x]; })],
-      ["python", "Python", D.pythons.map(function (x, i) { return [i, x]; })],
-      ["gpu", "GPU", ["v100", "t4", "a100", "rtx3090", "l40s", "rtx4090", "h100", "h200", "b200", "rtx5090"].filter(function (g) { return D.gpus[g]; }).map(function (g) { return [g, g.toUpperCase()]; })],
-      ["driver", "Driver", ["470.82.01", "525.60.13", "535.54.03", "550.54.14", "570.86.15", "580.65.06"].map(function (d) { return [d, d]; })],
-      ["tool", "Install with", [["envsmith", "envsmith"], ["uv", "uv"], ["pip", "pip"], ["conda", "Conda"], ["docker", "Docker"]]],
+      ["framework", "Framework", numbered(D.frameworks.map((f) => f.title))],
+      ["release", D.frameworks[state.framework].title + " release", numbered(D.frameworks[state.framework].releases)],
+      ["torch", "PyTorch", numbered(D.torches)],
+      ["cuda", "CUDA", named(cudas, (c) => (c === "cpu" ? "CPU only" : c))],
+      ["python", "Python", numbered(D.pythons)],
+      ["gpu", "GPU", named(Object.keys(D.gpus), (g) => g.toUpperCase().replace("RTX", "RTX "))],
+      ["driver", "NVIDIA driver", named(DRIVERS, (d) => d)],
     ];
   }
+  const label = (axis, value) => axes().find((a) => a[0] === axis)[2].find((c) => c[0] === value)[1];
+
+  // -- why not ------------------------------------------------------------------------------------------------------------
   function why(axis, value) {
-    var free = {}; free[axis] = value;
-    var f = D.frameworks[axis === "framework" ? value : state.framework];
-    var s = Object.assign({}, state, free);
+    const s = { ...state, [axis]: value };
     if (s.release !== null && s.torch !== null) {
-      var n = f.why[s.release + "," + s.torch];
-      if (n !== undefined) return D.reasons[n];
+      const reason = reasonOf(s.framework, s.release, s.torch);
+      if (reason) return reason;
     }
-    // The first other choice without which it would be possible is what stands in the way.
-    var names = { release: "release " + f.releases[s.release], torch: "torch " + D.torches[s.torch], cuda: "CUDA " + s.cuda, python: "Python " + D.pythons[s.python], gpu: "the GPU " + s.gpu, driver: "driver " + s.driver };
-    for (var other in names) {
-      if (other === axis || state[other] === null) continue;
-      var wider = Object.assign({}, free); wider[other] = null;
-      if (options(wider).length) return detail(axis, value, other, s) + "not together with " + names[other] + ", which is chosen.";
-    }
-    return "not together with what is chosen.";
+    const other = blocker(axis, value), name = other && axes().find((a) => a[0] === other)[1];
+    if (!other) return "It does not work with your other choices.";
+    const facts = detail(axis, other, s), choice = `${name} ${label(other, state[other])}`;
+    return facts ? `${facts}You chose ${choice}.` : `It does not work with ${choice}, which you chose.`;
   }
-  function detail(axis, value, other, s) {
-    var t = axis === "torch" ? value : s.torch;
-    if ((axis === "driver" || other === "driver")) {
-      var wider = Object.assign({}, s, { driver: null }), best = options(wider)[0];
-      if (best && D.drivers[best.b]) return "CUDA " + D.builds[best.b][1] + " needs driver " + D.drivers[best.b] + " or newer: ";
+  // The first other choice without which a choice is possible.
+  const blocker = (axis, value) => ["driver", "gpu", "python", "cuda", "torch", "release"].find((other) => other !== axis && state[other] !== null && possible({ [axis]: value, [other]: null }));
+  // A choice that is refused, with as few of the others given up as it takes, or null.
+  function instead(axis, value) {
+    const other = blocker(axis, value), alone = { ...EMPTY, framework: state.framework, [axis]: value };
+    if (other) return { change: { [axis]: value, [other]: null }, words: `Choose it without ${label(other, state[other])}` };
+    return possible(alone) ? { change: alone, words: "Choose only this" } : null;
+  }
+  function detail(axis, other, s) {
+    if (axis === "driver" || other === "driver") {
+      const build = best({ ...s, driver: null });
+      if (build && D.drivers[build.b]) return `CUDA ${D.builds[build.b][1]} needs driver ${D.drivers[build.b]} or newer. `;
     }
-    if ((axis === "gpu" || other === "gpu") && t !== null) {
-      var archs = {};
-      D.builds.forEach(function (b, i) { if (b[0] === t && (s.cuda === null || b[1] === s.cuda)) D.runs[i].forEach(function (a) { archs[D.archs[a]] = 1; }); });
-      return "torch " + D.torches[t] + (s.cuda ? " for CUDA " + s.cuda : "") + " runs on " + (Object.keys(archs).join(" ") || "no GPU") + ": ";
+    if (s.torch === null) return "";
+    const name = `PyTorch ${D.torches[s.torch]}${s.cuda && s.cuda !== "cpu" ? ` for CUDA ${s.cuda}` : ""}`;
+    const builds = D.builds.flatMap((b, number) => (b[0] === s.torch && (s.cuda === null || b[1] === s.cuda) ? [number] : []));
+    if (axis === "gpu" || other === "gpu") {
+      const archs = new Set(builds.flatMap((b) => D.runs[b].map((a) => D.archs[a])));
+      return `${name} runs on ${[...archs].join(" ") || "no GPU"}. `;
     }
-    if ((axis === "python" || other === "python") && t !== null) {
-      var pythons = D.pythons.filter(function (_, p) { return D.builds.some(function (b, i) { return b[0] === t && rows[s.framework].some(function (r) { return r[i] >> p & 1; }); }); });
-      return "torch " + D.torches[t] + " with this framework: Python " + pythons.join(", ") + ": ";
+    if (axis === "python" || other === "python") {
+      const pythons = D.pythons.filter((_, p) => builds.some((b) => masks[s.framework].some((row) => (row[b] >> p) & 1)));
+      return `${name} works here with Python ${pythons.join(", ")}. `;
     }
     return "";
   }
+  // A sentence whose rules, in brackets, are links.
+  const linked = (text) => text.split(/\[([\w.-]+)\]/).map((part, i) => (i % 2 ? el("span", {}, "(", el("a", { href: "#rule=" + part }, part), ")") : part));
+
+  // -- the tip: a reason beside what it is about ----------------------------------------------------------------------------
+  const tip = $("reason");
+  let pinned = false, timer = 0;
+  function showTip(target, ...children) {
+    clearTimeout(timer);
+    tip.replaceChildren(...children.filter(Boolean));
+    tip.hidden = false;
+    const place = target.getBoundingClientRect(), size = tip.getBoundingClientRect(), width = document.documentElement.clientWidth;
+    const below = place.bottom + 6 + size.height < innerHeight || place.top < size.height + 70;
+    tip.style.left = Math.max(8, Math.min(place.left, width - size.width - 8)) + scrollX + "px";
+    tip.style.top = (below ? place.bottom + 6 : place.top - size.height - 6) + scrollY + "px";
+  }
+  function hideTip(delay) {
+    clearTimeout(timer);
+    timer = setTimeout(() => { tip.hidden = true; pinned = false; }, delay || 0);
+  }
+  tip.addEventListener("mouseenter", () => clearTimeout(timer));
+  tip.addEventListener("mouseleave", () => { if (!pinned) hideTip(250); });
+  tip.addEventListener("focusin", () => clearTimeout(timer));
+
+  // -- the selector -----------------------------------------------------------------------------------------------------
+  const form = $("selector");
   function draw() {
-    var focused = document.activeElement && document.activeElement.id;
-    form.textContent = "";
-    axes().forEach(function (axis) {
-      var set = el("fieldset"), box = el("div", { class: "choices" });
-      set.appendChild(el("legend", {}, axis[1]));
-      axis[2].forEach(function (choice) {
-        var free = {}; free[axis[0]] = choice[0];
-        if (axis[0] === "framework") free.release = null;
-        var can = axis[0] === "tool" || options(free).length > 0;
-        var id = axis[0] + "-" + choice[0], label = el("label", { class: can ? "" : "no", for: id });
-        var input = el("input", { type: "radio", name: axis[0], id: id, value: choice[0] });
-        input.checked = state[axis[0]] === choice[0];
-        if (!can) { input.setAttribute("aria-disabled", "true"); input.setAttribute("aria-describedby", "reason"); }
-        var tell = function () { reason.textContent = can ? "" : axis[1] + " " + choice[1] + ": " + why(axis[0], choice[0]); };
-        label.addEventListener("mouseenter", tell);
-        label.addEventListener("mouseleave", function () { reason.textContent = ""; });
-        input.addEventListener("focus", tell);
-        var choose = function () {
-          if (!can) { tell(); input.checked = false; return; }
-          state[axis[0]] = choice[0];
-          if (axis[0] === "framework") state.release = null;
-          draw();
-        };
-        input.addEventListener("change", choose);
-        input.addEventListener("click", function () {
-          // A second click takes a choice back; framework and tool are always chosen.
-          if (can && input.dataset.was === "1" && axis[0] !== "framework" && axis[0] !== "tool") { state[axis[0]] = null; draw(); }
-        });
-        input.dataset.was = input.checked ? "1" : "0";
-        label.appendChild(input);
-        label.appendChild(el("span", {}, choice[1]));
-        box.appendChild(label);
-      });
-      set.appendChild(box);
-      form.appendChild(set);
+    const focused = document.activeElement && document.activeElement.id;
+    const option = best({});
+    const picked = option ? { release: option.r, torch: D.builds[option.b][0], cuda: D.builds[option.b][1], python: option.p } : {};
+    hideTip();
+    form.replaceChildren(...axes().map((axis) => drawAxis(axis, picked)));
+    drawAnswer(option);
+    drawGrid(option);
+    if (focused && $(focused) && !$(focused).matches(":focus")) $(focused).focus({ preventScroll: true });
+  }
+  const chosen = () => Object.keys(EMPTY).some((axis) => axis !== "framework" && state[axis] !== null);
+  function drawAxis([axis, title, choices], picked) {
+    const chips = el("div", { class: "chips" }), values = axis === "framework" ? choices : [[null, "Any"], ...choices];
+    let folded = 0;
+    const shown = narrow.matches ? 3 : 7;
+    for (const [value, text] of values) {
+      const place = values.findIndex((v) => v[0] === value), checked = state[axis] === value, auto = state[axis] === null && picked[axis] === value && value !== undefined;
+      if (place > shown && values.length > (narrow.matches ? 9 : 12) && !open.has(axis) && !checked && !auto) { folded++; continue; }
+      chips.append(chip(axis, value, text, checked, auto));
+    }
+    if (folded) chips.append(el("button", { type: "button", class: "more", id: "more-" + axis, "data-axis": axis }, `${folded} more`));
+    const auto = state[axis] === null && picked[axis] !== undefined ? `best match: ${label(axis, picked[axis])}` : "";
+    if (axis === "framework" && chosen()) chips.append(el("button", { type: "button", class: "more", id: "clear" }, "Clear choices"));
+    return el("fieldset", { class: "axis" }, el("legend", {}, title, auto && el("span", { class: "auto" }, auto)), chips);
+  }
+  function chip(axis, value, text, checked, auto) {
+    const free = axis === "framework" ? switched(value) : { [axis]: value };
+    const can = checked || value === null || possible(free), id = `${axis}-${value === null ? "any" : value}`;
+    const input = el("input", { type: "radio", name: axis, id, "aria-disabled": can ? null : "true", "aria-describedby": can ? null : "reason" });
+    input.checked = checked;
+    const node = el("label", { for: id, class: can ? (auto ? "auto" : value === null ? "any" : "") : "no" }, input, el("span", {}, text));
+    if (can) {
+      input.addEventListener("change", () => choose(free));
+      return node;
+    }
+    const way = instead(axis, value), take = () => { choose(way.change); $(id).focus(); };
+    const tell = () => {
+      const button = el("button", { type: "button" }, way ? way.words : "");
+      button.addEventListener("click", take);
+      tip.classList.remove("passing");
+      showTip(node, el("p", {}, ...linked(why(axis, value))), way ? el("p", {}, button) : "");
+    };
+    node.addEventListener("mouseenter", tell);
+    node.addEventListener("mouseleave", () => hideTip(250));
+    input.addEventListener("focus", tell);
+    input.addEventListener("blur", () => hideTip(250));
+    input.addEventListener("keydown", (event) => { if (event.key === "Enter" && way) { event.preventDefault(); take(); } });
+    input.addEventListener("change", () => {
+      input.checked = false;
+      $(`${axis}-${state[axis] === null ? "any" : state[axis]}`).checked = true;
+      tell();
     });
-    show();
-    if (focused) { var again = document.getElementById(focused); if (again) again.focus({ preventScroll: true }); }
+    return node;
   }
-  function cellId(o) {
-    var b = D.builds[o.b];
-    return D.frameworks[o.f].short + D.frameworks[o.f].releases[o.r] + "-torch" + D.torches[b[0]] + "-" + (b[1] === "cpu" ? "cpu" : "cu" + b[1].replace(".", "")) + "-py" + D.pythons[o.p].replace(".", "");
+  // Another framework keeps what works with it: all other choices, else the machine, else nothing.
+  function switched(framework) {
+    const machine = { ...EMPTY, gpu: state.gpu, driver: state.driver };
+    return [{ release: null }, machine, EMPTY].map((change) => ({ ...change, framework })).find((change) => possible(change));
   }
-  function command(o, tool) {
-    var f = D.frameworks[o.f], b = D.builds[o.b], values = { id: cellId(o), torch: D.torches[b[0]], cuda: b[1], python: D.pythons[o.p] };
-    var fill = function (text) { return text.replace(/\{(\w+)\}/g, function (_, name) { return values[name]; }); };
-    values.chosen = "--framework " + f.name + "==" + f.releases[o.r];
-    values.pins = (b[2] ? "--torch-backend " + b[2] + " " : "") + "torch==" + values.torch + " " + f.name + "==" + f.releases[o.r];
-    values.ask = fill(D.tools.ask);
-    // pip does not know where a build lies that the default index does not have.
-    return tool === "pip" && b[2] ? "# this build of torch is on PyTorch's own index; uv finds it:\n" + fill(D.tools.uv) : fill(D.tools[tool]);
+  form.addEventListener("click", (event) => {
+    if (event.target.id === "clear") { choose({ ...EMPTY, framework: state.framework }); $("framework-" + state.framework).focus(); }
+    if (event.target.dataset.axis) { open.add(event.target.dataset.axis); draw(); }
+  });
+  function choose(change) {
+    state = { ...state, ...change };
+    history.replaceState(null, "", "#" + hash(state));
+    draw();
   }
-  function show() {
-    answer.textContent = "";
-    var best = options({})[0];
-    if (!best) { answer.appendChild(el("p", {}, "Nothing fits all of it.")); return; }
-    var id = cellId(best), text = command(best, state.tool), record = D.records.find(function (r) { return r.id === id; });
-    var box = el("div", { class: "command" }), pre = el("pre", { tabindex: "0", id: "command" });
-    pre.appendChild(el("code", {}, text));
-    box.appendChild(pre);
-    var copy = el("button", { type: "button", class: "copy", "data-copy": text }, "copy");
-    box.appendChild(copy);
-    var line = el("p"), link = el("a", { href: "#" + id, id: "permalink" }, id);
-    line.appendChild(document.createTextNode("Cell "));
-    line.appendChild(link);
-    line.appendChild(document.createTextNode(record ? ": " + (record.ok ? "proved up to " : record.host ? "not shown beyond " : "failed after ") + D.ladder[record.r] + " on " + record.day + (record.stale ? " (stale)" : "") + ". " : ": solved, never run by us. "));
-    if (record) line.appendChild(el("a", { href: "cell/" + id + ".html" }, "record and log"));
-    answer.appendChild(line);
-    answer.appendChild(box);
-    if (record && !record.ok && record.why) answer.appendChild(el("p", { class: "symptom" }, record.why));
+
+  // -- permalinks: every choice by its name ---------------------------------------------------------------------------------
+  function hash(s) {
+    const f = D.frameworks[s.framework], params = new URLSearchParams({ framework: f.name });
+    if (s.release !== null) params.set("release", f.releases[s.release]);
+    if (s.torch !== null) params.set("torch", D.torches[s.torch]);
+    if (s.python !== null) params.set("python", D.pythons[s.python]);
+    for (const axis of ["cuda", "gpu", "driver"]) if (s[axis] !== null) params.set(axis, s[axis]);
+    if (s.tool !== "venv") params.set("tool", s.tool);
+    return params.toString();
   }
+  // Return whether the address names a choice. What it does not know it leaves out.
   function fromHash() {
-    var match = /^#([a-z]+)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)$/.exec(decodeURIComponent(location.hash));
-    if (!match || !NAMES[match[1]]) return false;
-    var name = NAMES[match[1]];
-    var f = D.frameworks.findIndex(function (x) { return x.name === name; });
-    var r = D.frameworks[f].releases.indexOf(match[2]), t = D.torches.indexOf(match[3]), p = D.pythons.indexOf(match[5] + "." + match[6]);
-    var c = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
-    if (r < 0 || t < 0 || p < 0) return false;
-    Object.assign(state, { framework: f, release: r, torch: t, cuda: c, python: p, gpu: null, driver: null });
+    const text = location.hash.slice(1), params = new URLSearchParams(text);
+    if (params.has("rule") || params.has("q")) { loadSearch((search) => (params.has("rule") ? search.showRule(params.get("rule")) : search.find(params.get("q")))); return false; }
+    const cell = parse(text), known = (values, name) => { const place = values.indexOf(params.get(name)); return place < 0 ? null : place; };
+    if (cell) { state = { ...state, ...EMPTY, ...cell }; return true; }
+    const framework = D.frameworks.findIndex((f) => f.name === params.get("framework"));
+    if (framework < 0) return false;
+    const among = (values, name) => (values.includes(params.get(name)) ? params.get(name) : null);
+    state = {
+      framework, release: known(D.frameworks[framework].releases, "release"), torch: known(D.torches, "torch"), python: known(D.pythons, "python"),
+      cuda: among(cudas, "cuda"), gpu: among(Object.keys(D.gpus), "gpu"), driver: among(DRIVERS, "driver"), tool: among(Object.keys(TOOLS), "tool") || "venv",
+    };
     return true;
   }
-  function grid() {
-    var holder = document.getElementById("grid");
-    D.frameworks.forEach(function (f, fi) {
-      var details = el("details"), head = el("tr"), table = el("table", { class: "grid" }), body = el("tbody"), scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": f.title + " by torch" });
-      if (fi === 0) details.setAttribute("open", "");
-      details.appendChild(el("summary", {}, f.title));
-      head.appendChild(el("th", { scope: "col" }, "release"));
-      D.torches.forEach(function (t) { head.appendChild(el("th", { scope: "col" }, t)); });
-      var thead = el("thead"); thead.appendChild(head); table.appendChild(thead);
-      f.releases.forEach(function (v, r) {
-        var row = el("tr"); row.appendChild(el("th", { scope: "row" }, v));
-        D.torches.forEach(function (t, ti) { var td = el("td"); td.appendChild(mark(f, fi, v, r, t, ti)); row.appendChild(td); });
-        body.appendChild(row);
-      });
-      table.appendChild(body); scroll.appendChild(table); details.appendChild(scroll); holder.appendChild(details);
+
+  // -- the answer -----------------------------------------------------------------------------------------------------------
+  function cellId({ f, r, b, p }) {
+    const [torch, cuda] = D.builds[b];
+    return `${D.frameworks[f].short}${D.frameworks[f].releases[r]}-torch${D.torches[torch]}-${cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "")}-py${D.pythons[p].replace(".", "")}`;
+  }
+  function command(option, tool) {
+    const f = D.frameworks[option.f], release = `${f.name}==${f.releases[option.r]}`, [number, cuda, tag] = D.builds[option.b];
+    const values = { id: cellId(option), torch: D.torches[number], cuda, python: D.pythons[option.p], chosen: "--framework " + release };
+    const fill = (text) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+    values.pins = `${tag ? `--torch-backend ${tag} ` : ""}torch==${values.torch} ${release}`;
+    values.ask = fill(D.tools.ask);
+    // pip does not know where a build lies that the default index does not have.
+    return tool === "pip" && tag ? "# This build of torch is on PyTorch's own index. uv finds it:\n" + fill(D.tools.uv) : fill(D.tools[tool]);
+  }
+  function drawAnswer(option) {
+    const card = $("answer");
+    card.className = "card";
+    if (!option) { refuse(card); return; }
+    const id = cellId(option), f = D.frameworks[option.f], [torch, cuda] = D.builds[option.b], record = byCell.get(id);
+    const tested = (f.tested[option.r] || []).includes(torch), kind = record ? record.kind : tested ? "i" : "o";
+    const parts = [`PyTorch ${D.torches[torch]}`, cuda === "cpu" ? "CPU only" : `CUDA ${cuda}`, `Python ${D.pythons[option.p]}`];
+    const title = `${f.title} ${f.releases[option.r]}`;
+    card.replaceChildren(
+      el("div", { class: "row" }, badge(kind, record), el("button", { type: "button", class: "copy", "data-copy": location.href.split("#")[0] + "#" + hash(state) }, "Copy link")),
+      el("h2", { class: "title" }, title, el("span", {}, parts.join(" · "))),
+      el("p", { class: "id" }, el("a", { href: "#" + id, id: "permalink" }, id)),
+      ...proof(record, kind, option),
+      ...commands(option),
+      ...requirements(option),
+      ...warnings(option),
+    );
+    $("status").textContent = `${title}, ${parts.join(", ")}. ${D.kinds[kind]}.`;
+    $("bar").replaceChildren(mark(kind, record && record.stale), el("span", {}, el("b", {}, title), parts[0]), el("span", { class: "go" }, "See command"));
+  }
+  const badge = (kind, record) => el("p", { class: "badge " + kind }, mark(kind, record && record.stale), kind === "x" && record ? "Failed when run" : D.kinds[kind]);
+  function refuse(card) {
+    const run = state.release !== null && state.torch !== null ? byPair.get([state.framework, state.release, state.torch].join()) : null;
+    const title = state.release === null ? D.frameworks[state.framework].title : `${D.frameworks[state.framework].title} ${label("release", state.release)}`;
+    card.replaceChildren(
+      badge("x", null),
+      el("h2", { class: "title" }, title, el("span", {}, ["torch", "cuda", "python", "gpu", "driver"].filter((a) => state[a] !== null).map((a) => `${axes().find((x) => x[0] === a)[1]} ${label(a, state[a])}`).join(" · "))),
+      el("p", {}, ...linked(why("release", state.release))),
+      ...(run ? [el("p", {}, "It was run. ", el("a", { href: `cell/${run.id}.html` }, "Record and log"))] : []),
+      el("h3", {}, "Try instead"),
+      ...[{}, { release: null }].map((wider) => best({ torch: null, cuda: null, python: null, ...wider })).filter(Boolean).map((option) => el("p", { class: "id" }, el("a", { href: "#" + cellId(option) }, cellId(option)))),
+    );
+    $("status").textContent = "These choices do not work together.";
+    $("bar").replaceChildren(mark("x"), el("span", {}, "Does not work together"), el("span", { class: "go" }, "See why"));
+  }
+  function proof(record, kind, option) {
+    if (!record) {
+      const run = byPair.get([option.f, option.r, D.builds[option.b][0]].join());
+      const near = run && run.id !== cellId(option) ? el("p", { class: "note" }, "Nearest run: ", el("a", { href: "#" + run.id }, run.id), `, ${lower(D.kinds[run.kind])}.`) : "";
+      const text = kind === "i" ? `${D.frameworks[option.f].title}'s own CI runs these two releases. envsmith has not run this combination yet.` : "No known conflict. envsmith has not run this combination yet.";
+      return [el("p", {}, text), near].filter(Boolean);
+    }
+    const steps = D.steps.map((step, number) => {
+      const stopped = number === record.rung + 1 && !record.passed, status = number <= record.rung ? "done" : stopped ? (record.host ? "lack" : "failed") : "open";
+      const spoken = { done: "passed", failed: "failed", lack: "not possible on the test machine", open: "not run" }[status];
+      return number > 1 || status !== "done" ? el("li", { class: status }, step, el("span", { class: "hidden" }, ": " + spoken)) : "";
     });
+    return [
+      el("ol", { class: "ladder" }, ...steps.filter(Boolean)),
+      el("p", {}, `Run on ${words(record.day)}${record.stale ? ". The proof is old: run it again" : ""}. `, el("a", { href: `cell/${record.id}.html` }, "Record and log")),
+      record.why ? el("p", { class: "symptom" }, record.why) : "",
+    ].filter(Boolean);
   }
-  function mark(f, fi, v, r, t, ti) {
-    var runs = D.records.filter(function (x) { return x.f === f.name && x.v === v && x.t === t; });
-    runs.sort(function (a, b) { return (b.ok - a.ok) || (b.r - a.r); });
-    var n = f.why[r + "," + ti], name = f.title + " " + v + " with torch " + t + ": ";
-    if (runs.length) {
-      var best = runs[0], rung = best.r + 1, kind = best.ok ? (rung >= 6 ? "s" + Math.min(rung, 8) : "part") : best.host ? "part" : "bad";
-      var told = name + (best.ok ? "proved up to " : "ended after ") + D.ladder[best.r] + ", " + best.day + (best.stale ? ", stale" : "") + (best.why ? ": " + best.why : "");
-      return el("a", { class: "mark " + kind + (best.stale ? " stale" : ""), href: "cell/" + best.id + ".html", title: told, "aria-label": told }, kind === "bad" ? "✕" : String(rung));
+  function commands(option) {
+    const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Build it with" });
+    for (const [tool, [name]] of Object.entries(TOOLS)) {
+      const selected = tool === state.tool;
+      tabs.append(el("button", { type: "button", role: "tab", id: "tool-" + tool, "aria-selected": String(selected), "aria-controls": "commands", tabindex: selected ? "0" : "-1", "data-tool": tool }, name));
     }
-    if (n !== undefined) return el("span", { class: "mark bad", role: "img", title: D.reasons[n], "aria-label": name + D.reasons[n] }, "✕");
-    var ci = (f.tested[r] || []).indexOf(ti) >= 0, said = name + (ci ? "run by the framework's own CI" : "solvable, never run by us");
-    return el("span", { class: "mark " + (ci ? "ci" : "open"), role: "img", title: said, "aria-label": said }, ci ? "ci" : "·");
+    const text = command(option, state.tool);
+    const pre = el("pre", { tabindex: "0", id: "command" }, el("code", {}, ...text.split(/(--\S+ [^-\s]\S*|\S+)/).map((part, i) => (i % 2 ? el("span", {}, part) : part))));
+    const copy = el("button", { type: "button", class: "copy", id: "copy", "data-copy": text }, "Copy", el("span", { class: "hidden" }, " the command"));
+    return [tabs, el("div", { id: "commands", role: "tabpanel", "aria-labelledby": "tool-" + state.tool }, el("div", { class: "command" }, pre, copy), el("p", { class: "note" }, TOOLS[state.tool][1]))];
   }
-  function search() {
-    var input = document.getElementById("search"), list = document.getElementById("found"), asked = false;
-    function words(text) { return text.toLowerCase().match(/[a-z_][\w.]{2,}/g) || []; }
-    function run() {
-      list.textContent = "";
-      var wanted = Array.from(new Set(words(input.value)));
-      if (!wanted.length || !window.ENVSMITH_BAD) return;
-      var weight = {}, all = window.ENVSMITH_BAD.map(function (b) { return new Set(words(b.symptom)); });
-      wanted.forEach(function (w) { var n = all.filter(function (s) { return s.has(w); }).length; weight[w] = n ? Math.log(1 + all.length / n) : 0; });
-      var total = wanted.reduce(function (a, w) { return a + weight[w]; }, 0);
-      var seen = {};
-      window.ENVSMITH_BAD.map(function (b, i) { return [wanted.reduce(function (a, w) { return a + (all[i].has(w) ? weight[w] : 0); }, 0), b]; })
-        .filter(function (x) { return x[0] > 0 && x[0] >= total * 0.3; })
-        .sort(function (a, b) { return b[0] - a[0]; })
-        .filter(function (x) { if (seen[x[1].rule]) return false; seen[x[1].rule] = 1; return true; })
-        .slice(0, 8).forEach(function (x) {
-          var item = el("li"); item.appendChild(el("code", {}, x[1].symptom));
-          item.appendChild(el("div", {}, x[1].components + (x[1].fix ? ". " + x[1].fix : "")));
-          item.appendChild(el("div", {}, "envsmith explain " + x[1].rule));
-          list.appendChild(item);
-        });
-      if (!list.firstChild) list.appendChild(el("li", {}, "No known-bad combination gives this text. envsmith doctor --from FILE reads whole logs."));
-    }
-    function load() {
-      if (asked) return;
-      asked = true;
-      var script = el("script", { src: "bad.js" }); script.onload = run; document.body.appendChild(script);
-    }
-    input.addEventListener("focus", load);
-    input.addEventListener("input", function () { load(); run(); });
-  }
-  function paint() { theme.textContent = root.dataset.theme === "dark" ? "light" : "dark"; theme.setAttribute("aria-pressed", String(root.dataset.theme === "dark")); theme.setAttribute("aria-label", "switch to the " + theme.textContent + " theme"); }
-  theme.addEventListener("click", function () {
-    root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem("envsmith-theme", root.dataset.theme); } catch (_) { /* a file without storage */ }
-    paint();
+  $("answer").addEventListener("click", (event) => { if (event.target.dataset.tool) choose({ tool: event.target.dataset.tool }); });
+  $("answer").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], tools = Object.keys(TOOLS);
+    if (!step || event.target.getAttribute("role") !== "tab") return;
+    const tool = tools[(tools.indexOf(state.tool) + step + tools.length) % tools.length];
+    choose({ tool });
+    $("tool-" + tool).focus();
   });
-  addEventListener("hashchange", function () { if (fromHash()) draw(); });
-  paint(); fromHash(); draw(); grid(); search();
+  function requirements({ b }) {
+    const gpus = Object.keys(D.gpus).filter((g) => D.runs[b].includes(D.archs.indexOf(D.gpus[g]))).map((g) => label("gpu", g));
+    if (D.builds[b][1] === "cpu") return [el("p", { class: "needs" }, "Runs without a GPU.")];
+    const driver = D.drivers[b] ? `Needs NVIDIA driver ${D.drivers[b]} or newer. ` : "";
+    return [el("p", { class: "needs" }, `${driver}Runs on ${gpus.join(", ") || "none of the listed GPUs"}.`)];
+  }
+  function warnings({ f, r, b, p }) {
+    if (!window.ENVSMITH_SEARCH) return [];
+    const arch = state.gpu ? D.archs.indexOf(D.gpus[state.gpu]) : -1, here = { f, r, t: D.builds[b][0], c: b, p, g: arch };
+    const hits = window.ENVSMITH_SEARCH.warnings.filter(([, , , , where]) => Object.entries(where).every(([axis, numbers]) => numbers.includes(here[axis])));
+    if (!hits.length) return [];
+    const items = hits.sort((x, y) => x[1] - y[1]).map(([rule, note, cause, fix]) => el("li", { class: note ? "note" : "warning" }, el("b", {}, note ? "Note. " : "Warning. "), cause + " ", fix + " ", el("a", { href: "#rule=" + window.ENVSMITH_SEARCH.rules[rule][0] }, "Source")));
+    return [el("h3", {}, "Good to know"), el("ul", { class: "warnings" }, ...items)];
+  }
+
+  // -- the grid -------------------------------------------------------------------------------------------------------------
+  const grids = D.frameworks.map((f) => $("grid-" + f.name));
+  const tables = grids.map((grid) => grid.querySelector("table"));
+  const cells = tables.map((table) => [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1)));
+  $("tabs").append(...D.frameworks.map((f, number) => el("button", { type: "button", id: "show-" + f.name, "data-framework": String(number) }, f.title)));
+  $("tabs").addEventListener("click", (event) => {
+    const number = event.target.dataset.framework;
+    if (number !== undefined && +number !== state.framework) choose(switched(+number));
+  });
+  function reveal(node) {
+    node.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    node.focus({ preventScroll: true });
+  }
+  let ring = null;
+  function drawGrid(option) {
+    grids.forEach((grid, number) => { grid.hidden = number !== state.framework; });
+    for (const button of $("tabs").children) button.setAttribute("aria-pressed", String(+button.dataset.framework === state.framework));
+    if (ring) ring.classList.remove("now");
+    ring = option ? cells[option.f][option.r][D.builds[option.b][0]] : null;
+    if (ring) ring.classList.add("now");
+  }
+
+  // -- the search and the reasons of the grid: their code and data come after the page is shown ----------------------------
+  const box = $("search"), loaders = [];
+  if (narrow.matches) box.placeholder = "Search";
+  function loadSearch(then) {
+    if (window.ENVSMITH_FIND) { then(window.ENVSMITH_FIND); return; }
+    loaders.push(then);
+    if (loaders.length > 1) return;
+    const page = {
+      D, $, EMPTY, best, byPair, cellId, cells, choose, cudas, el, hash, hideTip, label, linked, lower, mark,
+      possible, reasonOf, reveal, showTip, tables, tip, words, isPinned: () => pinned, pin: (on) => { pinned = on; }, chosen: () => state,
+    };
+    const add = (src, next) => { const script = el("script", { src }); script.onload = next; document.body.append(script); };
+    add("search.js", () => add("find.js", () => {
+      window.ENVSMITH_FIND = window.ENVSMITH_START_FIND(page);
+      draw();
+      loaders.forEach((loader) => loader(window.ENVSMITH_FIND));
+      add("grid.js", () => window.ENVSMITH_START_GRID(page));
+    }));
+  }
+  box.addEventListener("focus", () => loadSearch((search) => { if (box.value) search.find(box.value); }));
+  box.addEventListener("input", () => loadSearch((search) => search.find(box.value)));
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") hideTip();
+    const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) && event.target.type !== "radio";
+    if (event.key === "/" && !typing) { event.preventDefault(); box.focus(); box.select(); }
+  });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    if (pinned && !event.target.closest("#reason, .grid")) hideTip();
+    if (!link || (link.id !== "bar" && link.id !== "skip")) return;
+    event.preventDefault();
+    if (link.id === "bar") reveal($("answer"));
+    else $("framework-" + state.framework).focus();
+  });
+
+  // -- start ------------------------------------------------------------------------------------------------------------------
+  addEventListener("hashchange", () => { if (fromHash()) draw(); });
+  fromHash();
+  draw();
+  if ("IntersectionObserver" in window) {
+    const seen = { selector: false, answer: false };
+    const watch = new IntersectionObserver((entries) => {
+      for (const entry of entries) seen[entry.target.id] = entry.isIntersecting;
+      $("bar").hidden = !seen.selector || seen.answer;
+    });
+    watch.observe(form);
+    watch.observe($("answer"));
+  }
+  addEventListener("load", () => loadSearch(() => {}));
 })();

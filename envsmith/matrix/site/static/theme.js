@@ -1,27 +1,38 @@
-// Before the first paint: the theme that was chosen, else the system's.
-(function () {
-  var kept = null;
-  try { kept = localStorage.getItem("envsmith-theme"); } catch (_) { /* a file without storage */ }
-  var dark = kept ? kept === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  document.addEventListener("click", function (event) {
-    var button = event.target.closest && event.target.closest("button[data-copy]");
+// Before the first paint: the theme that was chosen, else the system's. Then the buttons that every page has.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  let stored = null;
+  try { stored = localStorage.getItem("envsmith-theme"); } catch { /* a file without storage */ }
+  const set = (name) => {
+    root.dataset.theme = name;
+    const button = document.getElementById("theme"), next = name === "dark" ? "light" : "dark";
+    if (button) { button.textContent = next === "dark" ? "Dark" : "Light"; button.setAttribute("aria-label", `Switch to the ${next} theme`); }
+  };
+  set(stored || (dark.matches ? "dark" : "light"));
+  addEventListener("DOMContentLoaded", () => set(root.dataset.theme));
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("#theme")) {
+      set(root.dataset.theme === "dark" ? "light" : "dark");
+      try { localStorage.setItem("envsmith-theme", root.dataset.theme); } catch { /* a file without storage */ }
+    }
+    const button = event.target.closest("button[data-copy]");
     if (!button) return;
-    var text = button.dataset.copy;
-    var done = function () {
-      var old = button.firstChild.data;
-      button.firstChild.data = "copied";
-      setTimeout(function () { button.firstChild.data = old; }, 1500);
+    const label = button.firstChild, text = label.data;
+    const confirm = () => {
+      label.data = "Copied";
+      setTimeout(() => { label.data = text; }, 1500);
     };
-    if (navigator.clipboard && isSecureContext) navigator.clipboard.writeText(text).then(done, function () { fallback(text); done(); });
-    else { fallback(text); done(); }
+    if (navigator.clipboard && isSecureContext) navigator.clipboard.writeText(button.dataset.copy).then(confirm, () => { select(button.dataset.copy); confirm(); });
+    else { select(button.dataset.copy); confirm(); }
   });
-  function fallback(text) {
-    var area = document.createElement("textarea");
+  const select = (text) => {
+    const area = document.createElement("textarea");
     area.value = text;
-    document.body.appendChild(area);
+    document.body.append(area);
     area.select();
     document.execCommand("copy");
     area.remove();
-  }
+  };
 })();

@@ -1,0 +1,170 @@
+"""What can be chosen together, as small tables: outcomes of the rules, so that no rule is in JavaScript."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from envsmith.model.cell import Platform, Request
+from envsmith.model.component import Role
+from envsmith.model.rule import Severity
+from envsmith.model.version import Spec, public, version_key
+from envsmith.solve.explain import refuse
+from envsmith.solve.kernel import Domains
+from envsmith.solve.solver import Solver
+
+# The GPUs that the page offers, of the many whose names are known.
+_GPUS = ("b200", "h200", "h100", "a100", "l40s", "rtx5090", "rtx4090", "rtx3090", "t4", "v100")
+
+
+def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None) -> dict[str, Any]:
+    """Return the tables for linux-64, with short keys, for the page only. ``matrix.json`` is the documented form.
+
+    The page has the newest release of each minor series, and what ``keep`` (versions by component) names besides.
+    Everything is newest first. ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default
+    index). For each build there are the GPUs that it ``runs`` on and the oldest driver that it needs. A framework's
+    ``rows`` have the Pythons for each build as bits, its ``row`` the number of the row for each release. Its ``why``
+    has the number of the reason for each release and torch that do not work together, its ``tested`` the torches that
+    the framework's CI ran with a release.
+    """
+    keep = keep or {}
+    compiled, knowledge = solver.compiled, solver.knowledge()
+    index = compiled.torch_index[Platform.LINUX_64.value]
+    publics = dict.fromkeys(public(v) for v in compiled.versions["torch"] if v in index)
+    torches = _newest(publics, keep.get("torch", ()))
+    builds = _builds(compiled.versions["torch"], index, torches)
+    pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
+    pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
+    reasons: list[str] = []
+    frameworks = []
+    for component in knowledge.components.with_role(Role.FRAMEWORK):
+        name = component.name
+        releases = _newest(_stable(solver, name), keep.get(name, ()))
+        rows = _rows(solver, name, releases, [version for _, _, version in builds], pythons)
+        why = []
+        for release, row in zip(releases, rows, strict=True):
+            possible = {number for (number, _, _), mask in zip(builds, row, strict=True) if mask}
+            why.append([_reason(solver, name, release, v) if t not in possible else "" for t, v in enumerate(torches)])
+        reasons += dict.fromkeys(reason for line in why for reason in line if reason and reason not in reasons)
+        lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
+        different = list(dict.fromkeys(lines))
+        frameworks.append(
+            {
+                "name": name,
+                "short": component.short,
+                "title": component.title,
+                "releases": releases,
+                "rows": different,
+                "row": [different.index(line) for line in lines],
+                "why": [".".join(str(reasons.index(reason)) if reason else "" for reason in line) for line in why],
+                "tested": _tested(solver, torches, name, releases),
+            }
+        )
+    return {
+        "pythons": pythons,
+        "torches": torches,
+        "builds": [(t, cuda, "" if index[v] == "default" else v.partition("+")[2]) for t, cuda, v in builds],
+        "gpus": {name: knowledge.gpus[name] for name in _GPUS if name in knowledge.gpus},
+        "archs": list(compiled.versions["gpu"]),
+        "runs": [_gpus(solver, version) for _, _, version in builds],
+        "drivers": [_driver(solver, version) for _, _, version in builds],
+        "reasons": reasons,
+        "frameworks": frameworks,
+    }
+
+
+def _stable(solver: Solver, name: str) -> list[str]:
+    versions = solver.compiled.versions[name]
+    pre, yanked = solver.compiled.pre.get(name, 0), solver.compiled.yanked.get(name, 0)
+    return [v for i, v in enumerate(versions) if not (pre | yanked) >> i & 1]
+
+
+def _newest(versions: Iterable[str], keep: Iterable[str]) -> list[str]:
+    """Return the newest of each minor series and what is to be kept, newest first."""
+    series: dict[tuple[int, ...], str] = {}
+    listed = sorted((v for v in versions if version_key(v)), key=lambda v: version_key(v) or v, reverse=True)
+    for version in listed:
+        key = version_key(version)
+        if key is not None and not key.is_prerelease:
+            series.setdefault(key.release[:2], version)
+    chosen = {*series.values(), *keep}
+    return [version for version in listed if version in chosen]
+
+
+def _builds(versions: Sequence[str], index: Mapping[str, str], torches: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Return ``(torch number, CUDA, version)`` of every build: the default one first, then the newest CUDA."""
+    builds = []
+    for version in versions:
+        public, _, tag = version.partition("+")
+        if version in index and public in torches:
+            cuda = f"{tag[2:-1]}.{tag[-1]}" if tag.startswith("cu") else "cpu"
+            newest = [-int(n) for n in cuda.split(".") if n.isdigit()]
+            number = torches.index(public)
+            builds.append(((number, index[version] != "default", cuda == "cpu", newest), (number, cuda, version)))
+    return [build for _, build in sorted(builds, key=lambda pair: pair[0])]
+
+
+def _possible(solver: Solver, component: str, build: str) -> tuple[int, Sequence[str | None]]:
+    """Return the releases of a component, and which of them a build of torch can run with, as bits."""
+    problem = solver.pose(Request(constraints={c: Spec.parse("*") for c in (component, "torch")})).problem
+    place, torch = problem.names.index(component), problem.names.index("torch")
+    domains = problem.rules_net(Severity.ERROR).begin([(torch, problem.bit(torch, build))])
+    return (domains[place] if domains is not None else 0), problem.values[place]
+
+
+def _gpus(solver: Solver, build: str) -> list[int]:
+    """Return the numbers of the architectures on which a build runs, none for one without CUDA."""
+    if build.endswith("+cpu"):
+        return []
+    mask, values = _possible(solver, "gpu", build)
+    return [i for i, arch in enumerate(solver.compiled.versions["gpu"]) if mask >> values.index(arch) & 1]
+
+
+def _driver(solver: Solver, build: str) -> str:
+    """Return the oldest driver that the build runs with, or an empty text when it needs none or none is known."""
+    if build.endswith("+cpu"):
+        return ""
+    mask, values = _possible(solver, "driver", build)
+    lowest = (mask & -mask).bit_length() - 1
+    return str(values[lowest]) if mask and mask != (1 << len(values)) - 1 else ""
+
+
+def _rows(
+    solver: Solver, name: str, releases: Sequence[str], builds: Sequence[str], pythons: Sequence[str]
+) -> list[list[int]]:
+    """Return, for each release and build, the Pythons for which there is a cell, as bits."""
+    problem = solver.pose(Request(frameworks={name: Spec.parse("*")})).problem
+    net = problem.rules_net(Severity.ERROR)
+    own, torch, python = (problem.names.index(n) for n in (name, "torch", "python"))
+
+    def mask_of(domains: Domains | None) -> int:
+        mask = 0
+        for place, minor in enumerate(pythons):
+            narrowed = net.narrow(domains, python, problem.bit(python, minor)) if domains else None
+            if narrowed is not None and net.solvable(narrowed) is not None:
+                mask |= 1 << place
+        return mask
+
+    rows = []
+    for release in releases:
+        first = net.begin([(own, problem.bit(own, release))])
+        rows.append([mask_of(net.narrow(first, torch, problem.bit(torch, b)) if first else None) for b in builds])
+    return rows
+
+
+def _reason(solver: Solver, name: str, release: str, torch: str) -> str:
+    """Return the solver's sentence for a pair that cannot be."""
+    request = Request(frameworks={name: Spec.exactly(release)}, constraints={"torch": Spec.parse(f"=={torch}")})
+    refusal = refuse(solver, solver.pose(request)).refusal
+    members = [m for m in (refusal.conflict if refusal else ()) if not m.rule.startswith("request:")]
+    return "; ".join(f"{m.message} [{m.rule}]" for m in members) or "not possible"
+
+
+def _tested(solver: Solver, torches: Sequence[str], name: str, releases: Sequence[str]) -> dict[str, list[int]]:
+    tested: dict[str, set[int]] = {}
+    for entry in solver.knowledge().tested:
+        numbers = {t for t, version in enumerate(torches) if entry.torch.contains(version)}
+        for i, release in enumerate(releases):
+            if entry.framework == name and numbers and entry.version.contains(release):
+                tested.setdefault(str(i), set()).update(numbers)
+    return {release: sorted(numbers) for release, numbers in tested.items()}
