@@ -1,4 +1,4 @@
-"""The page in a real browser: choose, copy, search, follow a permalink. axe has no finding, whatever the width and theme."""
+"""The page in a real browser: choose, copy, search, follow a permalink. axe has no finding, at any width."""
 
 from __future__ import annotations
 

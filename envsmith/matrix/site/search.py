@@ -1,4 +1,4 @@
-"""Make what the search box looks through, and the warnings of the answer. A browser loads it after the page is shown."""
+"""Make what the search box looks through, and the warnings of the answer. It is loaded after the page is shown."""
 
 from __future__ import annotations
 
