@@ -47,7 +47,8 @@ def bake(cells: Mapping[str, Lock], options: ImageOptions | None = None) -> str:
     """Return a bake file of several cells. ``cells`` maps the folder of each, as seen from the file, to its lock.
 
     The folders are contexts as ``envsmith build`` fills them, with the uv executable put beside the Dockerfile. What
-    the cells have in common is built once, because their steps are the same word for word.
+    the cells have in common is built once, because their steps are the same word for word. ``ENVSMITH_SECRET_CA``,
+    ``…_UV`` and ``…_NETRC`` name the files of secrets.
     """
     options = options or ImageOptions()
     targets = {
@@ -57,12 +58,22 @@ def bake(cells: Mapping[str, Lock], options: ImageOptions | None = None) -> str:
             "platforms": [lock.cell.platform.docker],
             "tags": [image_tag(lock)],
             "args": {"SOURCE_DATE_EPOCH": str(plain.epoch(options.epoch))},
-            "secret": [f"id={name},env=ENVSMITH_SECRET_{name.upper()}" for name in SECRETS],
+            "secret": f"${{concat({', '.join(map(_secret, SECRETS))})}}",
             "output": ["type=docker,rewrite-timestamp=true"],
         }
         for folder, lock in sorted(cells.items())
     }
-    return _json({"group": {"default": {"targets": sorted(targets)}}, "target": targets})
+    variables = {_variable(name): {"default": ""} for name in SECRETS}
+    return _json({"variable": variables, "group": {"default": {"targets": sorted(targets)}}, "target": targets})
+
+
+def _variable(secret: str) -> str:
+    return f"ENVSMITH_SECRET_{secret.upper()}"
+
+
+def _secret(name: str) -> str:
+    """Return the expression of a secret: the file that its variable names, for no environment holds a bundle of CAs."""
+    return f'{_variable(name)} != "" ? ["id={name},src=${{{_variable(name)}}}"] : []'
 
 
 def devcontainer(lock: Lock) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors, storage_errors
 from envsmith.files import read_bounded, scratch
-from envsmith.graph.load import components
+from envsmith.graph.load import components, gpu_names
 from envsmith.lock.pip_files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules, judge_cell
-from envsmith.model.cell import Cell
+from envsmith.model.cell import RUNTIME, Cell, Platform
 from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
+from envsmith.model.version import Spec
 
 PYLOCK_FILE = "pylock.toml"
 
@@ -115,7 +117,7 @@ def reusable(
         lock = read(directory)
     except (DataError, StorageError):
         return None
-    if lock is None or (lock.request, lock.exclude_newer) != (request, exclude_newer):
+    if lock is None or lock.exclude_newer != exclude_newer or meaning(lock.request) != meaning(request):
         return None
     if lock.cell.to_json() != cell.to_json():
         return None
@@ -130,6 +132,31 @@ def reusable(
 # ``--frozen`` need.
 
 
+def meaning(request: str) -> frozenset[tuple[str, object]]:
+    """Return what the words of a request ask for: in any order, names and versions in one spelling, without defaults."""
+    pairs = re.findall(r"--(\S+) (.*?)(?= --|$)", request) or [("", request)]
+    return frozenset(_meaning(flag, value) for flag, value in pairs) - _DEFAULTS
+
+
+_DEFAULTS = {("platform", Platform.LINUX_64.value), ("flavour", RUNTIME)}
+
+
+def _meaning(flag: str, value: str) -> tuple[str, object]:
+    table = components()
+    if flag == "gpu":
+        word = re.sub(r"[\s_-]", "", value.lower())
+        return flag, gpu_names().get(word, word).replace("_", "")
+    named = re.fullmatch(r"([A-Za-z][\w.-]*)(.*)", value) if flag in {"framework", "with"} else None
+    name, spec = (named[1], named[2]) if named else (flag, value)
+    component = table.find(name)
+    if component is None:
+        return flag, value
+    try:
+        return component.name, Spec.parse(spec.strip().removeprefix("@") or "*").meaning
+    except ValueError:
+        return component.name, value
+
+
 def find(output: Path, request: str) -> tuple[Path, Lock] | None:
     """Return the newest lock below ``output`` that was made from ``request``, with its folder."""
     broken: EnvsmithError | None = None
@@ -139,7 +166,7 @@ def find(output: Path, request: str) -> tuple[Path, Lock] | None:
         except EnvsmithError as error:
             broken = broken or error
             continue
-        if lock is not None and lock.request == request:
+        if lock is not None and meaning(lock.request) == meaning(request):
             return directory, lock
     if broken is not None:
         raise broken

@@ -122,6 +122,12 @@ class Spec:
         """True when every version satisfies it."""
         return self.text == "*"
 
+    @property
+    def meaning(self) -> object:
+        """Return a value that is equal for two spellings of one spec (``3.11``, ``==3.11.*``)."""
+        words, sets = _sets(self.text)
+        return words, frozenset(sets)
+
     def contains(self, version: str) -> bool:
         """Does ``version`` satisfy this spec? Pre-releases count like any other version."""
         return _contains(self.text, version)

@@ -456,11 +456,25 @@ def _summary(
     defects = sum(c.verdict is Verdict.WRONG for c in cases)
     if defects:
         parts.append(f"{defects} cases show known defects of the backend")
+    if reasons := Counter(_unverified(c, str(placement.get("backend"))) for c in cases if c.verdict in _UNVERIFIED):
+        parts.append("not verified: " + ", ".join(f"{count} ({reason})" for reason, count in reasons.most_common()))
     if ran:
         parts.append(f"steps passed: {', '.join(ran)}")
     if skipped:
         parts.append(f"not run here: {', '.join(skipped)}")
     return "; ".join(parts) or f"imported torch {plan.versions.get('torch', '')}"
+
+
+_UNVERIFIED = (Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNEXPECTED)
+
+
+def _unverified(case: CaseOutcome, backend: str) -> str:
+    """Return why a case that is not bad was not verified, in words that many cases share."""
+    if case.verdict is Verdict.UNSUPPORTED:
+        return f"{backend} does not support them, as expected"
+    if case.verdict is Verdict.UNEXPECTED:
+        return "they work, although the expectations say otherwise"
+    return (case.blame or "no reason given").partition(":")[0]
 
 
 def _without_event(event: Mapping[str, Any]) -> dict[str, object]:

@@ -22,13 +22,21 @@ BAKE_KEYS = {"context", "dockerfile", "platforms", "tags", "args", "secret", "ou
 
 def test_a_bake_file_has_a_target_for_every_cell_and_builds_all_by_default(locks):
     document = json.loads(bake({"one": locks.deepspeed(), "two": locks.megatron()}))
-    assert set(document) == {"group", "target"}
+    assert set(document) == {"variable", "group", "target"}
     assert document["group"]["default"]["targets"] == sorted(document["target"])
     for name, target in document["target"].items():
         assert re.fullmatch(r"[a-zA-Z0-9_-]+", name)
         assert set(target) == BAKE_KEYS
         assert target["tags"][0].startswith("envsmith/cell:")
     assert {t["context"] for t in document["target"].values()} == {"one", "two"}
+
+
+def test_the_secrets_of_a_bake_file_are_files_that_variables_name(locks):
+    document = json.loads(bake({"one": locks.deepspeed()}))
+    (target,) = document["target"].values()
+    assert document["variable"] == {f"ENVSMITH_SECRET_{name}": {"default": ""} for name in ("CA", "UV", "NETRC")}
+    assert 'ENVSMITH_SECRET_CA != "" ? ["id=ca,src=${ENVSMITH_SECRET_CA}"] : []' in target["secret"]
+    assert "env=" not in target["secret"]
 
 
 def test_a_dev_container_runs_the_cell_s_image_as_its_user(locks):

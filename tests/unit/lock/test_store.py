@@ -136,6 +136,48 @@ def test_a_lock_is_reused_for_the_same_question_only(lock: Lock, tmp_path: Path)
     assert not reused()
 
 
+BASE = "--framework deepspeed==0.16.* --with numpy<2 --with transformers>=4.40 --python 3.11 --gpu h100 --platform linux-64"
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "--with transformers>=4.40 --with numpy<2 --framework deepspeed==0.16.* --gpu h100 --python 3.11",
+        "--framework DeepSpeed==0.16.* --with numpy<2.0 --with Transformers>=4.40.0 --python ==3.11.* --gpu H-100",
+        "--framework deepspeed0.16 --with numpy<2 --with transformers>=4.40 --with python==3.11.* --gpu sm_90".replace(
+            "0.16", " 0.16"
+        ),
+        BASE + " --flavour runtime",
+    ],
+)
+def test_a_request_that_asks_for_the_same_in_other_words_finds_the_lock(
+    lock: Lock, tmp_path: Path, request_text: str
+) -> None:
+    store.write(tmp_path / "cell", files(dataclasses.replace(lock, request=BASE)))
+    existing = store.find(tmp_path, request_text)
+    assert existing is not None
+    assert existing[1].request == BASE
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        BASE.replace("h100", "a100"),
+        BASE.replace("3.11", "3.12"),
+        BASE.replace("numpy<2", "numpy<=2"),
+        BASE.replace("0.16.*", "0.16"),
+        BASE.replace("linux-64", "linux-aarch64"),
+        BASE + " --flavour devel",
+        BASE + " --compile deepspeed:DS_BUILD_OPS=1",
+        BASE + " --with triton",
+        "",
+    ],
+)
+def test_a_request_that_asks_for_something_else_does_not_find_it(lock: Lock, tmp_path: Path, request_text: str) -> None:
+    store.write(tmp_path / "cell", files(dataclasses.replace(lock, request=BASE)))
+    assert store.find(tmp_path, request_text) is None
+
+
 def test_a_pylock_of_another_lock_is_not_believed(lock: Lock, tmp_path: Path) -> None:
     other = pylock_text(dataclasses.replace(lock, request="another"))
     store.write(tmp_path, {"lock.json": lock.text(), "pylock.toml": other})
