@@ -12,6 +12,9 @@ from pathlib import Path
 
 import click
 
+sys.path.insert(0, str(Path(__file__).parent))  # where it is loaded by path, as tests do
+import messages
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
 _MADE = "<!-- made by tools/reference.py from the code: change that, not this -->\n\n"
@@ -42,7 +45,7 @@ def cli() -> str:
     """``cli.md``."""
     from envsmith.cli.app import cli as program
 
-    lines = ["# Command line", "", "Results go to stdout, talk and progress to stderr. Every verb has `--help`.", ""]
+    lines = ["# Command line", "", "Results go to stdout, everything else to stderr. Every verb has `--help`.", ""]
     for path, command in _commands(program, "envsmith"):
         lines += [f"## {path}", "", inspect.cleandoc(command.help or "").replace("\b", ""), ""]
         rows = list(_options(command))
@@ -144,6 +147,7 @@ PAGES = {
     "environment-variables.md": variables,
     "envsmith-yaml.md": schemas,
     "library-findings.md": library_findings,
+    "messages.md": messages.page,
 }
 
 

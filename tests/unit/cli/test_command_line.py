@@ -274,11 +274,3 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(capsys, monke
     monkeypatch.setattr(build, "build", fail)
     run(["build", "--framework", "deepspeed"])
     assert "\x1b[2J" not in capsys.readouterr().err
-
-
-def test_the_exit_codes_of_the_readme_are_those_of_the_program():
-    from pathlib import Path
-
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    for code, summary in EXIT_CODES.items():
-        assert f"| {code} | {summary} |" in text

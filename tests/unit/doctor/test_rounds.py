@@ -57,23 +57,3 @@ def test_the_cause_of_a_thread_comes_first(case):
 @pytest.mark.parametrize("case", [c for c in CASES if c["negative"]], ids=named)
 def test_what_is_no_fault_of_the_environment_gives_no_error(case):
     assert judged(case).worst() is not Severity.ERROR
-
-
-def test_the_published_figure_is_that_of_the_sealed_part_at_first_sight():
-    sealed = [c for c in ROUND2 if c["split"] == "sealed" and not c["negative"]]
-    found = sum(c["first"] == "found" for c in sealed)
-    readme = (ROOT / "README.md").read_text()
-    assert f"of {len(sealed)} excerpts" in readme
-    assert f"{found} ({100 * found / len(sealed):.1f} %)" in readme
-
-
-def test_the_published_figure_is_that_of_threads_found_after_the_freeze_at_first_sight():
-    fresh = [c for c in ROUND3 if c["split"] in {"fresh", "again"}]
-    faults = [c for c in fresh if not c["negative"]]
-    found = sum(c["first"] == "found" for c in faults)
-    others = [c for c in fresh if c["negative"]]
-    alarms = sum(c["first"] == "false alarm" for c in others)
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    assert f"{len(faults)} further excerpts" in readme
-    assert f"in {found} ({100 * found / len(faults):.1f} %)" in readme
-    assert f"on {len(others)} more that were no fault it reported {alarms} error" in readme

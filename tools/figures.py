@@ -1,0 +1,168 @@
+"""The measured figures of the docs: counted by the benches, kept in `bench/figures.json`, shown on one page.
+
+    python tools/figures.py             run the cheap benches again, write the figures, the table of the page and the badges
+    python tools/figures.py --show      write the page and the badges from the figures that are there
+
+The figures of cheap benches are held to what the benches print by `tests/docs`. The others are written by hand into the
+file, with the day and the machine.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURES = ROOT / "bench" / "figures.json"
+PAGE = ROOT / "docs" / "explanation" / "trust.md"
+BADGES = ROOT / "docs" / "page"
+_CASES = "tests/cases/doctor"
+_BEGIN, _END = "<!-- figures:begin -->", "<!-- figures:end -->"
+
+
+def counted() -> dict[str, str]:
+    """Return what the cheap benches count today, by the name of the figure."""
+    sealed = _doctor(f"{_CASES}/round2.jsonl", "sealed")
+    unseen = [_doctor(f"{_CASES}/round3.jsonl", split) for split in ("fresh", "again")]
+    open_part = _knowledge("bench/corpus/threads.jsonl", "open")
+    final = _knowledge("bench/corpus/threads.jsonl", "final")
+    third = _knowledge("bench/corpus/threads-3.jsonl", "")
+    first = _first_sight()
+    exact, alarms = "cause exact or equivalent (all evaluable)", "negatives with an error-level finding"
+    ranges, alone = "caught, all records, env + culprit's range", "caught, all records, env alone"
+    healthy = "false alarms on healthy cells (errors)"
+    return {
+        "doctor-first-sight-sealed": first["round2", "sealed"],
+        "doctor-first-sight-unseen": first["round3", "fresh", "again"],
+        "doctor-alarms-unseen": first["alarms"],
+        "doctor-today-sealed": _parts(sealed[exact]),
+        "doctor-today-unseen": _sum(summary[exact] for summary in unseen),
+        "doctor-today-alarms": _sum(summary[alarms] for summary in [sealed, *unseen]),
+        "check-stated": _sum([final[alone], third[alone]]),
+        "check-range": _sum([final[ranges], third[ranges]]),
+        "check-range-open": _parts(open_part[ranges]),
+        "check-healthy": _parts(third[healthy]),
+        "check-healthy-warned": _parts(third["  healthy cells with a warning only"]),
+    }
+
+
+def _bench(*words: str) -> dict[str, Any]:
+    command = [sys.executable, *words, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        sys.exit(done.stderr)
+    summary: dict[str, Any] = json.loads(done.stdout)["summary"]
+    return summary
+
+
+def _doctor(corpus: str, split: str) -> dict[str, Any]:
+    return _bench("bench/doctor.py", corpus, "--split", split)
+
+
+def _knowledge(corpus: str, part: str) -> dict[str, Any]:
+    return _bench("bench/knowledge.py", corpus, *(["--part", part] if part else []))
+
+
+def _first_sight() -> dict[Any, str]:
+    """Return how many of the reports were judged rightly when the doctor saw them first, as the cases record it."""
+    rows = {name: _read(f"{_CASES}/{name}.jsonl") for name in ("round2", "round3")}
+    sealed = [row for row in rows["round2"] if row["split"] == "sealed" and not row["negative"]]
+    unseen = [row for row in rows["round3"] if row["split"] in {"fresh", "again"}]
+    faults, others = [r for r in unseen if not r["negative"]], [r for r in unseen if r["negative"]]
+    return {
+        ("round2", "sealed"): _share(sum(row["first"] == "found" for row in sealed), len(sealed)),
+        ("round3", "fresh", "again"): _share(sum(row["first"] == "found" for row in faults), len(faults)),
+        "alarms": _share(sum(row["first"] == "false alarm" for row in others), len(others)),
+    }
+
+
+def _read(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (ROOT / path).read_text(encoding="utf-8").splitlines()]
+
+
+def _parts(text: str) -> str:
+    part, _, whole = text.partition(" ")[0].partition("/")
+    return _share(int(part), int(whole))
+
+
+def _sum(texts: Any) -> str:  # noqa: ANN401 any iterable of texts such as "2/24 = 8.3 %"
+    pairs = [text.partition(" ")[0].split("/") for text in texts]
+    return _share(sum(int(part) for part, _ in pairs), sum(int(whole) for _, whole in pairs))
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}" + (f" ({100 * part / whole:.0f} %)" if part and part < whole else "")
+
+
+def read() -> dict[str, dict[str, str]]:
+    """Return the figures: name to question, result, command, day and, for what is not counted here, remarks."""
+    figures: dict[str, dict[str, str]] = json.loads(FIGURES.read_text(encoding="utf-8"))
+    return figures
+
+
+def with_table(page: str) -> str:
+    """Return the page with the tables between its markers made from the figures."""
+    groups: dict[str, list[str]] = {}
+    for figure in read().values():
+        row = f"| {figure['question']} | **{figure['result']}** | `{figure['command']}` | {figure['day']} |"
+        groups.setdefault(figure["group"], []).append(row)
+    lines = []
+    for group, rows in groups.items():
+        lines += [f"## {group}", "", "| | result | counted by | day |", "|---|---|---|---|", *rows, ""]
+    before, _, tail = page.partition(_BEGIN)
+    return f"{before}{_BEGIN}\n" + "\n".join(lines) + f"{_END}{tail.partition(_END)[2]}"
+
+
+def badge(label: str, message: str, colour: str) -> str:
+    """Return a badge as SVG, in the shape that people know from other projects."""
+    left, right = 10 + round(6.4 * len(label)), 10 + round(6.4 * len(message))
+    width = left + right
+    words = "".join(
+        f'<text x="{x}" y="14">{escape(text)}</text>' for x, text in ((left / 2, label), (left + right / 2, message))
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{escape(label)}: {escape(message)}">'
+        f'<clipPath id="r"><rect width="{width}" height="20" rx="3"/></clipPath><g clip-path="url(#r)">'
+        f'<rect width="{left}" height="20" fill="#555"/><rect x="{left}" width="{right}" height="20" fill="{colour}"/></g>'
+        f'<g fill="#fff" text-anchor="middle" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">{words}</g></svg>\n'
+    )
+
+
+def badges() -> dict[str, str]:
+    """Return the badges of the README by file name."""
+    from envsmith.graph.expiry import load_expiry
+    from envsmith.graph.location import find_matrix
+    from envsmith.matrix.cells import Status, cell_states
+    from envsmith.model.record import read_records
+
+    matrix = find_matrix()
+    today = dt.datetime.now(tz=dt.timezone.utc).date()
+    states = cell_states(read_records(matrix / "records"), load_expiry(matrix), today)
+    proved = sum(state.status is Status.PROVED for state in states)
+    return {
+        "python.svg": badge("python", "3.10 or later", "#3572a5"),
+        "licence.svg": badge("licence", "Apache-2.0", "#3572a5"),
+        "matrix.svg": badge("environments", f"{proved} of {len(states)} proved", "#2f7d32"),
+    }
+
+
+def main() -> int:
+    """Write figures, page and badges."""
+    figures = read()
+    if "--show" not in sys.argv:
+        for name, result in counted().items():
+            figures[name]["result"] = result
+        FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, text in badges().items():
+        (BADGES / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
