@@ -25,30 +25,45 @@ _CASES = "tests/cases/doctor"
 _BEGIN, _END = "<!-- figures:begin -->", "<!-- figures:end -->"
 
 
-def counted() -> dict[str, str]:
-    """Return what the cheap benches count today, by the name of the figure."""
-    sealed = _doctor(f"{_CASES}/round2.jsonl", "sealed")
-    unseen = [_doctor(f"{_CASES}/round3.jsonl", split) for split in ("fresh", "again")]
-    open_part = _knowledge("bench/corpus/threads.jsonl", "open")
-    final = _knowledge("bench/corpus/threads.jsonl", "final")
-    third = _knowledge("bench/corpus/threads-3.jsonl", "")
-    first = _first_sight()
-    exact, alarms = "cause exact or equivalent (all evaluable)", "negatives with an error-level finding"
-    ranges, alone = "caught, all records, env + culprit's range", "caught, all records, env alone"
-    healthy = "false alarms on healthy cells (errors)"
+def first_sight() -> dict[str, str]:
+    """Return how the doctor judged reports when it saw them first, as the cases record it."""
+    sealed = [row for row in _read("round2.jsonl") if row["split"] == "sealed" and not row["negative"]]
+    unseen = [row for row in _read("round3.jsonl") if row["split"] in {"fresh", "again"}]
+    faults, others = [r for r in unseen if not r["negative"]], [r for r in unseen if r["negative"]]
     return {
-        "doctor-first-sight-sealed": first["round2", "sealed"],
-        "doctor-first-sight-unseen": first["round3", "fresh", "again"],
-        "doctor-alarms-unseen": first["alarms"],
-        "doctor-today-sealed": _parts(sealed[exact]),
-        "doctor-today-unseen": _sum(summary[exact] for summary in unseen),
-        "doctor-today-alarms": _sum(summary[alarms] for summary in [sealed, *unseen]),
-        "check-stated": _sum([final[alone], third[alone]]),
-        "check-range": _sum([final[ranges], third[ranges]]),
-        "check-range-open": _parts(open_part[ranges]),
-        "check-healthy": _parts(third[healthy]),
-        "check-healthy-warned": _parts(third["  healthy cells with a warning only"]),
+        "doctor-first-sight-sealed": _share(sum(row["first"] == "found" for row in sealed), len(sealed)),
+        "doctor-first-sight-unseen": _share(sum(row["first"] == "found" for row in faults), len(faults)),
+        "doctor-alarms-unseen": _share(sum(row["first"] == "false alarm" for row in others), len(others)),
     }
+
+
+def doctor() -> dict[str, str]:
+    """Return how the doctor judges the same reports today."""
+    cause, alarms = "cause exact or equivalent (all evaluable)", "negatives with an error-level finding"
+    sealed = _bench("bench/doctor.py", f"{_CASES}/round2.jsonl", "--split", "sealed")
+    unseen = [_bench("bench/doctor.py", f"{_CASES}/round3.jsonl", "--split", split) for split in ("fresh", "again")]
+    return {
+        "doctor-today-sealed": _sum(sealed[cause]),
+        "doctor-today-unseen": _sum(*(summary[cause] for summary in unseen)),
+        "doctor-today-alarms": _sum(sealed[alarms], *(summary[alarms] for summary in unseen)),
+    }
+
+
+def check() -> dict[str, str]:
+    """Return how many failures of public reports `check` sees, and how often it is wrong about healthy environments."""
+    stated, ranges = "caught, all records, env alone", "caught, all records, env + culprit's range"
+    parts = [_bench("bench/knowledge.py", "bench/corpus/threads.jsonl", "--part", part) for part in ("open", "final")]
+    (learned, final), third = parts, _bench("bench/knowledge.py", "bench/corpus/threads-3.jsonl")
+    return {
+        "check-stated": _sum(final[stated], third[stated]),
+        "check-range": _sum(final[ranges], third[ranges]),
+        "check-range-open": _sum(learned[ranges]),
+        "check-healthy": _sum(third["false alarms on healthy cells (errors)"]),
+        "check-healthy-warned": _sum(third["  healthy cells with a warning only"]),
+    }
+
+
+COUNTS = (first_sight, doctor, check)
 
 
 def _bench(*words: str) -> dict[str, Any]:
@@ -60,37 +75,12 @@ def _bench(*words: str) -> dict[str, Any]:
     return summary
 
 
-def _doctor(corpus: str, split: str) -> dict[str, Any]:
-    return _bench("bench/doctor.py", corpus, "--split", split)
-
-
-def _knowledge(corpus: str, part: str) -> dict[str, Any]:
-    return _bench("bench/knowledge.py", corpus, *(["--part", part] if part else []))
-
-
-def _first_sight() -> dict[Any, str]:
-    """Return how many of the reports were judged rightly when the doctor saw them first, as the cases record it."""
-    rows = {name: _read(f"{_CASES}/{name}.jsonl") for name in ("round2", "round3")}
-    sealed = [row for row in rows["round2"] if row["split"] == "sealed" and not row["negative"]]
-    unseen = [row for row in rows["round3"] if row["split"] in {"fresh", "again"}]
-    faults, others = [r for r in unseen if not r["negative"]], [r for r in unseen if r["negative"]]
-    return {
-        ("round2", "sealed"): _share(sum(row["first"] == "found" for row in sealed), len(sealed)),
-        ("round3", "fresh", "again"): _share(sum(row["first"] == "found" for row in faults), len(faults)),
-        "alarms": _share(sum(row["first"] == "false alarm" for row in others), len(others)),
-    }
-
-
 def _read(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (ROOT / path).read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in (ROOT / _CASES / path).read_text(encoding="utf-8").splitlines()]
 
 
-def _parts(text: str) -> str:
-    part, _, whole = text.partition(" ")[0].partition("/")
-    return _share(int(part), int(whole))
-
-
-def _sum(texts: Any) -> str:  # noqa: ANN401 any iterable of texts such as "2/24 = 8.3 %"
+def _sum(*texts: str) -> str:
+    """Return the sum of results such as "2/24 = 8.3 %"."""
     pairs = [text.partition(" ")[0].split("/") for text in texts]
     return _share(sum(int(part) for part, _ in pairs), sum(int(whole) for _, whole in pairs))
 
@@ -155,8 +145,10 @@ def main() -> int:
     """Write figures, page and badges."""
     figures = read()
     if "--show" not in sys.argv:
-        for name, result in counted().items():
-            figures[name]["result"] = result
+        today = str(dt.datetime.now(tz=dt.timezone.utc).date())
+        for name, result in (pair for count in COUNTS for pair in count().items()):
+            if figures[name]["result"] != result:
+                figures[name].update(result=result, day=today)
         FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     for name, text in badges().items():

@@ -321,11 +321,11 @@ def images(box: Freezer) -> None:
 
 def matrix(box: Freezer) -> None:
     """Freeze the matrix as data, as the page, as tables, and what is listed and shown of it."""
-    shutil.copy(ROOT / "README.md", WORK / "README.md")
+    shutil.copy(ROOT / "docs/tables.md", WORK / "tables.md")
     base = "--base-url https://pages.example/x"
-    said = ["export -o export", f"site -o site {base}", "export --markdown README.md", f"export -o linked {base}"]
+    said = ["export -o export", f"site -o site {base}", "export --markdown tables.md", f"export -o linked {base}"]
     box.put_all("matrix/said.txt", [f"matrix {words}" for words in said])
-    box.put("matrix/README.md", _text(WORK / "README.md"))
+    box.put("matrix/tables.md", _text(WORK / "tables.md"))
     box.put("matrix/feed.xml", _text(WORK / "linked/feed.xml"))
     box.put_tree("matrix/export", WORK / "export")
     box.put_tree("matrix/site", WORK / "site", without=WORK / "export")

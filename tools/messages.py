@@ -118,11 +118,11 @@ def sample_of(pattern: str) -> str:
     return re.sub(r" {2,}", " ", text).strip(" …")
 
 
-def _sample(parsed: Any) -> str:  # noqa: ANN401 the parser's own trees
+def _sample(parsed: Any) -> str:
     return "".join(_sample_of_node(str(op), argument) for op, argument in parsed)
 
 
-def _sample_of_node(name: str, argument: Any) -> str:  # noqa: ANN401 the parser's own trees
+def _sample_of_node(name: str, argument: Any) -> str:
     if name == "LITERAL":
         return chr(argument)
     if name == "SUBPATTERN":
@@ -140,7 +140,7 @@ def _sample_of_node(name: str, argument: Any) -> str:  # noqa: ANN401 the parser
     return "…" if name in {"ANY", "NOT_LITERAL"} else ""
 
 
-def _sample_of_class(members: Any) -> str:  # noqa: ANN401 the parser's own trees
+def _sample_of_class(members: Any) -> str:
     kinds = [str(value) for _, value in members]
     if any("DIGIT" in kind for kind in kinds):
         return "N"
@@ -164,7 +164,12 @@ def page() -> str:
     ]
     for stage, title in STAGES.items():
         lines += [f"## {title}", "", *(line for entry in sorted(by_stage[stage], key=_first) for line in _lines(entry))]
-    lines += ["## Without a message", "", "What `envsmith doctor` finds on the machine itself, or in facts that you state.", ""]
+    lines += [
+        "## Without a message",
+        "",
+        "What `envsmith doctor` finds on the machine itself, or in facts that you state.",
+        "",
+    ]
     lines += [line for entry in machine_entries() for line in _lines(entry)]
     return "\n".join(lines)
 
@@ -194,7 +199,16 @@ def _lines(entry: Entry) -> Iterator[str]:
     yield from (f"<small>`{entry.id}`. Evidence: {sources}</small>", "")
 
 
-_ESCAPES: Mapping[str, str] = {"<": "&lt;", ">": "&gt;", "*": "\\*", "_": "\\_", "[": "\\[", "`": "\\`", "#": "\\#", "|": "\\|"}
+_ESCAPES: Mapping[str, str] = {
+    "<": "&lt;",
+    ">": "&gt;",
+    "*": "\\*",
+    "_": "\\_",
+    "[": "\\[",
+    "`": "\\`",
+    "#": "\\#",
+    "|": "\\|",
+}
 
 
 def _plain(text: str) -> str:

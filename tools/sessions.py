@@ -1,6 +1,6 @@
 """The sessions of README and docs: their commands, and what each of them prints.
 
-    python tools/sessions.py             run the sessions marked ``<!-- output -->`` again and write what they print (`make docs` does)
+    python tools/sessions.py             run the sessions marked ``<!-- output -->`` again and write what they print
 
 A block of commands is fenced as ``console``; its commands begin with ``$``. The lines before it may say
 
@@ -68,7 +68,7 @@ def pages() -> list[Path]:
 def blocks(page: Path) -> Iterator[Block]:
     """Give the blocks of commands of a page."""
     for number, match in enumerate(_BLOCK.finditer(page.read_text(encoding="utf-8"))):
-        parts = re.split(r"^[ \t]*\$ ", match[2], flags=re.MULTILINE)[1:]
+        parts = re.split(r"^\$ ", match[2], flags=re.MULTILINE)[1:]
         commands, _, outputs = zip(*(part.partition("\n") for part in parts), strict=True) if parts else ((), (), ())
         names = tuple(command.strip() for command in commands)
         marks = dict(_MARK.findall(match[1]))

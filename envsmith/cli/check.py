@@ -138,6 +138,6 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
         raise UsageError(
             f"{', '.join(sources)}: no version of a component was found there",
             hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, "
-            "and the JSON of README",
+            "and an environment as JSON",
         )
     return versions

@@ -1,0 +1,41 @@
+"""The figures of the docs are those of the benches, and the pages show them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("figures", ROOT / "tools" / "figures.py")
+figures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(figures)
+
+
+@pytest.mark.parametrize("count", figures.COUNTS, ids=lambda count: count.__name__)
+def test_figures_that_a_bench_counts_are_those_of_the_file(count):
+    counted = count()
+    assert counted == {name: figures.read()[name]["result"] for name in counted}, "run tools/figures.py"
+
+
+def test_the_page_shows_every_figure_with_its_command():
+    page = figures.PAGE.read_text(encoding="utf-8")
+    assert page == figures.with_table(page), "run tools/figures.py --show"
+
+
+def test_every_command_of_a_figure_names_files_that_exist():
+    for name, figure in figures.read().items():
+        for path in re.findall(r"(?:bench|tools|tests)/[\w./-]+", figure["command"]):
+            assert (ROOT / path).exists(), f"{name}: {path}"
+
+
+def test_badges_say_what_the_records_say():
+    for name, text in figures.badges().items():
+        assert (figures.BADGES / name).read_text(encoding="utf-8") == text, "run tools/figures.py --show"
+
+
+def test_the_readme_is_one_screen_of_words():
+    text = re.sub(r"<!--.*?-->", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(re.findall(r"\w[\w.+-]*", text)) <= 900
