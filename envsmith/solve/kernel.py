@@ -54,7 +54,7 @@ class _Arc:
 class Net:
     """Variables and a set of nogoods over them, ready to propagate."""
 
-    __slots__ = ("arcs", "full", "long", "narrowed", "start", "touched")
+    __slots__ = ("arcs", "full", "long", "narrowed", "stale", "start", "touched")
 
     def __init__(self, full: Sequence[int], nogoods: Iterable[Nogood] = ()) -> None:
         self.full = list(full)
@@ -63,6 +63,7 @@ class Net:
         self.long: list[list[Nogood]] = [[] for _ in full]
         self.touched: set[int] = set()
         self._add(nogoods)
+        self.stale = set(self.touched)  # where ``start`` is not consistent yet
         # What ``start`` leaves of each variable that it narrows.
         self.narrowed = [(v, mask) for v, mask in enumerate(self.start) if mask != self.full[v]]
 
@@ -93,7 +94,9 @@ class Net:
     def joined(self, nets: Sequence[Net]) -> Net:
         """Return all nogoods of this and of ``nets``. The tables are shared, not copied."""
         net = Net(self.full)
-        for part in (self, *nets):
+        net.take(self)
+        net.start, net.stale = list(self.start), set(self.stale)
+        for part in nets:
             net.take(part)
         return net
 
@@ -101,8 +104,10 @@ class Net:
         """Add the nogoods of ``part`` (which has the same variables)."""
         for variable, mask in part.narrowed:
             self.start[variable] &= mask
+            self.stale.add(variable)
         self.narrowed += part.narrowed
         self.touched |= part.touched
+        self.stale |= part.touched
         for variable in part.touched:
             self.arcs[variable] += part.arcs[variable]
             self.long[variable] += part.long[variable]
@@ -155,12 +160,16 @@ class Net:
 
     def begin(self, wishes: Iterable[tuple[int, int]] = ()) -> Domains | None:
         """Return the arc consistent domains under unary ``wishes`` (variable, mask of what is wanted), or ``None``."""
-        domains = list(self.start)
+        if self.stale:
+            if not (all(self.start) and self.propagate(self.start, self.stale)):
+                self.start = [0] * len(self.full)
+            self.stale = set()
+        domains, todo = self.start.copy(), set()
         for variable, mask in wishes:
-            domains[variable] &= mask
-        if all(domains) and self.propagate(domains, set(range(len(domains)))):
-            return domains
-        return None
+            if domains[variable] & ~mask:
+                domains[variable] &= mask
+                todo.add(variable)
+        return domains if all(domains) and self.propagate(domains, todo) else None
 
     def narrow(self, domains: Domains, variable: int, mask: int) -> Domains | None:
         """Return a consistent copy of ``domains`` with ``variable`` in ``mask``, or ``None``."""
@@ -173,42 +182,46 @@ class Net:
         child[variable] = new
         return child if self.propagate(child, {variable}) else None
 
-    def solvable(self, domains: Domains | None) -> Domains | None:
-        """Some full assignment within consistent ``domains`` (smallest domain first), or ``None``."""
+    def solvable(self, domains: Domains | None, among: Sequence[int] | None = None) -> Domains | None:
+        """Some full assignment within consistent ``domains`` (smallest domain first), or ``None``.
+
+        What is not ``among`` is decided already.
+        """
         if domains is None:
             return None
+        among = [v for v in (range(len(domains)) if among is None else among) if domains[v] & (domains[v] - 1)]
         chosen, size = -1, 0
-        for variable, domain in enumerate(domains):
-            if domain & (domain - 1):
-                count = domain.bit_count()
-                if chosen < 0 or count < size:
-                    chosen, size = variable, count
+        for variable in among:
+            count = domains[variable].bit_count()
+            if chosen < 0 or count < size:
+                chosen, size = variable, count
+                if count == 2:  # there is no smaller one
+                    break
         if chosen < 0:
             return domains
         for value in bits(domains[chosen]):
             child = domains.copy()
             child[chosen] = 1 << value
             if self.propagate(child, {chosen}):
-                solution = self.solvable(child)
+                solution = self.solvable(child, among)
                 if solution:
                     return solution
         return None
 
-    def search(self, domains: Domains, steps: Sequence[Step]) -> Iterator[Domains]:
-        """Return every assignment within consistent ``domains``, best first: lexicographic over ``steps``."""
-        if not steps:
+    def search(self, domains: Domains, steps: Sequence[Step], at: int = 0) -> Iterator[Domains]:
+        """Return every assignment within consistent ``domains``, best first: lexicographic over ``steps[at:]``."""
+        while at < len(steps) and not domains[steps[at][0]] & (domains[steps[at][0]] - 1):
+            at += 1
+        if at == len(steps):
             solution = self.solvable(domains)
             if solution is not None:
                 yield solution
             return
-        variable, parts = steps[0]
-        if not domains[variable] & (domains[variable] - 1):
-            yield from self.search(domains, steps[1:])
-            return
+        variable, parts = steps[at]
         for part in parts(domains):
             child = self.narrow(domains, variable, part)
             if child is not None:
-                yield from self.search(child, steps[1:])
+                yield from self.search(child, steps, at + 1)
 
 
 def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: int = 8) -> list[tuple[int, ...]]:

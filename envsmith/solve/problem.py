@@ -110,10 +110,10 @@ class Problem:
             self._nets[key] = Net(self.full, [nogood for _, nogood in self.groups[index].nogoods])
         return self._nets[key]
 
-    def warnings(self, domains: Sequence[int]) -> list[Net]:
-        """Return a net for each single warning that an assignment within ``domains`` can have, by name of the rule."""
+    def warnings(self, domains: Sequence[int]) -> list[Nogood]:
+        """Return the nogood of each single warning that an assignment within ``domains`` can have, by name of the rule."""
         return [
-            Net(self.full, [nogood])
+            nogood
             for group in sorted(self.groups, key=lambda group: group.rule)
             if group.severity is Severity.WARNING
             for _, nogood in group.nogoods

@@ -170,7 +170,7 @@ def _passes(
     domains = hard.begin([*masks, *floor])
     if domains is None:
         raise AssertionError("the answer that set the floor does not keep to it")
-    rows = problem.warnings(domains)
+    rows = [Net(problem.full, [nogood]) for nogood in problem.warnings(domains)]
     unavoidable = excess(hard, domains, rows, range(len(rows)))
     yield hard.joined([row for number, row in enumerate(rows) if number not in unavoidable]), floor, avoided
     if every:
