@@ -87,13 +87,13 @@ def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> O
     """Build the lock and compare the result with it. Write the OCI layout beside the lock where that is asked for."""
     lock, directory = locked.lock, locked.directory
     clock.start("build", f"with {engine.name}")
-    built = engine.build(lock, directory, progress=clock.progress)
+    if options.oci and engine.images is not None:
+        layout = directory / LAYOUT
+        built = engine.images.build(lock, directory, layout=layout, packing=options.packing, progress=clock.progress)
+    else:
+        built = engine.build(lock, directory, progress=clock.progress)
     comparison = engine.verify(lock, built)
     clock.done("build", f"{built.kind} {built.reference} {built.digest[:19]}; {comparison}")
-    if options.oci and engine.images is not None:
-        clock.start("oci")
-        image = engine.images.export(built, directory / LAYOUT, progress=clock.progress)
-        clock.done("oci", f"{directory / LAYOUT}: {image.digest}")
     return replace(locked, built=built, seconds=clock.seconds)
 
 

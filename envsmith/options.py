@@ -21,7 +21,7 @@ class Options:
     ``conda`` no Conda lock is tried. ``conda_needed`` makes a Conda part that cannot be made an error instead of a
     note, and chooses a cell that the channels have. ``conda_only`` leaves pip's own files out as well. ``locked`` takes
     the existing lock and fails when the request gives another now. ``frozen`` takes it without a comparison.
-    ``compile`` is what the user says about what is compiled from source; the versions of its archives are in
+    ``packing`` is how the layers of an OCI layout are packed. ``compile`` is what the user says about what is compiled from source; the versions of its archives are in
     ``request`` already.
     """
 
@@ -41,6 +41,7 @@ class Options:
     smoke: bool = True
     flavour: str = RUNTIME
     oci: bool = False
+    packing: str = "none"
     compile: Compile = field(default_factory=Compile)
 
     @property

@@ -77,6 +77,13 @@ class BuildFlags:
     oci: bool = flag(
         "--oci", "Write the image as an OCI layout into the cell's folder, ready to publish.", section="Output"
     )
+    compress: str = choice(
+        "--compress",
+        ["none", "gzip", "zstd"],
+        "How the layers of that layout are stored.",
+        default="none",
+        section="Output",
+    )
     all_frameworks: bool = flag(
         "--all-frameworks", "A cell of each framework under the same flags.", section="Many cells"
     )
@@ -145,6 +152,7 @@ def _options(settings: BuildFlags) -> Options:
         ranks=settings.ranks,
         smoke=not settings.no_smoke,
         oci=settings.oci,
+        packing=settings.compress,
     )
 
 

@@ -40,6 +40,12 @@ class PublishFlags:
     layout: Path | None = option(
         "--layout", type=click.Path(path_type=Path, exists=True), help="OCI layout of the image (folder or tar)."
     )
+    compress: str | None = option(
+        "--compress",
+        type=click.Choice(["none", "gzip", "zstd"]),
+        help="How the layers are stored: smaller by gzip, or by zstd (quicker; Docker reads it since 23). "
+        "Default: as the layout has them.",
+    )
     also: tuple[str, ...] = option(
         "--mount", multiple=True, metavar="REPO", help="Repository of that registry to take layers over from."
     )
@@ -92,6 +98,7 @@ def publish(settings: PublishFlags) -> int:
             seal,
             targets=settings.targets(),
             layout=settings.layout,
+            packing=settings.compress,
             tags=settings.tags,
             source=settings.source or verbs.source_of_ci(),
             replace=settings.replace,

@@ -37,9 +37,9 @@ TAIL = 30
 class Built:
     """What an engine made of a lock.
 
-    ``digest`` is ``sha256:…``: the image id, or for a virtual environment the digest over its content. ``kind`` is
+    ``digest`` is ``sha256:…``: of an image's configuration, or over the content of a virtual environment. ``kind`` is
     ``image``, ``venv`` or ``conda``. ``reference`` is the image's tag or the folder, ``python`` the interpreter's path
-    inside.
+    inside. ``image`` is the engine's own id of an image.
     """
 
     digest: str
@@ -47,6 +47,7 @@ class Built:
     reference: str
     python: str
     cell: CellId | None = None
+    image: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
 
 

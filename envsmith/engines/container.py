@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
-import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import replace
 from email.parser import HeaderParser
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -29,14 +28,13 @@ from envsmith.cache import read_cache, write_cache
 from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
-from envsmith.engines.shelf import BaseShelf, engine_errors
+from envsmith.engines.shelf import BaseShelf, engine_errors, refused
 from envsmith.errors import BuildError, ContentError, EngineError, storage_error
 from envsmith.files import scratch
 from envsmith.image.dockerfile import ImageOptions, labels
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.model.version import minor_of, public
-from envsmith.oci.layout import DockerArchive, Form, layout_digest, to_layout
-from envsmith.oci.spec import canonical, canonical_config
+from envsmith.oci.saved import Form, loadable, read_saved, repack, to_layout
 from envsmith.progress import Event, EventKind, Progress, silent
 
 if TYPE_CHECKING:
@@ -117,9 +115,9 @@ class ContainerEngine(Engine):
         """Return whether a build can start from exactly this base."""
         return self.shelf.has(base)
 
-    def has_image(self, image: str) -> bool:
-        """Return whether an image is here by its id."""
-        return self.shelf.has_image(image)
+    def has_image(self, digest: str) -> bool:
+        """Return whether an image is here by its identity, or by the engine's own id."""
+        return self.shelf.find(digest) is not None
 
     def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
         """Return the base for a Python minor, or ``base``."""
@@ -148,41 +146,143 @@ class ContainerEngine(Engine):
 
     # -- build ---------------------------------------------------------------------------------------------------------
 
-    def build(self, lock: Lock, directory: Path, *, progress: Progress = silent, cache: bool = True) -> Built:
+    def build(
+        self,
+        lock: Lock,
+        directory: Path,
+        *,
+        layout: Path | None = None,
+        packing: str = "none",
+        progress: Progress = silent,
+    ) -> Built:
         """Build the image of ``lock``. ``directory`` is not needed: the engine keeps finished layers itself.
 
-        Without ``cache`` every step is run again, and the result takes no name.
+        With ``layout`` the image is written there in the canonical form and loaded back: from then on it is that one
+        which is checked, tested and published. Its layers are packed by ``packing`` at the end.
         """
         del directory
+        raw = image = self._raw(lock, progress, cache=True)
+        digest = raw
+        try:
+            if layout is not None:
+                written = self._export(lock, raw, layout, progress)
+                image, digest = self._load(written, progress), written.identity
+            facts = self._verify(lock, image, self.shelf.layers(cast("BaseImage", lock.base)), progress)
+        except BaseException:
+            for each in {raw, image}:
+                self._drop(each)
+            raise
+        with engine_errors("the image cannot be tagged"):
+            repository, _, tag = image_name(lock).partition(":")
+            self.client.images.get(image).tag(repository, tag)
+        if image != raw:
+            self._drop(raw)
+        if layout is not None and packing != "none":
+            repack(written, layout, packing, progress=progress)
+        return Built(
+            digest=digest,
+            kind="image",
+            reference=image_name(lock),
+            python=f"{self.options.prefix}/bin/python",
+            cell=lock.cell.id,
+            image=image,
+            facts={**facts, "cuda": lock.cell.components.get("cuda", "cpu")},
+        )
+
+    def build_again(self, lock: Lock, layout: Path, *, progress: Progress = silent) -> OciImage:
+        """Run every step of ``lock`` again and write the image to ``layout``. Nothing of it stays in the engine."""
+        before = self.cached_steps()
+        raw = ""
+        try:
+            raw = self._raw(lock, progress, cache=False)
+            return self._export(lock, raw, layout, progress)
+        finally:
+            if raw:
+                self._drop(raw)
+            self.forget_steps(self.cached_steps() - before)
+
+    def cached_steps(self) -> frozenset[str]:
+        """Return the ids of the steps that the builder keeps beside its images."""
+        return frozenset()
+
+    def forget_steps(self, steps: frozenset[str]) -> None:
+        """Remove steps that the builder keeps."""
+
+    def _raw(self, lock: Lock, progress: Progress, *, cache: bool) -> str:
+        """Build the image as the engine makes it and return the engine's id of it."""
         if lock.base is None:
             raise EngineError(
                 f"cell {lock.cell.id} has no base image: {lock.image_note or 'none was asked for'}",
                 hint="use --engine venv, or --base IMAGE",
             )
-        self.shelf.check(lock.base)
+        self.shelf.check(lock.base, progress)
         with scratch() as folder:
             image = self.run_build(lock, folder, progress, cache=cache, output=None)
-        self.shelf.check(lock.base)
-        base_layers = self.shelf.layers(lock.base)
-        image = settle(self.client, image, base_layers=base_layers, epoch=self.options.epoch)
-        try:
-            facts = self._verify(lock, image, base_layers, progress)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self.client.images.remove(image, force=True)
-            raise
-        if cache:
-            with engine_errors("the image cannot be tagged"):
-                repository, _, tag = image_name(lock).partition(":")
-                self.client.images.get(image).tag(repository, tag)
-        return Built(
-            digest=image,
-            kind="image",
-            reference=image_name(lock) if cache else image,
-            python=f"{self.options.prefix}/bin/python",
-            cell=lock.cell.id,
-            facts={**facts, "cuda": lock.cell.components.get("cuda", "cpu"), "base layers": str(base_layers)},
-        )
+        self.shelf.check(lock.base, progress)
+        return image
+
+    def _export(self, lock: Lock, image: str, layout: Path, progress: Progress) -> OciImage:
+        """Write an image of the engine to ``layout`` in the canonical form.
+
+        Needs as much free disk as the image and its largest layer while it runs.
+        """
+        progress(Event(kind=EventKind.START, step="export", text=image[:19]))
+        form = Form(base_layers=self.shelf.layers(cast("BaseImage", lock.base)), epoch=self.options.epoch)
+        layout.parent.mkdir(parents=True, exist_ok=True)
+        with scratch(layout.parent) as staging:
+            with engine_errors("the image cannot be saved"), disk_errors(layout.parent):
+                saved = read_saved(self.client.images.get(image).save(chunk_size=1 << 20), staging)
+            return to_layout(saved, layout, form, progress=progress)
+
+    def _load(self, image: OciImage, progress: Progress) -> str:
+        """Hand a layout to the engine and return the engine's id of it.
+
+        Layers that the engine has already are not sent. Where it has them in another form (containerd keeps what was
+        packed), or wants all of them (podman), they are sent after all.
+        """
+        progress(Event(kind=EventKind.START, step="load", text=image.identity[:19]))
+        started = time.monotonic()
+        present = self._layers_here(image.diff_ids)
+        with contextlib.suppress(EngineError):
+            self._send(image, present)
+        if present and not (identity := self._whole(image)):
+            self._send(image, 0)
+        if not (identity := self._whole(image)):
+            raise EngineError(
+                f"Cannot load {image.identity[:19]} into the engine: it does not describe the image as it was sent.",
+                hint="Report it with the engine's version (docker version).",
+            )
+        progress(Event(kind=EventKind.DONE, step="load", seconds=time.monotonic() - started))
+        return identity
+
+    def _send(self, image: OciImage, present: int) -> None:
+        with engine_errors("Cannot load the image into the engine"):
+            for line in self.client.api.load_image(loadable(image, without=present)):
+                if "error" in line:
+                    raise refused(f"Cannot load the image into the engine: {str(line['error'])[:300]}.")
+
+    def _layers_here(self, diff_ids: Sequence[str]) -> int:
+        """Return how many of these layers, from the lowest, the engine has."""
+        with engine_errors("the engine's images cannot be listed"):
+            chains = [_layers_of(image.attrs) for image in self.client.images.list(all=True)]
+        return max((_alike(diff_ids, chain) for chain in chains), default=0)
+
+    def _whole(self, image: OciImage) -> str | None:
+        """Return the engine's id of a loaded image: of its configuration, or of its manifest (containerd)."""
+        from docker.errors import DockerException
+
+        for name in (image.identity, image.digest):
+            with contextlib.suppress(DockerException):
+                loaded = self.client.images.get(name)
+                if _layers_of(loaded.attrs) == list(image.diff_ids):
+                    return str(loaded.id)
+        return None
+
+    def _drop(self, image: str) -> None:
+        """Remove an image unless it has a name."""
+        with contextlib.suppress(Exception):
+            if not self.client.images.get(image).tags:
+                self.client.images.remove(image)
 
     def wheels(self, lock: Lock, *, progress: Progress = silent) -> tuple[BuiltWheel, ...]:
         """Build the lock's source distributions. Return one wheel for each, sorted by name."""
@@ -205,7 +305,7 @@ class ContainerEngine(Engine):
             wrong.append("the image runs as root")
         if wrong:
             raise ContentError(f"cell {lock.cell.id}: the image's labels are not those of its lock", details=wrong)
-        layers = (attributes.get("RootFS") or {}).get("Layers") or []
+        layers = _layers_of(attributes)
         installed = self._installed(image, lock, layers[: base_layers + _TO_TORCH])
         verify_content(lock, installed)
         if differences := os_difference(lock, installed):
@@ -219,53 +319,11 @@ class ContainerEngine(Engine):
         progress(Event(kind=EventKind.DONE, step="content", text=text))
         return {"bytes": str(attributes.get("Size", "")), "layers": str(len(layers))}
 
-    # -- export --------------------------------------------------------------------------------------------------------
-
-    def export(self, built: Built, directory: Path, *, compress: bool = False, progress: Progress = silent) -> OciImage:
-        """Write what was built to ``directory`` as an OCI layout in the canonical form.
-
-        Needs as much free disk as two times the image while it runs.
-        """
-        with self._saved(built, directory.parent, progress) as archive:
-            form = Form(base_layers=int(built.facts["base layers"]), epoch=self.options.epoch, compress=compress)
-            return to_layout(archive, directory, form, source=built.digest, progress=progress)
-
-    def manifest_digest(
-        self, built: Built, scratch: Path, *, compress: bool = False, progress: Progress = silent
-    ) -> str:
-        """Return the manifest digest that :meth:`export` would give, without writing a layout.
-
-        ``scratch`` is a folder for files on the way. Needs as much free disk as the image while it runs.
-        """
-        form = Form(base_layers=int(built.facts["base layers"]), epoch=self.options.epoch, compress=compress)
-        with self._saved(built, scratch, progress) as archive:
-            return layout_digest(archive, form, progress=progress)
-
-    @contextlib.contextmanager
-    def _saved(self, built: Built, folder: Path, progress: Progress) -> Iterator[DockerArchive]:
-        """Yield the image as the engine writes it, in a file below ``folder`` for as long as it is read."""
-        progress(Event(kind=EventKind.START, step="export", text=built.reference))
-        folder.mkdir(parents=True, exist_ok=True)
-        with scratch(folder) as staging, (staging / "image.tar").open("w+b") as file:
-            with engine_errors("the image cannot be saved"), disk_errors(folder):
-                for chunk in self.client.images.get(built.digest).save(chunk_size=1 << 20):
-                    file.write(chunk)
-                file.flush()
-            archive = DockerArchive(Path(file.name))
-            with contextlib.closing(archive):
-                yield archive
-
-    def discard(self, built: Built) -> None:
-        """Remove an image unless it has a name."""
-        with contextlib.suppress(Exception):
-            if not self.client.images.get(built.digest).tags:
-                self.client.images.remove(built.digest)
-
     # -- look inside ---------------------------------------------------------------------------------------------------
 
     def inspect(self, built: Built) -> dict[str, str]:
         """Return what the image holds."""
-        return self._installed(built.digest)
+        return self._installed(built.image)
 
     def _installed(self, image: str, lock: Lock | None = None, torch_layers: Sequence[str] = ()) -> dict[str, str]:
         """Return what the image holds. It is read once: its id is the sha256 of all of it.
@@ -291,61 +349,13 @@ class ContainerEngine(Engine):
         return parse_inspection(output)
 
 
-# The same layers give the same image id: the configuration that BuildKit wrote is replaced by one without the hour of
-# the build.
-#
-# An image's id is the sha256 of its configuration. The engine is handed an archive with the new configuration and no
-# layers: those that the configuration names are in its store already, so that this takes a fraction of a second
-# whatever the image's size.
+def _alike(one: Sequence[str], two: Sequence[str]) -> int:
+    """Return how many items both begin with."""
+    return next((n for n, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]), min(len(one), len(two)))
 
 
-def settle(client: Any, image: str, *, base_layers: int, epoch: int) -> str:
-    """Return the id of the image with the settled configuration.
-
-    It is ``image`` itself where the engine does not keep a configuration as it is given: since version 29 an engine may
-    keep images in containerd, whose ids are manifests'. The digest of the exported layout is the same on a rebuild all
-    the same.
-    """
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
-    with contextlib.suppress(DockerException, RequestException):
-        attributes = client.images.get(image).attrs
-        config = _settled(attributes, base_layers, epoch)
-        blob = canonical(config)
-        settled_id = f"sha256:{hashlib.sha256(blob).hexdigest()}"
-        if settled_id == image:
-            return image
-        for _ in client.api.load_image(_archive(blob, settled_id, len(config["rootfs"]["diff_ids"]))):
-            pass
-        client.images.get(settled_id)
-        with contextlib.suppress(DockerException, RequestException):
-            client.images.remove(image)
-        return settled_id
-    return image
-
-
-def _settled(attributes: Mapping[str, Any], base_layers: int, epoch: int) -> dict[str, Any]:
-    return canonical_config(
-        attributes.get("Config") or {},
-        architecture=str(attributes.get("Architecture")),
-        diff_ids=[str(d) for d in (attributes.get("RootFS") or {}).get("Layers") or []],
-        base_layers=base_layers,
-        epoch=epoch,
-    )
-
-
-def _archive(blob: bytes, image: str, layers: int) -> bytes:
-    """Return what ``docker load`` reads, without the layers."""
-    name = f"{image[7:]}.json"
-    manifest = [{"Config": name, "RepoTags": None, "Layers": [f"{n}/layer.tar" for n in range(layers)]}]
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for file, data in ((name, blob), ("manifest.json", json.dumps(manifest).encode())):
-            info = tarfile.TarInfo(file)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
+def _layers_of(attributes: Mapping[str, Any]) -> list[str]:
+    return [str(digest) for digest in (attributes.get("RootFS") or {}).get("Layers") or []]
 
 
 # -- wheels: what the pinned builder made of source distributions, on the cell's own base, torch and packages ----------

@@ -107,4 +107,4 @@ class DockerEngine(ContainerEngine):
     def target(self, built: Built) -> Target:
         """Return the image by its id, with the host's GPUs for a cell with CUDA."""
         gpus = gpu_arguments(self.client) if built.facts.get("cuda", "cpu") != "cpu" else ()
-        return DockerTarget(image=built.digest, python=built.python, gpu_arguments=gpus)
+        return DockerTarget(image=built.image, python=built.python, gpu_arguments=gpus)

@@ -165,7 +165,7 @@ class PodmanEngine(ContainerEngine):
         """Return the image by its id, with the host's GPUs for a cell with CUDA."""
         gpus = built.facts.get("cuda", "cpu") != "cpu" and cdi_devices()
         return DockerTarget(
-            image=built.digest,
+            image=built.image,
             python=built.python,
             client="podman",
             init=has_init(),

@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,12 +14,13 @@ from envsmith import plain
 from envsmith.engines.base import TAIL
 from envsmith.engines.bases import Bases, OsAnswer, load_bases
 from envsmith.engines.buildkit import FULL_HINT, judge
-from envsmith.errors import FULL, EngineError, StorageError, of_the_system
-from envsmith.files import scratch
+from envsmith.errors import FULL, EngineError, EnvsmithError, StorageError, of_the_system
+from envsmith.files import digest_of, scratch
 from envsmith.image.context import HostSettings, read_host_settings, write_secrets
-from envsmith.image.dockerfile import APT_DATED, apt_probe, from_reference
+from envsmith.image.dockerfile import APT_DATED, ImageOptions, apt_probe, from_reference
 from envsmith.model.lock import BaseImage, OsPackage
 from envsmith.model.version import minor_of
+from envsmith.oci.spec import canonical, canonical_config
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.schema import parse_json
 
@@ -38,9 +39,11 @@ _NO_BASE = (
 # Inst g++ [old] (4:12.2.0-3 Debian:12.15/oldstable [amd64])
 _INST = re.compile(r"Inst (\S+) (?:\[[^\]]*\] )?\((\S+)[ )]")
 
+_RUNNING = "Check that the engine is still running (docker info), then run the same command again."
+
 
 @contextlib.contextmanager
-def engine_errors(what: str, *, hint: str = "is the engine still running? (docker info)") -> Iterator[None]:
+def engine_errors(what: str, *, hint: str = _RUNNING) -> Iterator[None]:
     """Turn what the SDK and its transport raise into ``EngineError``, or ``StorageError`` where its disk is full."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
@@ -48,10 +51,30 @@ def engine_errors(what: str, *, hint: str = "is the engine still running? (docke
     try:
         yield
     except (DockerException, RequestException) as error:
-        text = f"{what}: {str(getattr(error, 'explanation', None) or error)[:400]}"
-        if of_the_system(text) == FULL:
-            raise StorageError(text, hint=FULL_HINT) from error
-        raise EngineError(text, hint=hint) from error
+        raise refused(f"{what}: {str(getattr(error, 'explanation', None) or error)[:400]}", hint=hint) from error
+
+
+def refused(text: str, *, hint: str = _RUNNING) -> EnvsmithError:
+    """Return the error of an engine that refused: of its disk where that is full."""
+    if of_the_system(text) == FULL:
+        return StorageError(text, hint=FULL_HINT)
+    return EngineError(text, hint=hint)
+
+
+def identity_of(attributes: Mapping[str, Any], epoch: int, base_layers: int | None = None) -> str:
+    """Return the digest of an image's configuration without anything of the engine: the same wherever it is loaded.
+
+    All of its layers are called the base's unless their number is given.
+    """
+    layers = [str(digest) for digest in (attributes.get("RootFS") or {}).get("Layers") or []]
+    config = canonical_config(
+        attributes.get("Config") or {},
+        architecture=str(attributes.get("Architecture")),
+        diff_ids=layers,
+        base_layers=len(layers) if base_layers is None else base_layers,
+        epoch=epoch,
+    )
+    return digest_of(canonical(config))
 
 
 @dataclass(slots=True)
@@ -63,6 +86,7 @@ class BaseShelf:
 
     client: Any
     network: str | None
+    epoch: int = ImageOptions().epoch
     bases: Bases = field(default_factory=load_bases)
     _reachable: bool | None = None
 
@@ -86,37 +110,66 @@ class BaseShelf:
     def registry_answers(self) -> bool:
         """Return whether the engine reaches the registry of the known images. It is asked once."""
         if self._reachable is None:
-            self._reachable = False
-            with contextlib.suppress(EngineError), engine_errors("the registry does not answer"):
-                self.client.api.inspect_distribution(self.bases.images[0].pinned)
-                self._reachable = True
+            self._reachable = self._offered(self.bases.images[0].pinned)
         return self._reachable
+
+    def _offered(self, reference: str) -> bool:
+        """Return whether the engine finds an image in its registry."""
+        with contextlib.suppress(EngineError), engine_errors("the registry does not answer"):
+            self.client.api.inspect_distribution(reference)
+            return True
+        return False
 
     def has(self, base: BaseImage) -> bool:
         """Return whether exactly this base is here or can be pulled."""
         if base.origin == "registry":
             return self._image_id(from_reference(base)) is not None or self.registry_answers()
-        return self._image_id(from_reference(base)) == base.digest
+        return base.digest in self._names(from_reference(base))
 
-    def has_image(self, image: str) -> bool:
-        """Return whether an image is here by its id."""
-        return self._image_id(image) is not None
+    def find(self, digest: str) -> str | None:
+        """Return the engine's id of an image that is here: by that id, or by the digest of its configuration.
 
-    def check(self, base: BaseImage) -> None:
+        An engine that keeps its images in containerd finds them by their manifest only. Their configurations are
+        written anew here, for each number of layers that the base may have.
+        """
+        if (identity := self._image_id(digest)) is not None:
+            return identity
+        with engine_errors("the engine's images cannot be listed"):
+            images = self.client.images.list()
+        for image in images:
+            layers = (image.attrs.get("RootFS") or {}).get("Layers") or []
+            if any(identity_of(image.attrs, self.epoch, number) == digest for number in range(len(layers) + 1)):
+                return str(image.id)
+        return None
+
+    def check(self, base: BaseImage, progress: Progress = silent) -> None:
         """Raise ``EngineError`` unless the reference that a build will use is the base of the lock.
 
-        Called before and after a build.
+        Called before and after a build. The base of a registry is addressed by its digest, and pulled where it is not
+        here.
         """
         if base.origin == "registry":
-            return  # addressed by digest: the engine checks it
-        present = self._image_id(from_reference(base))
-        if present != base.digest:
+            self._get(from_reference(base), progress)
+            return
+        names = self._names(from_reference(base))
+        if base.digest not in names:
             raise EngineError(
                 f"base {from_reference(base)}: the lock says {base.digest[:19]}, "
-                f"the engine has {present[:19] if present else 'none'}",
+                f"the engine has {min(names)[:19] if names else 'none'}",
                 hint="load that base into the engine (docker save, docker load; tools/base_image.py makes it again), "
                 "or lock again with a base that is here: --base",
             )
+
+    def _names(self, reference: str) -> set[str]:
+        """Return by what digests an image is known, none where it is not here: the engine's own id, and one of all."""
+        from docker.errors import ImageNotFound
+
+        with engine_errors(f"the engine cannot look up {reference}"):
+            try:
+                image = self.client.images.get(reference)
+            except ImageNotFound:
+                return set()
+        return {str(image.id), identity_of(image.attrs, self.epoch)}
 
     def layers(self, base: BaseImage) -> int:
         """Return the number of layers in the base image.
@@ -176,8 +229,11 @@ class BaseShelf:
     def _pulled_digest(self, reference: str) -> str:
         """Return the digest under which the engine pulled a tag, or nothing for an image that came another way."""
         repository = reference.rpartition(":")[0] if ":" in reference.rpartition("/")[2] else reference
-        digests = self.client.images.get(reference).attrs.get("RepoDigests") or []
-        return next((d.partition("@")[2] for d in digests if d.partition("@")[0] == repository), "")
+        image = self.client.images.get(reference)
+        digests = image.attrs.get("RepoDigests") or []
+        digest = next((d.partition("@")[2] for d in digests if d.partition("@")[0] == repository), "")
+        # An engine that keeps its images in containerd names every image so, pulled or not.
+        return "" if digest == image.id and not self._offered(f"{repository}@{digest}") else digest
 
     def _pull(self, reference: str, progress: Progress) -> None:
         step = "base image"
@@ -220,7 +276,7 @@ class BaseShelf:
         image_id = self._image_id(reference) or ""
         base = BaseImage(
             name=plain.image(reference),
-            digest=plain.digest(image_id),
+            digest=identity_of(self.client.images.get(image_id).attrs, self.epoch),
             origin="local",
             python=interpreter,
             distribution=distribution,

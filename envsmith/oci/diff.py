@@ -17,19 +17,16 @@ _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "
 
 
 def difference(first: OciImage, second: OciImage) -> tuple[str, ...]:
-    """Return one line a difference, the configuration's first, and none when both have the same manifest."""
-    if first.digest == second.digest:
+    """Return one line a difference, the configuration's first, and none when both are the same image."""
+    if first.identity == second.identity:
         return ()
     lines = _config(first.config, second.config)
-    layers = [image.manifest.layers for image in (first, second)]
-    if len(layers[0]) != len(layers[1]):
-        lines.append(f"layers: {len(layers[0])} and {len(layers[1])}")
-    for number, (one, two) in enumerate(zip(*layers, strict=False)):
-        if first.diff_ids[number] != second.diff_ids[number]:
+    if len(first.diff_ids) != len(second.diff_ids):
+        lines.append(f"layers: {len(first.diff_ids)} and {len(second.diff_ids)}")
+    for number, (one, two) in enumerate(zip(first.diff_ids, second.diff_ids, strict=False)):
+        if one != two:
             lines += _layer(f"layer {number + 1}", _members(first, number), _members(second, number))
-        elif one.digest != two.digest:
-            lines.append(f"layer {number + 1}: the same files, stored in another way")
-    return tuple(lines or ["manifest: another spelling of the same image"])
+    return tuple(lines or ["configuration: another spelling of the same image"])
 
 
 def _config(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:

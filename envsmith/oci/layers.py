@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,50 +24,29 @@ _MOUNTED = ("dev/", "proc/", "sys/", "run/secrets/")
 _MOUNT_POINTS = frozenset({"dev", "proc", "sys", "run/secrets"})
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 CHUNK = 1 << 20
-# 6 is zlib's own default; the level is part of the digest of a compressed layer.
-_GZIP_LEVEL = 6
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenLayer:
-    """A layer as it is stored, and the digest of its uncompressed tar."""
-
-    blob: Descriptor
-    diff_id: str
 
 
 class LayerWriter:
-    """Writes a layer's bytes to a file and knows both digests at the end: of the tar and of what is stored."""
+    """Writes a layer's tar to a file and knows its digest at the end."""
 
-    def __init__(self, path: Path, *, gzip: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
-        self._plain, self._stored = hashlib.sha256(), hashlib.sha256()
-        self._size = 0
-        # 31: a gzip header, which zlib writes without time and name.
-        self._zip = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31) if gzip else None
+        self._digest, self._size = hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
         """Take some bytes of the tar."""
-        self._plain.update(data)
-        self._store(data if self._zip is None else self._zip.compress(data))
-        return len(data)
+        self._digest.update(data)
+        self._size += len(data)
+        return self._file.write(data)
 
-    def _store(self, data: bytes) -> None:
-        if data:
-            if self._zip is not None:
-                self._stored.update(data)
-            self._file.write(data)
-            self._size += len(data)
-
-    def close(self) -> WrittenLayer:
-        """End the file and say what layer it is."""
-        if self._zip is not None:
-            self._store(self._zip.flush())
+    def close(self) -> None:
+        """End the file."""
         self._file.close()
-        media_type = IMAGE_LAYER if self._zip is None else f"{IMAGE_LAYER}+gzip"
-        digest = (self._plain if self._zip is None else self._stored).hexdigest()
-        blob = Descriptor(media_type=media_type, digest=f"sha256:{digest}", size=self._size)
-        return WrittenLayer(blob, f"sha256:{self._plain.hexdigest()}")
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Return what layer it is."""
+        return Descriptor(media_type=IMAGE_LAYER, digest=f"sha256:{self._digest.hexdigest()}", size=self._size)
 
 
 @dataclass(slots=True)
@@ -173,12 +151,6 @@ def _plain(member: tarfile.TarInfo, name: str, epoch: int) -> tarfile.TarInfo:
     capability = {k: v for k, v in member.pax_headers.items() if k == "SCHILY.xattr.security.capability"}
     info.pax_headers = capability
     return info
-
-
-def copy_verbatim(blocks: IO[bytes], out: LayerWriter) -> None:
-    """Copy a layer of the base, byte for byte."""
-    for block in stream(blocks):
-        out.write(block)
 
 
 def stream(file: IO[bytes]) -> Iterator[bytes]:

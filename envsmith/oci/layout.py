@@ -2,61 +2,50 @@
 
 Nothing that a layout or a registry hands out is believed: whoever reads a blob compares it with the digest that named
 it.
-
-What an engine saves becomes a layout whose manifest digest is a function of its lock. An engine's own image is not
-that: its configuration carries the hour of the build, and its layers have whatever order and headers the engine's
-version writes. Here the layers of a cell are written anew in one canonical form, and those of the base are kept byte
-for byte. Layers are not compressed unless asked: a digest over compressed bytes would be one of the compressor's
-version too.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
-import posixpath
 import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from envsmith.errors import ContentError, DataError, UsageError, os_errors
-from envsmith.files import digest_of, open_regular, scratch
-from envsmith.oci.layers import CHUNK, LayerWriter, Seen, WrittenLayer, copy_verbatim, normalise, stream
+from envsmith.errors import ContentError, DataError, os_errors
+from envsmith.files import digest_of, open_regular
+from envsmith.oci.layers import CHUNK, stream
+from envsmith.oci.packing import packing_of, unpacked
 from envsmith.oci.spec import (
     MANIFEST_TYPES,
     MAX_MANIFEST,
     Descriptor,
     Manifest,
     canonical,
-    canonical_config,
-    image_manifest,
     index_bytes,
     is_digest,
     parse_index,
     parse_manifest,
 )
-from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.schema import UnreadableError, parse_json
+from envsmith.schema import parse_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 REF_NAME = "org.opencontainers.image.ref.name"
-_MAX_CONFIG = 8 << 20
+MAX_CONFIG = 8 << 20
 _MAX_MEMBERS = 10_000
 # A tar ends with zeros up to a whole record, of which the longest have 512 blocks.
 _MAX_PADDING = 512 * 512
 _VERSION = re.compile(rb'\s*\{\s*"imageLayoutVersion"\s*:\s*"1\.\d+\.\d+"\s*\}\s*')
-_STEP = "oci layout"
 
 
 class Store(Protocol):
@@ -126,20 +115,20 @@ class LayoutStore:
 
     def manifest(self, digest: str) -> bytes | None:
         """Return the bytes of a manifest, not yet compared with ``digest``."""
-        return self._read(_blob_path(digest))
+        return self._read(blob_path(digest))
 
     def blob(self, digest: str) -> IO[bytes] | None:
         """Open a blob, not yet compared with ``digest``."""
-        return self._open(_blob_path(digest))
+        return self._open(blob_path(digest))
 
     def surplus(self) -> list[str]:
         """Return the files that no manifest of the index names: whoever unpacks the layout gets them too."""
         named = {"index.json", "oci-layout"}
         for entry in self.entries:
-            named.add(_blob_path(entry.digest))
+            named.add(blob_path(entry.digest))
             with suppress(ContentError):
                 manifest = load_manifest(self, entry.digest, "entry")
-                named |= {_blob_path(blob.digest) for blob in manifest.blobs}
+                named |= {blob_path(blob.digest) for blob in manifest.blobs}
         return sorted(set(self._names()) - named)
 
     def referrers(self, digest: str) -> tuple[Descriptor, ...]:
@@ -155,7 +144,7 @@ class LayoutStore:
         return tuple(descriptors)
 
 
-def _blob_path(digest: str) -> str:
+def blob_path(digest: str) -> str:
     """Return the file of a blob.
 
     ``ContentError`` for what is not a sha256 digest, so that no name leads out of the layout.
@@ -281,20 +270,21 @@ def image_of(store: LayoutStore, tag: str | None = None) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OciImage:
-    """The one image of a layout.
-
-    ``source`` is the id of the engine's image that it was made of, as a record names it, or empty.
-    """
+    """The one image of a layout."""
 
     store: LayoutStore = field(compare=False)
     manifest: Manifest
     config: Mapping[str, Any]
-    source: str = ""
 
     @property
     def digest(self) -> str:
         """Return what a registry calls the image."""
         return self.manifest.digest
+
+    @property
+    def identity(self) -> str:
+        """Return the digest of the configuration, which is the same however the layers are stored."""
+        return self.manifest.config.digest
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -319,7 +309,7 @@ def open_image(path: Path, *, check: bool = False) -> OciImage:
     store = open_files(path)
     manifest = load_manifest(store, image_of(store), "image")
     try:
-        config = parse_json(read_blob(store, manifest.config, "config", limit=_MAX_CONFIG))
+        config = parse_json(read_blob(store, manifest.config, "config", limit=MAX_CONFIG))
         diff_ids = config["rootfs"]["diff_ids"]
         is_described = len(diff_ids) == len(manifest.layers) and all(map(is_digest, diff_ids))
     except (ValueError, KeyError, TypeError):
@@ -336,26 +326,22 @@ def open_image(path: Path, *, check: bool = False) -> OciImage:
             raise ContentError(
                 f"{store.name}: layer {layer.digest[:19]}… holds other bytes", hint="build the cell again"
             )
-    source = ""
-    with suppress(OSError, UnicodeError):
-        source = (path / "source").read_text(encoding="ascii").strip()
-    return OciImage(store=store, manifest=manifest, config=config, source=source if is_digest(source) else "")
+    return OciImage(store=store, manifest=manifest, config=config)
 
 
 @contextmanager
 def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
-    """Open a layer's uncompressed tar, seekable. One that is compressed is unpacked into a temporary file first."""
-    opened = image.store.blob(image.manifest.layers[number].digest)
+    """Open a layer's uncompressed tar, seekable. One that is packed is unpacked into a temporary file first."""
+    layer = image.manifest.layers[number]
+    opened = image.store.blob(layer.digest)
     if opened is None:
         raise ContentError(f"{image.store.name}: layer {number + 1} is missing")
-    with closing(opened) as file:
-        magic = file.read(2)
-        file.seek(0)
-        if magic != b"\x1f\x8b":
+    with closing(opened) as file, unpacked(file, packing_of(layer.media_type) or "none") as content:
+        if content is file:
             yield file
             return
-        with tempfile.TemporaryFile(dir=Path(image.store.name).parent) as plain, gzip.open(file) as packed:
-            shutil.copyfileobj(packed, plain, CHUNK)
+        with tempfile.TemporaryFile(dir=Path(image.store.name).parent) as plain:
+            shutil.copyfileobj(content, plain, CHUNK)
             plain.seek(0)
             yield plain
 
@@ -375,199 +361,15 @@ def copy_layout(store: Store, digest: str, folder: Path) -> None:
             opened = store.blob(blob.digest)
             if opened is None:
                 raise ContentError(f"{store.name}: {blob.digest} is missing")
-            with closing(opened) as source, (folder / _blob_path(blob.digest)).open("wb") as target:
+            with closing(opened) as source, (folder / blob_path(blob.digest)).open("wb") as target:
                 shutil.copyfileobj(source, target, CHUNK)
-        _finish(folder, manifest)
+        finish(folder, manifest)
 
 
-def _finish(folder: Path, manifest: Manifest) -> None:
+def finish(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, then the index: a layout with an index is whole."""
-    (folder / _blob_path(manifest.digest)).write_bytes(manifest.raw)
+    (folder / blob_path(manifest.digest)).write_bytes(manifest.raw)
     (folder / "oci-layout").write_bytes(canonical({"imageLayoutVersion": "1.0.0"}))
     partial_index = folder / ".index.json.partial"
     partial_index.write_bytes(index_bytes([manifest.descriptor]))
     partial_index.replace(folder / "index.json")
-
-
-# All that a layout consists of. A folder with anything else is not replaced by one.
-_PARTS = frozenset({"blobs", "index.json", "oci-layout", "source"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
-    """How an image is written: how many layers are the base's, the latest time of a file, and whether with gzip."""
-
-    base_layers: int
-    epoch: int
-    compress: bool = False
-
-
-def to_layout(
-    saved: DockerArchive, directory: Path, form: Form, *, source: str = "", progress: Progress = silent
-) -> OciImage:
-    """Write ``saved`` into the folder ``directory`` as an OCI layout in the canonical form, and return it.
-
-    The layers of the base are taken byte for byte, the others are written anew. One that is empty then is left out.
-    What was at ``directory`` is replaced at the end. Nothing half-written stays on a failure: ``ContentError`` when
-    ``saved`` is no archive of an image, ``StorageError`` when the disk does not take it.
-    """
-    if foreign := sorted(path.name for path in directory.glob("*") if path.name not in _PARTS):
-        raise UsageError(
-            f"Cannot replace {directory}: {foreign[0]} is not a part of an OCI layout.", hint="Move it elsewhere."
-        )
-    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers"))
-    with os_errors(f"{directory}: the OCI layout cannot be written"):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(directory.parent) as staging:
-            folder = staging / directory.name
-            (folder / "blobs" / "sha256").mkdir(parents=True)
-            layers = []
-            for fresh, layer in _written(saved, form, lambda number: folder / f".layer-{number}", progress):
-                _place(fresh, folder / _blob_path(layer.blob.digest), near=directory)
-                layers.append(layer)
-            config, manifest = _documents(saved, layers, form)
-            (folder / _blob_path(manifest.config.digest)).write_bytes(config)
-            _finish(folder, manifest)
-            if source:
-                (folder / "source").write_text(source + "\n", encoding="ascii")
-            if directory.exists():
-                directory.replace(staging / "before")
-            folder.replace(directory)
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=manifest.digest))
-    return open_image(directory)
-
-
-def layout_digest(saved: DockerArchive, form: Form, *, progress: Progress = silent) -> str:
-    """Return the manifest digest that :func:`to_layout` would give: gigabytes are read and nothing is kept.
-
-    ``ContentError`` when ``saved`` is no archive of an image.
-    """
-    progress(Event(kind=EventKind.START, step=_STEP, text=f"{saved.count} layers, read only"))
-    layers = [layer for _, layer in _written(saved, form, lambda _: Path(os.devnull), progress)]
-    digest = _documents(saved, layers, form)[1].digest
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=digest))
-    return digest
-
-
-def _written(
-    saved: DockerArchive, form: Form, path_of: Callable[[int], Path], progress: Progress
-) -> Iterator[tuple[Path, WrittenLayer]]:
-    """Yield each layer that is not empty, with the file that it was written to."""
-    seen = Seen()
-    try:
-        for number in range(saved.count):
-            path = path_of(number)
-            out = LayerWriter(path, gzip=form.compress)
-            try:
-                with saved.layer(number) as file, tarfile.open(fileobj=file, mode="r:") as layer:
-                    if number < form.base_layers:
-                        seen.take_base(layer)
-                        file.seek(0)
-                        copy_verbatim(file, out)
-                        is_empty = False
-                    else:
-                        is_empty = normalise(layer, out, seen, epoch=form.epoch) == 0
-            finally:
-                written = out.close()
-            if not is_empty:
-                text = f"{written.blob.size} bytes {written.blob.digest[:19]}"
-                progress(Event(kind=EventKind.LINE, step=_STEP, text=text))
-                yield path, written
-            elif path.is_file():
-                path.unlink()
-    except tarfile.TarError as error:
-        raise ContentError(f"the engine's image cannot be read: {error}") from error
-
-
-def _documents(saved: DockerArchive, layers: Sequence[WrittenLayer], form: Form) -> tuple[bytes, Manifest]:
-    config = canonical(
-        canonical_config(
-            saved.config.get("config") or {},
-            architecture=str(saved.config.get("architecture")),
-            diff_ids=[layer.diff_id for layer in layers],
-            base_layers=form.base_layers,
-            epoch=form.epoch,
-        )
-    )
-    return config, image_manifest(config, [layer.blob for layer in layers])
-
-
-def _place(fresh: Path, path: Path, *, near: Path) -> None:
-    """Give the finished file ``fresh`` its name as a blob.
-
-    Where the layout of a neighbouring cell (beside ``near``, the layout's final place) has the same blob, both share
-    these bytes on disk: the layer with torch is gigabytes, and the same in all of them. It is the fresh file that is
-    shared, because its digest was taken.
-    """
-    fresh.replace(path)
-    for twin in near.parent.parent.glob(f"*/{near.name}/blobs/sha256/{path.name}"):
-        shared = twin.with_name(f".{twin.name}.shared")
-        with suppress(OSError):
-            shared.unlink(missing_ok=True)
-            os.link(path, shared)
-            shared.replace(twin)
-
-
-# -- what an engine saves ----------------------------------------------------------------------------------------------
-
-
-class DockerArchive:
-    """The tar of ``docker save`` or ``podman save --format docker-archive``; it stays open until :meth:`close`.
-
-    ``manifest.json`` has two styles: a folder a layer up to version 24, blobs since 25.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._tar = tarfile.open(path, "r:")  # noqa: SIM115 - closed by close()
-        except (OSError, tarfile.TarError) as error:
-            raise ContentError(f"{path}: not an image archive: {error}") from None
-        try:
-            self._members = {member.name: member for member in self._tar}
-            rows = self._read("manifest.json")
-            if not isinstance(rows, list) or len(rows) != 1 or not isinstance(rows[0], dict):
-                raise ContentError(f"{path}: manifest.json does not name exactly one image")  # noqa: TRY301
-            self.config = self._read(str(rows[0].get("Config")))
-            if not isinstance(self.config, dict):
-                raise ContentError(f"{path}: the image's configuration is not a mapping")  # noqa: TRY301
-            self._layers = [str(name) for name in rows[0].get("Layers") or []]
-        except BaseException:
-            self._tar.close()
-            raise
-        self.count = len(self._layers)
-
-    def _member(self, name: str) -> tarfile.TarInfo:
-        """Return a member by name. Up to version 24 a layer that occurs twice is a link to the other."""
-        for _ in range(8):
-            member = self._members.get(name)
-            if member is None:
-                break
-            if not (member.issym() or member.islnk()):
-                return member
-            folder = "" if member.islnk() else posixpath.dirname(name)
-            name = posixpath.normpath(posixpath.join("/", folder, member.linkname)).lstrip("/")
-        raise ContentError(f"{self.path}: the archive does not hold {name[:120]}")
-
-    def _read(self, name: str) -> Any:
-        member = self._member(name)
-        file = self._tar.extractfile(member) if member.size <= _MAX_CONFIG else None
-        if file is None:
-            raise ContentError(f"{self.path}: {name[:120]} is not a small file")
-        try:
-            return parse_json(file.read())
-        except UnreadableError as error:
-            raise DataError(f"{self.path}: {name}: {str(error)[:120]}") from None
-
-    @contextmanager
-    def layer(self, number: int) -> Iterator[IO[bytes]]:
-        """Open a layer's uncompressed tar, seekable."""
-        file = self._tar.extractfile(self._member(self._layers[number]))
-        if file is None:
-            raise ContentError(f"{self.path}: layer {number} is not a file")
-        with file:
-            yield file
-
-    def close(self) -> None:
-        """Close the archive."""
-        self._tar.close()

@@ -64,7 +64,6 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
         "schema": 1,
         "image": manifest.digest,
         "config": manifest.config.digest,
-        "builtFrom": image.source,
         "layers": [{"digest": layer.digest, "size": layer.size} for layer in manifest.layers],
         "size": sum(blob.size for blob in manifest.blobs),
         "tags": sorted({tag for one in done for tag in one.tags}),

@@ -89,8 +89,8 @@ class Published:
 
 
 def image_names(image: OciImage) -> dict[str, str]:
-    """Return the names that a record may call an image by, with what each is."""
-    return {"manifest": image.digest, "config": image.manifest.config.digest, "engine's image": image.source}
+    """Return the names that a record may call an image by, with what each is: the manifest in earlier releases."""
+    return {"config": image.identity, "manifest": image.digest}
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
@@ -135,7 +135,6 @@ def publish(
         cell=cell,
         lock=proof.lock.digest,
         config=image.manifest.config.digest,
-        built_from=image.source,
         parts={name: descriptor for name, (descriptor, _) in parts.items()},
         tags=names,
         rungs=tuple(rung.value for rung in proof.record.rungs),

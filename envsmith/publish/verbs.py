@@ -15,7 +15,9 @@ from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.files import scratch
 from envsmith.model.record import RECORD_FILE
 from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
+from envsmith.oci.packing import packing_of
 from envsmith.oci.registry import Repository, parse_reference
+from envsmith.oci.saved import repack
 from envsmith.oci.spec import is_digest
 from envsmith.progress import Clock, Progress, silent
 from envsmith.publish.folder import write_folder
@@ -69,6 +71,7 @@ def publish_cell(
     *,
     targets: Sequence[Target | Path],
     layout: Path | None = None,
+    packing: str | None = None,
     tags: Sequence[str] = (),
     source: str = "",
     replace: bool = False,
@@ -81,34 +84,38 @@ def publish_cell(
     # Before gigabytes are written or read: what is wrong with the record itself, whatever the image is.
     refuse_unproved(proof, images={"image": proof.record.image or ""})
     clock.start("image")
-    image = open_image(layout or _layout(directory, proof, progress), check=True)
-    clock.done("image", f"{image.digest[:19]}…, {sum(b.size for b in image.manifest.blobs) / 1e6:.1f} MB")
+    image = open_image(layout or _layout(directory), check=True)
+    clock.done("image", f"{image.digest[:19]}…, {_megabytes(image)}")
     refuse_unproved(proof, images=image_names(image))
     done = []
-    for target in targets:
-        clock.start("publish", str(target) if isinstance(target, Path) else target.name)
-        with BundleWriter(target) if isinstance(target, Path) else contextlib.nullcontext(target) as place:
-            one = publish(proof, image, place, seal, tags=tags, source=source, replace=replace, progress=progress)
-        clock.done("publish", ", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
-        done.append(one)
-    if images is not None:
-        write_folder(images, proof, image, done)
+    with contextlib.ExitStack() as stack:
+        if packing is not None and any(packing_of(layer.media_type) != packing for layer in image.manifest.layers):
+            clock.start("compress", packing)
+            image = repack(image, stack.enter_context(scratch(directory)) / LAYOUT, packing, progress=progress)
+            clock.done("compress", f"{image.digest[:19]}…, {_megabytes(image)}")
+        for target in targets:
+            clock.start("publish", str(target) if isinstance(target, Path) else target.name)
+            with BundleWriter(target) if isinstance(target, Path) else contextlib.nullcontext(target) as place:
+                one = publish(proof, image, place, seal, tags=tags, source=source, replace=replace, progress=progress)
+            clock.done("publish", ", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
+            done.append(one)
+        if images is not None:
+            write_folder(images, proof, image, done)
     return done
 
 
-def _layout(directory: Path, proof: Proof, progress: Progress) -> Path:
-    """Return the image as an OCI layout: the existing one, or one that the engine which holds the image writes."""
-    layout = directory / LAYOUT
-    if (layout / "index.json").is_file() and open_image(layout).labels.get("io.envsmith.lock") == proof.lock.digest:
-        return layout
-    engine = choose_engine().engine.images
-    if engine is None:
-        raise EnvsmithError(
-            f"{directory}: the image of this cell is not there as an OCI layout ({LAYOUT}/), and no container engine answers",
-            hint="start the engine that built it, or name a layout with --layout",
-        )
-    engine.export(engine.build(proof.lock, directory, progress=progress), layout, progress=progress)
-    return layout
+def _megabytes(image: OciImage) -> str:
+    return f"{sum(blob.size for blob in image.manifest.blobs) / 1e6:.1f} MB"
+
+
+def _layout(directory: Path) -> Path:
+    """Return where the image of a cell lies as an OCI layout."""
+    if (directory / LAYOUT / "index.json").is_file():
+        return directory / LAYOUT
+    raise EnvsmithError(
+        f"Cannot publish {directory.name}: its image is not there as an OCI layout ({LAYOUT}/).",
+        hint="Build it with envsmith build --oci, which tests the very image that is published.",
+    )
 
 
 # -- verify ------------------------------------------------------------------------------------------------------------
@@ -199,17 +206,10 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
             copy_layout(store, report.digest, layout)
             return open_image(layout)
 
-        packed = any(b.media_type.endswith("+gzip") for b in load_manifest(store, report.digest, "manifest").layers)
-        rebuilt = engine_rebuild.rebuild_published(
-            lock,
-            report.digest,
-            fetch,
-            folder,
-            engine=choose_engine().engine,
-            compress=packed,
-            progress=progress,
-        )
-    if rebuilt.second == report.digest:
+        identity = load_manifest(store, report.digest, "manifest").config.digest
+        engine = choose_engine().engine
+        rebuilt = engine_rebuild.rebuild_published(lock, identity, fetch, folder, engine=engine, progress=progress)
+    if rebuilt.same:
         report.add("rebuild", State.OK, f"built again from the lock: {rebuilt.second}")
         return
     report.add("rebuild", State.DIFFERS, f"built again from the lock it is {rebuilt.second}")

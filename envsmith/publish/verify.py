@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,8 +20,9 @@ from envsmith.errors import ContentError, DataError
 from envsmith.files import digest_of
 from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import Record
-from envsmith.oci.layers import stream
+from envsmith.oci.layers import CHUNK, stream
 from envsmith.oci.layout import LayoutStore, Store, load_manifest, read_blob
+from envsmith.oci.packing import packing_of, unpacked
 from envsmith.oci.spec import EMPTY, Descriptor, Manifest
 from envsmith.publish import statement
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
@@ -34,10 +35,6 @@ from envsmith.schema import AsJson, parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
-
-
-_GZIP = ("application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.docker.image.rootfs.diff.tar.gzip")
-_PLAIN = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
 
 
 # Images that one was published in place of, as far back as somebody may want to look.
@@ -239,44 +236,48 @@ def _layers(
         report.add("layers", State.OK, f"{len(manifest.layers)}, {size:.1f} MB, each of its digest")
 
 
+class _Reader(io.RawIOBase):
+    """Reads no more than the manifest promised, and takes the digest of it: a store may never stop."""
+
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self.digest, self.size = hashlib.sha256(), 0
+        self._file, self._left = file, size + 1
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._file.read(min(len(buffer), self._left))
+        self.digest.update(piece)
+        self.size += len(piece)
+        self._left -= len(piece)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
 def _layer(store: Store, layer: Descriptor, part: str, diff_id: object) -> None:
     opened = store.blob(layer.digest)
     if opened is None:
         raise ContentError(f"{part}: {layer.digest} is missing")
-    stored, unpacked, size = hashlib.sha256(), hashlib.sha256(), 0
-    inflate = zlib.decompressobj(31) if layer.media_type in _GZIP else None
+    how, content, unreadable = packing_of(layer.media_type), hashlib.sha256(), ""
     with closing(opened) as file:
-        for piece in _bounded(file, layer.size):
-            stored.update(piece)
-            size += len(piece)
-            if inflate is not None:
-                _inflate(inflate, piece, unpacked.update, part)
-    if f"sha256:{stored.hexdigest()}" != layer.digest:
-        cut = f" (it has {size} bytes, not {layer.size})" if size != layer.size else ""
+        reader = _Reader(file, layer.size)
+        stored = io.BufferedReader(reader, CHUNK)
+        try:
+            with unpacked(stored, how or "none") as plain:
+                for piece in stream(plain):
+                    content.update(piece)
+        except ContentError as error:
+            unreadable = error.message
+        for _ in stream(stored):  # what an unpacker leaves unread
+            pass
+    if f"sha256:{reader.digest.hexdigest()}" != layer.digest:
+        cut = f" (it has {reader.size} bytes, not {layer.size})" if reader.size != layer.size else ""
         raise ContentError(f"{part}: its bytes are not those of {layer.digest[:19]}…{cut}")
-    content = unpacked if inflate is not None else stored if layer.media_type in _PLAIN else None
-    if content is not None and diff_id is not None and f"sha256:{content.hexdigest()}" != diff_id:
+    if unreadable:
+        raise ContentError(f"{part}: {unreadable}")
+    if how is not None and diff_id is not None and f"sha256:{content.hexdigest()}" != diff_id:
         raise ContentError(f"{part}: it unpacks to something else than the configuration says")
-
-
-def _bounded(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """Read no more than the manifest promised: a store that never stops is refused by its length."""
-    count = 0
-    for piece in stream(file):
-        yield piece
-        count += len(piece)
-        if count > size:
-            return
-
-
-def _inflate(inflate: Any, piece: bytes, take: Callable[[bytes], object], part: str) -> None:
-    """Unpack in bounded steps: a layer of zeros is never in memory as a whole."""
-    try:
-        take(inflate.decompress(piece, 1 << 22))
-        while inflate.unconsumed_tail:
-            take(inflate.decompress(inflate.unconsumed_tail, 1 << 22))
-    except zlib.error as error:
-        raise ContentError(f"{part}: it cannot be unpacked: {error}") from None
 
 
 # -- what is attached to the image -------------------------------------------------------------------------------------
