@@ -42,11 +42,16 @@ from pathlib import Path
 from envsmith.__main__ import main
 from envsmith.cli import app
 from envsmith.oci import layers
-from envsmith.oci.layout import DockerArchive, Form, to_layout
+from envsmith.files import scratch
+from envsmith.oci.saved import Form, read_saved, to_layout
 store = layers.LayerWriter.write
 layers.LayerWriter.write = lambda self, data: (time.sleep(0.02), store(self, data))[1]
 archive, folder = map(Path, sys.argv[1:])
-app._invoke = lambda _: bool(to_layout(DockerArchive(archive), folder, Form(base_layers=0, epoch=0))) and 0
+def layout(_):
+    with scratch(folder.parent) as staging:
+        to_layout(read_saved([archive.read_bytes()], staging), folder, Form(base_layers=0, epoch=0))
+    return 0
+app._invoke = layout
 main()
 """
 

@@ -67,13 +67,18 @@ def find_client(path: str | None = None) -> str:
 
 
 def _refused(client: str) -> str | None:
-    if _ask([client, "buildx", "version"]) is not None:
+    if has_buildx(client):
         return None
     version = _ask([client, "version", "--format", "{{.Client.Version}}"]) or _ask([client, "--version"]) or ""
     major = re.search(r"(\d+)\.\d+", version)
     if major and int(major[1]) <= _LAST_WITH_BUILDKIT:
         return None
     return f"version {version or 'unknown'} without the buildx plugin"
+
+
+def has_buildx(client: str) -> bool:
+    """Return whether a client builds by buildx, which writes what it built into a file."""
+    return _ask([client, "buildx", "version"]) is not None
 
 
 def _ask(command: list[str]) -> str | None:
@@ -227,6 +232,7 @@ def build(
     secrets: Mapping[str, Path],
     build_args: Iterable[tuple[str, str]],
     image_id_file: Path,
+    metadata: Path | None = None,
     progress: Progress,
     cache: bool = True,
     output: Path | None = None,
@@ -234,14 +240,14 @@ def build(
 ) -> str:
     """Build ``context`` without tagging anything and return the image id.
 
-    Without ``cache`` no step of an earlier build is used. With ``output`` the files of the stage ``target`` are written
-    to that folder and there is no image (an empty id). On Ctrl-C or any other exception the client is ended and waited
-    for, which cancels the build in the engine. Nothing is tagged, and finished steps stay in the engine's cache.
+    ``metadata`` is a file for a client with buildx (:func:`has_buildx`). Without ``cache`` no step of an earlier build
+    is used. With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an
+    empty id). On Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the
+    engine. Nothing is tagged, and finished steps stay in the engine's cache.
     """
     command = [client, "build", "--progress", "plain"]
     command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]
-    metadata = image_id_file.with_name("metadata.json")
-    command += ["--metadata-file", str(metadata)] if _ask([client, "buildx", "version"]) and not output else []
+    command += ["--metadata-file", str(metadata)] if metadata and not output else []
     command += ["--target", target] if target else []
     command += ["--network", network] if network else []
     command += [] if cache else ["--no-cache"]
@@ -261,7 +267,7 @@ def build(
     if output:
         return ""
     # An engine that keeps its images in containerd knows them by their manifest, which only buildx names.
-    if metadata.is_file():
+    if metadata is not None:
         return str(parse_json(metadata.read_bytes())["containerimage.digest"])
     return image_id_file.read_text(encoding="ascii").strip()
 

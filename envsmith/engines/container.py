@@ -351,7 +351,9 @@ class ContainerEngine(Engine):
 
 def _alike(one: Sequence[str], two: Sequence[str]) -> int:
     """Return how many items both begin with."""
-    return next((n for n, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]), min(len(one), len(two)))
+    return next(
+        (n for n, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]), min(len(one), len(two))
+    )
 
 
 def _layers_of(attributes: Mapping[str, Any]) -> list[str]:

@@ -98,6 +98,7 @@ class DockerEngine(ContainerEngine):
                 secrets=write_secrets(settings, private),
                 build_args=settings.proxies,
                 image_id_file=scratch / "image",
+                metadata=scratch / "metadata.json" if buildkit.has_buildx(client) else None,
                 progress=progress,
                 cache=cache,
                 output=output,

@@ -273,18 +273,19 @@ class BaseShelf:
                 f"base {reference} has Python {version}, the cell needs {python}",
                 hint=f"name a base with Python {python}, or ask for --python {minor}",
             )
-        image_id = self._image_id(reference) or ""
+        with engine_errors(f"the engine cannot look up {reference}"):
+            image = self.client.images.get(reference)
         base = BaseImage(
             name=plain.image(reference),
-            digest=identity_of(self.client.images.get(image_id).attrs, self.epoch),
+            digest=identity_of(image.attrs, self.epoch),
             origin="local",
             python=interpreter,
             distribution=distribution,
             evidence=f"found in the engine; Python {version}",
         )
         repository, _, tag = from_reference(base).partition(":")
-        with engine_errors(f"{image_id[:19]} cannot be tagged"):
-            self.client.images.get(image_id).tag(repository, tag)
+        with engine_errors(f"{reference} cannot be tagged"):
+            image.tag(repository, tag)
         return base
 
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:

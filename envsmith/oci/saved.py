@@ -166,7 +166,7 @@ def repack(image: OciImage, directory: Path, how: str, *, progress: Progress = s
     with os_errors(f"{directory}: the OCI layout cannot be written"), _replacing(directory) as folder:
         layers = []
         for number, layer in enumerate(image.manifest.layers):
-            fresh = folder / ".layer"
+            fresh = folder.with_name("layer")
             with open_layer(image, number) as plain, fresh.open("wb") as out:
                 pack(plain, out, how)
             with fresh.open("rb") as file:
@@ -205,12 +205,12 @@ def _written(saved: Saved, form: Form, folder: Path, progress: Progress) -> Iter
             with tarfile.open(path, "r:") as layer:
                 if number < form.base_layers:
                     seen.take_base(layer)
-                    fresh = path if is_last_use else Path(shutil.copyfile(path, folder / ".layer"))
+                    fresh = path if is_last_use else Path(shutil.copyfile(path, folder.with_name("layer")))
                     with fresh.open("rb") as file:
                         digest, size = blob_sha256(file)
                     written = Descriptor(media_type=IMAGE_LAYER, digest=digest, size=size)
                 else:
-                    fresh = folder / ".layer"
+                    fresh = folder.with_name("layer")
                     with closing(LayerWriter(fresh)) as out:
                         members = normalise(layer, out, seen, epoch=form.epoch)
                     written = out.descriptor

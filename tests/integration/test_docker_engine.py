@@ -88,12 +88,12 @@ def tiny(engine, docker_base, tmp_path_factory):
 
 
 def inside(engine, built, *command, **options):
-    return engine.shelf.run(built.digest, list(command), network="none", timeout=600, **options)
+    return engine.shelf.run(built.image, list(command), network="none", timeout=600, **options)
 
 
 def layers(engine, built):
     """Every layer of an image as (name, tar bytes)."""
-    stream = io.BytesIO(b"".join(engine.client.images.get(built.digest).save()))
+    stream = io.BytesIO(b"".join(engine.client.images.get(built.image).save()))
     with tarfile.open(fileobj=stream) as archive:
         manifest = json.load(archive.extractfile("manifest.json"))[0]
         return [(name, archive.extractfile(name).read()) for name in manifest["Layers"]]
@@ -173,8 +173,8 @@ def test_no_secret_is_found_in_any_layer_or_in_the_configuration(engine, docker_
     built = engine.build(lock, tmp_path)
     for name, data in layers(engine, built):
         assert SECRET.encode() not in data, name
-    assert SECRET not in json.dumps(engine.client.images.get(built.digest).attrs)
-    assert SECRET not in json.dumps(engine.client.images.get(built.digest).history())
+    assert SECRET not in json.dumps(engine.client.images.get(built.image).attrs)
+    assert SECRET not in json.dumps(engine.client.images.get(built.image).history())
 
 
 def test_the_same_lock_is_taken_from_the_cache(engine, tiny, tmp_path):
@@ -222,7 +222,7 @@ def test_layers_are_the_same_when_nothing_is_cached(engine, tiny):
         done = subprocess.run(
             command, env={**os.environ, "DOCKER_BUILDKIT": "1"}, capture_output=True, text=True, check=True
         )
-    one, two = (engine.client.images.get(i).attrs["RootFS"]["Layers"] for i in (built.digest, done.stdout.strip()))
+    one, two = (engine.client.images.get(i).attrs["RootFS"]["Layers"] for i in (built.image, done.stdout.strip()))
     assert one == two
 
 

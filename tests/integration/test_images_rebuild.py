@@ -121,7 +121,7 @@ def test_a_rebuild_without_cache_at_another_time_under_another_umask_is_the_same
     assert report.differences == ()
     assert report.same
     image = open_image(cell / "oci", check=True)
-    assert image.digest == report.first
+    assert image.identity == report.first
     assert image.config["created"] == "2025-01-01T00:00:00Z"
 
 
@@ -141,7 +141,7 @@ def test_another_file_is_named(cell, engine, lock, tmp_path):
     first = open_image(cell / "oci")
     heavy = tools.local_pin(tools.wheel(tmp_path, "heavy", "1.0", body="x = 2\n"), "torch")
     other = dataclasses.replace(lock, pins=(heavy, *lock.pins[1:]))
-    second = engine.export(engine.build(other, tmp_path, cache=False), tmp_path / "two" / "oci")
+    second = engine.build_again(other, tmp_path / "two" / "oci")
     told = difference(first, second)
     assert any("site-packages/heavy.py: content" in line for line in told)
     assert any(line.startswith("configuration config.Labels.io.envsmith.lock") for line in told)
@@ -174,15 +174,14 @@ def test_a_token_in_pip_s_settings_is_found_nowhere(engine, docker_base, tmp_pat
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         pin = tools.local_pin(tools.wheel(tmp_path, "private", "1.0"), "framework")
         lock = engine.pin_image(tools.lock_of(pin, python=docker_base.python), docker_base.name)
-        built = engine.build(lock, tmp_path, cache=False)
+        layout = tmp_path / "cell" / "oci"
+        built = engine.build(lock, tmp_path, layout=layout)
         server.shutdown()
     for _name, data in tools.layers(engine, built):
         assert SECRET.encode() not in data
-    layout = tmp_path / "cell" / "oci"
-    engine.export(built, layout)
     for path in (layout / "blobs" / "sha256").iterdir():
         assert SECRET.encode() not in path.read_bytes()
-    told = json.dumps([engine.client.images.get(built.digest).attrs, engine.client.images.get(built.digest).history()])
+    told = json.dumps([engine.client.images.get(built.image).attrs, engine.client.images.get(built.image).history()])
     assert SECRET not in told
 
 
@@ -195,7 +194,10 @@ def test_podman_and_buildah_make_the_same_image(tool, cell, lock, engine, tmp_pa
         if reason := other.available():
             pytest.skip(reason)
         with contextlib.closing(other):
-            image = other.export(other.build(lock, tmp_path), tmp_path / "cell" / "oci")
+            built = other.build(lock, tmp_path, layout=tmp_path / "cell" / "oci")
+            image = open_image(tmp_path / "cell" / "oci")
+            assert other.has_image(image.identity)
     first = open_image(cell / "oci")
     assert difference(first, image) == ()
+    assert built.digest == image.identity == first.identity
     assert image.digest == first.digest

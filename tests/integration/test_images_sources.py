@@ -86,12 +86,12 @@ def locked(engine, base, archive, folder, **variables):
 def test_an_archive_with_a_c_extension_becomes_the_same_wheel_without_a_cache(engine, docker_base, archive, tmp_path):
     first = engine.pin_wheels(locked(engine, docker_base, archive, tmp_path, ANSWER="42"))
     assert [w.name for w in first.wheels] == ["my-ops"]
-    built = engine.build(first, tmp_path)
+    built = engine.build(first, tmp_path, layout=tmp_path / "one" / "oci")
     verify_content(first, engine.inspect(built))
     code, said = tools.inside(engine, built, "/opt/cell/bin/python", "-c", "import my_ops; print(my_ops.answer())")
     assert (code, said.strip()) == (0, "42")
     # The wheel is compiled again and has to have the hash of the lock.
-    assert engine.build(first, tmp_path, cache=False).digest == built.digest
+    assert engine.build_again(first, tmp_path / "two" / "oci").identity == built.digest
 
     forged = dataclasses.replace(first.wheels[0], sha256="0" * 64)
     with pytest.raises(ContentError, match="framework layer failed"):

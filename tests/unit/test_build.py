@@ -302,16 +302,18 @@ def test_a_layout_needs_an_engine_that_makes_images(world, tmp_path):
     assert world.builds == 0
 
 
-def test_a_layout_is_written_beside_the_lock(world, tmp_path):
-    written = []
+def test_a_layout_is_written_beside_the_lock_and_loaded_back_by_the_engine(world, tmp_path):
+    asked = []
 
-    class Image:
-        digest = "sha256:" + "2" * 64
+    class Images:
+        @staticmethod
+        def build(lock, directory, *, layout, packing, progress):
+            asked.append((layout, packing))
+            return world.build(lock, directory, progress=progress)
 
-    def export(built, directory, *, compress=False, progress):
-        written.append((built.digest, directory))
-        return Image()
+    world.images = Images
 
-    world.images = type("Images", (), {"export": staticmethod(export)})
-    outcome = build.build(_options(tmp_path, oci=True))
-    assert written == [(outcome.built.digest, outcome.directory / "oci")]
+    outcome = build.build(_options(tmp_path, oci=True, packing="zstd"))
+
+    assert asked == [(outcome.directory / "oci", "zstd")]
+    assert world.builds == 1

@@ -342,7 +342,30 @@ def test_a_local_base_is_looked_into_and_gets_the_tag_of_its_id(shelf, client, e
     client.output = b'["/usr/bin/python3", "3.12.3", "noble"]\n'
     base = shelf.base_for("3.12", "mine:1", progress=events)
     assert (base.origin, base.python, base.distribution) == ("local", "/usr/bin/python3", "noble")
-    assert "envsmith/base:noble-444444444444" in client.known
+    assert f"envsmith/base:noble-{base.digest[7:19]}" in client.known
+    shelf.check(base)
+
+
+def test_a_local_base_has_the_same_digest_on_an_engine_that_names_it_otherwise(client, events):
+    client.output = b'["/usr/bin/python3", "3.12.3", "noble"]\n'
+    config = {"Config": {"Env": ["A=1"]}, "RootFS": {"Layers": ["sha256:" + "1" * 64]}, "Architecture": "amd64"}
+    digests = set()
+    for number, more in enumerate(({"DockerVersion": "20.10"}, {"Descriptor": {}, "RepoDigests": []})):
+        engine = Client()
+        engine.output = client.output
+        FakeImage(engine, f"sha256:{number:064}", **config, **more).tag("mine", "1")
+        digests.add(BaseShelf(client=engine, network="host").base_for("3.12", "mine:1", progress=events).digest)
+
+    assert len(digests) == 1
+
+
+def test_an_image_of_containerd_s_store_that_no_registry_offers_is_a_local_base(client, events):
+    client.output = b'["/usr/bin/python3", "3.12.3", "noble"]\n'
+    manifest = "sha256:" + "4" * 64
+    FakeImage(client, manifest, RepoDigests=[f"mine@{manifest}"]).tag("mine", "1")
+    for offered, origin in ((False, "local"), (True, "registry")):
+        client.registry = offered
+        assert BaseShelf(client=client, network="host").base_for("3.12", "mine:1", progress=events).origin == origin
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,9 @@ IMAGE = "sha256:" + "b" * 64
 
 
 def built(cuda):
-    return Built(digest=IMAGE, kind="image", reference="x", python="/opt/cell/bin/python", facts={"cuda": cuda})
+    return Built(
+        digest=IMAGE, kind="image", reference="x", python="/opt/cell/bin/python", image=IMAGE, facts={"cuda": cuda}
+    )
 
 
 @pytest.mark.parametrize(

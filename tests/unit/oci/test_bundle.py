@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import tarfile
 from collections.abc import Callable
@@ -12,23 +11,19 @@ from typing import IO, Any
 
 import pytest
 
-from envsmith.errors import ContentError, DataError, StorageError, UsageError
+from envsmith.errors import ContentError, DataError, StorageError
 from envsmith.files import digest_of
 from envsmith.oci.layout import (
-    DockerArchive,
-    Form,
     LayoutStore,
     OciImage,
     blob_sha256,
     copy_layout,
     image_of,
-    layout_digest,
     load_manifest,
     open_files,
     open_image,
     open_layer,
     read_blob,
-    to_layout,
 )
 from envsmith.oci.spec import (
     IMAGE_LAYER,
@@ -41,7 +36,6 @@ from envsmith.oci.spec import (
     image_manifest,
     index_bytes,
 )
-from envsmith.progress import Event
 
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 LAYER = b"a layer"
@@ -364,13 +358,6 @@ def test_labels_are_texts(config: dict[str, Any], labels: dict[str, str]) -> Non
     assert OciImage(store=_store(_files()), manifest=_image(), config=config).labels == labels
 
 
-@pytest.mark.parametrize("source", ["", "sha256:1", "sha256:" + "1" * 64, "é"])
-def test_the_source_of_a_layout_is_a_digest_or_nothing(tmp_path: Path, source: str) -> None:
-    _folder(tmp_path / "x", {**_files(_image(LAYER)), "source": f"{source}\n".encode()})
-
-    assert open_image(tmp_path / "x").source == (source if len(source) == 71 else "")
-
-
 @pytest.mark.parametrize(
     ("stored", "check", "words"),
     [
@@ -437,169 +424,6 @@ def test_one_image_of_a_store_is_copied_whole(tmp_path: Path) -> None:
     with pytest.raises(ContentError, match=f"^s: {digest_of(LAYER)} is missing$"):
         copy_layout(_store(files), image.digest, tmp_path / "y")
     assert not (tmp_path / "y" / "index.json").exists()
-
-
-# -- what an engine saves ----------------------------------------------------------------------------------------------
-
-
-def _plain_tar(*names: str) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name in names:
-            archive.addfile(_member(name))
-    return out.getvalue()
-
-
-def _saved(path: Path, *more: tarfile.TarInfo, layers: Any = ("l",), config: bytes = b"{}", **files: bytes) -> Path:
-    rows = [{"Config": "c.json", "Layers": layers and list(layers)}]
-    return _tar(
-        path, {"c.json": config, "l": _plain_tar("x"), "manifest.json": json.dumps(rows).encode(), **files}, *more
-    )
-
-
-def _read(path: Path, number: int = 0) -> bytes:
-    saved = DockerArchive(path)
-    try:
-        with saved.layer(number) as file:
-            return file.read()
-    finally:
-        saved.close()
-
-
-def _link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    return _member(name, type=kind, linkname=target)
-
-
-@pytest.mark.parametrize(
-    ("name", "links"),
-    [
-        ("l", []),
-        ("1/layer.tar", [_link("1/layer.tar", "../l")]),
-        ("1/layer.tar", [_link("1/layer.tar", "l", tarfile.LNKTYPE)]),
-        ("1/layer.tar", [_link("1/layer.tar", "../2/layer.tar"), _link("2/layer.tar", "/l")]),
-        ("7", [_link("7", "6"), _link("6", "5"), _link("5", "4"), _link("4", "3"), _link("3", "2"), _link("2", "1"), _link("1", "l")]),
-    ],
-)  # fmt: skip
-def test_a_layer_that_is_a_link_is_the_other(tmp_path: Path, name: str, links: list[tarfile.TarInfo]) -> None:
-    assert _read(_saved(tmp_path / "x", *links, layers=[name])) == _plain_tar("x")
-
-
-@pytest.mark.parametrize(
-    ("name", "links", "missing"),
-    [
-        ("m", [], "m"),
-        ("m" * 200, [], "m" * 120),
-        ("a", [_link("a", "../../m")], "m"),
-        ("a/b", [_link("a/b", "m")], "a/m"),
-        ("a/b", [_link("a/b", "m", tarfile.LNKTYPE)], "m"),
-        ("a", [_link("a", "a")], "a"),
-        ("8", [_link("8", "7"), _link("7", "6"), _link("6", "5"), _link("5", "4"), _link("4", "3"), _link("3", "2"), _link("2", "1"), _link("1", "l")], "l"),
-    ],
-)  # fmt: skip
-def test_a_layer_that_the_archive_does_not_hold_is_named(
-    tmp_path: Path, name: str, links: list[tarfile.TarInfo], missing: str
-) -> None:
-    with pytest.raises(ContentError) as caught:
-        _read(_saved(tmp_path / "x", *links, layers=[name]))
-
-    assert caught.value.message == f"{tmp_path / 'x'}: the archive does not hold {missing}"
-
-
-@pytest.mark.parametrize(
-    ("write", "words"),
-    [
-        (lambda p: _saved(p, config=b"[]"), "the image's configuration is not a mapping"),
-        (lambda p: _saved(p, config=b"{"), "c.json: not valid JSON"),
-        (lambda p: _saved(p, config=b"{}" + b" " * (8 << 20)), "c.json is not a small file"),
-        (lambda p: _tar(p, {"manifest.json": b"[]"}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b"[{},{}]"}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b"[1]"}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b'{"0":{}}'}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b"[{}]"}), "the archive does not hold None"),
-        (lambda p: _tar(p, {}, _member("manifest.json", type=tarfile.DIRTYPE)), "manifest.json is not a small file"),
-        (lambda p: _tar(p, {"x": b""}), "the archive does not hold manifest.json"),
-        (lambda p: p.write_bytes(b"x" * 2000), "not an image archive: "),
-    ],
-)
-def test_what_is_no_archive_of_one_image_is_refused_in_words(
-    tmp_path: Path, write: Callable[[Path], object], words: str
-) -> None:
-    write(tmp_path / "x")
-
-    with pytest.raises((ContentError, DataError)) as caught:
-        DockerArchive(tmp_path / "x")
-
-    assert caught.value.message.startswith(f"{tmp_path / 'x'}: {words}")
-
-
-@pytest.mark.parametrize(("layers", "count"), [(None, 0), ([], 0), (["l"], 1), (["l", "l"], 2)])
-def test_an_archive_counts_its_layers(tmp_path: Path, layers: list[str] | None, count: int) -> None:
-    config = b"{}" + b" " * ((8 << 20) - 2)
-    saved = DockerArchive(_saved(tmp_path / "x", layers=layers, config=config))
-    saved.close()
-
-    assert (saved.count, saved.config) == (count, {})
-
-
-def test_a_layer_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ContentError, match=r"layer 0 is not a file$"):
-        _read(_saved(tmp_path / "x", _member("d", type=tarfile.DIRTYPE), layers=["d"]))
-
-
-# -- from there to a layout --------------------------------------------------------------------------------------------
-
-
-def _events(events: list[Event]) -> list[tuple[str, str, str]]:
-    return [(event.kind.value, event.step, event.text) for event in events]
-
-
-@pytest.mark.parametrize("base_layers", [0, 1, 2])
-def test_layers_of_the_base_are_kept_even_when_they_are_empty(tmp_path: Path, base_layers: int) -> None:
-    empty, full = _plain_tar(), _plain_tar("b", "a")
-    path = _saved(tmp_path / "saved", layers=["e", "f", "e"], e=empty, f=full, config=b'{"architecture":"arm64"}')
-    saved, events, digests = DockerArchive(path), list[Event](), list[Event]()
-    form = Form(base_layers=base_layers, epoch=0)
-
-    image = to_layout(saved, tmp_path / "cell" / "oci", form, progress=events.append)
-    digest = layout_digest(saved, form, progress=digests.append)
-    saved.close()
-
-    kept = [empty, full][:base_layers]
-    layers = image.manifest.layers
-    assert digest == image.digest
-    assert [layer.digest for layer in layers[:base_layers]] == [digest_of(data) for data in kept]
-    assert len(layers) == (1, 2, 2)[base_layers]
-    assert image.config["architecture"] == "arm64"
-    assert [row["created_by"].split()[1] for row in image.config["history"]].count("base") == base_layers
-    lines = [("line", "oci layout", f"{layer.size} bytes {layer.digest[:19]}") for layer in layers]
-    done = ("done", "oci layout", digest)
-    assert _events(events) == [("start", "oci layout", "3 layers"), *lines, done]
-    assert _events(digests) == [("start", "oci layout", "3 layers, read only"), *lines, done]
-    assert sorted(p.name for p in (tmp_path / "cell" / "oci").iterdir()) == ["blobs", "index.json", "oci-layout"]
-    assert len(list((tmp_path / "cell" / "oci" / "blobs" / "sha256").iterdir())) == len(layers) + 2
-    assert image.source == ""
-
-
-def test_a_layer_that_is_no_tar_is_refused_and_nothing_stays(tmp_path: Path) -> None:
-    saved = DockerArchive(_saved(tmp_path / "saved", layers=["bad"], bad=b"x" * 600))
-
-    with pytest.raises(ContentError, match=r"^the engine's image cannot be read: "):
-        to_layout(saved, tmp_path / "cell" / "oci", Form(base_layers=0, epoch=0))
-    saved.close()
-
-    assert list((tmp_path / "cell").iterdir()) == []
-
-
-def test_the_first_foreign_file_is_named_and_how_to_go_on(tmp_path: Path) -> None:
-    _folder(tmp_path / "oci", dict.fromkeys(("z", "b", "blobs/x", "index.json", "oci-layout", "source"), b""))
-    saved = DockerArchive(_saved(tmp_path / "saved"))
-
-    with pytest.raises(UsageError) as caught:
-        to_layout(saved, tmp_path / "oci", Form(base_layers=0, epoch=0))
-    saved.close()
-
-    assert caught.value.message == f"Cannot replace {tmp_path / 'oci'}: b is not a part of an OCI layout."
-    assert caught.value.hint == "Move it elsewhere."
 
 
 def test_a_store_is_closed_at_the_end_of_its_block() -> None:

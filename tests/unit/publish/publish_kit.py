@@ -19,7 +19,6 @@ from envsmith.image.dockerfile import labels
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
 
-SOURCE = "sha256:" + "5e" * 32
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
 PLAIN = "application/vnd.oci.image.layer.v1.tar"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -100,19 +99,18 @@ def make_layout(folder, lock, *, salt=b""):
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     entry = row(raw, manifest["mediaType"])
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    (folder / "source").write_text(SOURCE + "\n")
-    return digest(raw)
+    return digest(raw), digest(config_raw)
 
 
-def make_record(lock, /, **changes):
+def make_record(lock, image, /, **changes):
     record = {
         "schema": 2,
         "cell": str(lock.cell.id),
         "components": dict(lock.cell.components),
         "lock": lock.digest,
         "engine": "docker",
-        "environment": SOURCE,
-        "image": SOURCE,
+        "environment": image,
+        "image": image,
         "rungs": ["solved", "locked", "installed", "imported", "collectives(cpu)", "framework step(cpu)"],
         "passed": True,
         "summary": "99 of 99 collective cases verified on gloo",
@@ -131,9 +129,9 @@ def make_cell(folder, *, record=None, salt=b"", **components):
     lock = make_lock(**components)
     folder.mkdir(parents=True)
     (folder / "lock.json").write_text(lock.text())
-    make_layout(folder / "oci", lock, salt=salt)
+    _, config = make_layout(folder / "oci", lock, salt=salt)
     if record is not False:
-        (folder / "record.json").write_text(json.dumps(make_record(lock, **(record or {})), indent=1) + "\n")
+        (folder / "record.json").write_text(json.dumps(make_record(lock, config, **(record or {})), indent=1) + "\n")
     return folder
 
 

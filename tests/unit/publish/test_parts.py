@@ -315,7 +315,7 @@ def test_an_index_is_read_back_as_it_was_written():
 
 @pytest.mark.parametrize("field", ["cell", "lock", "passed", "rungs", "summary", "started"])
 def test_a_record_without_a_field_is_refused_by_its_name(kit, field):
-    record = kit.make_record(kit.make_lock())
+    record = kit.make_record(kit.make_lock(), "sha256:" + "5e" * 32)
     del record[field]
     with pytest.raises(DataError) as told:
         parse_record(json.dumps(record).encode(), "r")
@@ -347,7 +347,7 @@ def test_the_folder_of_an_image_renders_again_to_the_same_files(images):
 def test_a_folder_whose_parts_do_not_belong_together_is_refused(images, name):
     (folder,) = [path for path in images.iterdir() if path.is_dir()]
     value = json.loads((folder / name).read_text())
-    value[{"lock.json": "request", "record.json": "image", "image.json": "builtFrom"}[name]] = "sha256:" + "7" * 64
+    value[{"lock.json": "request", "record.json": "image", "image.json": "config"}[name]] = "sha256:" + "7" * 64
     (folder / name).write_text(json.dumps(value))
     with pytest.raises(DataError):
         read_folder(folder)

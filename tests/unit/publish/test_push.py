@@ -255,6 +255,8 @@ def test_an_image_whose_labels_name_another_lock_is_not_sent(kit, tmp_path, keys
     cell, other = kit.make_cell(tmp_path / "a2"), kit.make_cell(tmp_path / "b2", nccl="2.30.7")
     (cell / "oci").rename(tmp_path / "away")
     (other / "oci").rename(cell / "oci")
+    record = json.loads((cell / "record.json").read_text())
+    (cell / "record.json").write_text(json.dumps({**record, "image": open_image(cell / "oci").identity}))
     with kit.registry() as reg:
         with pytest.raises(ContentError, match="labels"):
             push(cell, keys, reg)
