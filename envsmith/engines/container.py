@@ -215,10 +215,10 @@ class ContainerEngine(Engine):
                 f"cell {lock.cell.id} has no base image: {lock.image_note or 'none was asked for'}",
                 hint="use --engine venv, or --base IMAGE",
             )
-        self.shelf.check(lock.base, progress)
+        self.shelf.prepare(lock.base, progress)
         with scratch() as folder:
             image = self.run_build(lock, folder, progress, cache=cache, output=None)
-        self.shelf.check(lock.base, progress)
+        self.shelf.check(lock.base)
         return image
 
     def _export(self, lock: Lock, image: str, layout: Path, progress: Progress) -> OciImage:

@@ -61,6 +61,19 @@ def refused(text: str, *, hint: str = _RUNNING) -> EnvsmithError:
     return EngineError(text, hint=hint)
 
 
+def _stored(base: BaseImage) -> str:
+    """Return the name under which an engine keeps a base: what was pulled by digest has no tag there."""
+    if base.origin != "registry":
+        return from_reference(base)
+    return f"{_repository(base.name.partition('@')[0])}@{plain.digest(base.digest)}"
+
+
+def _repository(name: str) -> str:
+    """Return a name without its tag. The colon of a registry's port begins none."""
+    repository, _, tag = name.rpartition(":")
+    return name if not repository or "/" in tag else repository
+
+
 def identity_of(attributes: Mapping[str, Any], epoch: int, base_layers: int | None = None) -> str:
     """Return the digest of an image's configuration without anything of the engine: the same wherever it is loaded.
 
@@ -123,8 +136,8 @@ class BaseShelf:
     def has(self, base: BaseImage) -> bool:
         """Return whether exactly this base is here or can be pulled."""
         if base.origin == "registry":
-            return self._image_id(from_reference(base)) is not None or self.registry_answers()
-        return base.digest in self._names(from_reference(base))
+            return self._image_id(_stored(base)) is not None or self.registry_answers()
+        return self.find(base.digest) is not None
 
     def find(self, digest: str) -> str | None:
         """Return the engine's id of an image that is here: by that id, or by the digest of its configuration.
@@ -142,15 +155,24 @@ class BaseShelf:
                 return str(image.id)
         return None
 
-    def check(self, base: BaseImage, progress: Progress = silent) -> None:
-        """Raise ``EngineError`` unless the reference that a build will use is the base of the lock.
+    def prepare(self, base: BaseImage, progress: Progress = silent) -> None:
+        """Pull the base of a registry unless it is here, or give another one the name that a build asks for.
 
-        Called before and after a build. The base of a registry is addressed by its digest, and pulled where it is not
-        here.
+        Raises ``EngineError`` where it cannot be had, before anything is built.
         """
+        reference = from_reference(base)
         if base.origin == "registry":
-            self._get(from_reference(base), progress)
-            return
+            self._get(_stored(base), progress)
+        elif base.digest not in self._names(reference) and (image := self.find(base.digest)):
+            repository, _, tag = reference.partition(":")
+            with engine_errors(f"{image[:19]} cannot be tagged"):
+                self.client.images.get(image).tag(repository, tag)
+        self.check(base)
+
+    def check(self, base: BaseImage) -> None:
+        """Raise ``EngineError`` unless the reference that a build uses is the base of the lock. Called after it, too."""
+        if base.origin == "registry":
+            return  # addressed by digest: the engine checks it
         names = self._names(from_reference(base))
         if base.digest not in names:
             raise EngineError(
@@ -176,8 +198,8 @@ class BaseShelf:
 
         They are copied unchanged. Raises ``EngineError`` when it is not here.
         """
-        with engine_errors(f"the engine cannot look up {from_reference(base)}"):
-            attributes = self.client.images.get(from_reference(base)).attrs
+        with engine_errors(f"the engine cannot look up {_stored(base)}"):
+            attributes = self.client.images.get(_stored(base)).attrs
         return len((attributes.get("RootFS") or {}).get("Layers") or [])
 
     def _image_id(self, reference: str) -> str | None:
@@ -197,7 +219,7 @@ class BaseShelf:
         if base is not None:
             return self._named(python, plain.image(base), progress)
         image = self.bases.image(python)
-        if image and self._image_id(f"{image.image.split(':')[0]}@{image.digest}"):
+        if image and self._image_id(_stored(image.base())):
             return image.base()
         if image and self.registry_answers():
             self._pull(image.pinned, progress)
@@ -228,7 +250,7 @@ class BaseShelf:
 
     def _pulled_digest(self, reference: str) -> str:
         """Return the digest under which the engine pulled a tag, or nothing for an image that came another way."""
-        repository = reference.rpartition(":")[0] if ":" in reference.rpartition("/")[2] else reference
+        repository = _repository(reference)
         image = self.client.images.get(reference)
         digests = image.attrs.get("RepoDigests") or []
         digest = next((d.partition("@")[2] for d in digests if d.partition("@")[0] == repository), "")
@@ -240,9 +262,8 @@ class BaseShelf:
         progress(Event(kind=EventKind.START, step=step, text=f"pulling {reference}"))
         started = time.monotonic()
         name, _, digest = reference.partition("@")
-        repository, colon, tag = name.rpartition(":")
-        if not colon or "/" in tag:  # the colon of a registry's port; without a tag the SDK would pull every one
-            repository, tag = name, "latest"
+        repository = _repository(name)
+        tag = name[len(repository) + 1 :] or "latest"  # without a tag the SDK would pull every one
         hint = "check the name and the registry, or load the image into the engine"
         with engine_errors(f"{reference} cannot be pulled", hint=hint):
             for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):

@@ -23,7 +23,7 @@ from envsmith.progress import Clock, Progress, silent
 from envsmith.publish.folder import write_folder
 from envsmith.publish.push import BundleWriter, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless
-from envsmith.publish.statement import Proof, load_proof, refuse_unproved
+from envsmith.publish.statement import load_proof, refuse_unproved
 from envsmith.publish.verify import Report, State, Trust, history, verify
 
 # -- publish -----------------------------------------------------------------------------------------------------------

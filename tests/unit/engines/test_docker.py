@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -222,9 +223,33 @@ def test_secrets_reach_the_builder_as_files_outside_the_context(engine, tmp_path
 
 
 def test_a_moved_base_is_refused_before_the_build(engine, tmp_path):
+    del engine.client.known[engine.lock.base.digest]
     engine.client.known["envsmith/base:bookworm-cdcdcdcdcdcd"] = FakeImage(engine.client, "sha256:" + "0" * 64)
     with pytest.raises(EngineError, match="the lock says"):
         engine.build(engine.lock, tmp_path)
+
+
+def test_a_base_that_was_loaded_under_another_name_is_found_by_its_identity(engine, tmp_path):
+    base = FakeImage(engine.client, engine.lock.base.digest)
+    del engine.client.known["envsmith/base:bookworm-cdcdcdcdcdcd"]
+    engine.build(engine.lock, tmp_path)
+    assert base.tags == ["envsmith/base:bookworm-cdcdcdcdcdcd"]
+
+
+def test_a_base_that_no_engine_and_no_registry_has_is_refused_before_the_build(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(buildkit, "build", lambda *_args, **_more: pytest.fail("it was built"))
+    base = dataclasses.replace(engine.lock.base, name="python:3.11-slim", origin="registry")
+    engine.client.pull = lambda *_args, **_more: [{"error": "no such host"}]
+    with pytest.raises(EngineError, match="cannot be pulled"):
+        engine.build(dataclasses.replace(engine.lock, base=base), tmp_path)
+
+
+def test_a_base_that_was_never_pulled_here_is_pulled_before_the_build(engine, tmp_path):
+    base = dataclasses.replace(engine.lock.base, name="python:3.11-slim", origin="registry")
+    lock = dataclasses.replace(engine.lock, base=base)
+    engine.image.attrs["Config"]["Labels"] = labels(lock)
+    engine.build(lock, tmp_path)
+    assert engine.client.pulled == [("python", base.digest)]
 
 
 def test_a_base_that_moved_during_the_build_is_noticed(engine, tmp_path, monkeypatch):
@@ -239,8 +264,6 @@ def test_a_base_that_moved_during_the_build_is_noticed(engine, tmp_path, monkeyp
 
 
 def test_a_lock_without_base_is_refused(engine, tmp_path):
-    import dataclasses
-
     with pytest.raises(EngineError, match="no base"):
         engine.build(dataclasses.replace(engine.lock, base=None, image_note="3.14 unknown"), tmp_path)
 

@@ -8,6 +8,7 @@ import io
 import pytest
 
 from envsmith.errors import ContentError
+from envsmith.oci.layers import stream
 from envsmith.oci.packing import pack, packing_of, packing_seen, unpacked
 
 DATA = b"a layer " * 40_000
@@ -49,6 +50,14 @@ def test_what_cannot_be_unpacked_is_refused_in_words(how: str, data: bytes) -> N
 def test_a_layer_by_gzip_that_is_cut_is_refused() -> None:
     with pytest.raises(ContentError, match=r"^Cannot unpack a layer: "):
         _unpacked(_packed("gzip")[:-9], "gzip")
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+def test_a_layer_of_zeros_is_unpacked_in_pieces(how: str) -> None:
+    with unpacked(io.BytesIO(_packed(how, bytes(10 << 20))), how) as plain:
+        sizes = [len(piece) for piece in stream(plain)]
+
+    assert (sum(sizes), max(sizes)) == (10 << 20, 1 << 20)
 
 
 def test_gzip_writes_no_hour_and_no_name() -> None:
