@@ -28,7 +28,6 @@ from envsmith.matrix.tables import export_texts
 from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public
 from envsmith.solve import default_solver
-from envsmith.solve.solver import Solver
 
 _STATIC = Path(__file__).parent / "static"
 _LADDER = list(Rung)
