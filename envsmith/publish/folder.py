@@ -16,7 +16,7 @@ from envsmith.files import digest_of, read_text
 from envsmith.image.dockerfile import render
 from envsmith.lock import store
 from envsmith.lock.pip_files import requirement_files
-from envsmith.model.lock import Lock, parse_lock
+from envsmith.model.lock import Lock, OsPackage, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.spec import is_digest
 from envsmith.publish.sbom import make_sbom
@@ -49,7 +49,8 @@ def rendered(lock: Lock, facts: Mapping[str, Any], record: Record) -> dict[str, 
         "lock.json": lock.text(),
         **requirement_files(lock),
     }
-    sbom = make_sbom(lock, str(facts["image"]), moment=record.moment)
+    system = [OsPackage(name=str(name), version=str(version)) for name, version in facts.get("system", {}).items()]
+    sbom = make_sbom(lock, str(facts["image"]), moment=record.moment, system=system)
     facts = {**facts, "cell": str(lock.cell.id), "lock": lock.digest, "sbom": digest_of(sbom)}
     return {**files, IMAGE_FILE: json.dumps(facts, indent=1, sort_keys=True) + "\n"}
 
@@ -67,12 +68,28 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
         "layers": [{"digest": layer.digest, "size": layer.size} for layer in manifest.layers],
         "size": sum(blob.size for blob in manifest.blobs),
         "tags": sorted({tag for one in done for tag in one.tags}),
+        "system": {package.name: package.version for package in done[0].system},
     }
     folder = images / proof.lock.name
+    if earlier := _earlier(folder, manifest.digest, proof):
+        facts["earlier"] = earlier
     files = {**rendered(proof.lock, facts, proof.record), "record.json": proof.record_raw.decode()}
     store.write(folder, files)
     store.write(images, {INDEX_FILE: index_text(images)})
     return folder
+
+
+def _earlier(folder: Path, image: str, proof: Proof) -> list[dict[str, str]]:
+    """Return what the folder says was published before, latest first. None of it for a folder that is not whole."""
+    try:
+        lock, facts, record = read_folder(folder)
+    except DataError:
+        return []
+    before: list[dict[str, str]] = facts.get("earlier", [])
+    if (facts["image"], record) == (image, proof.record):
+        return before
+    recorded = {"recorded": record.started, "rung": record.rung.value}
+    return [{"image": facts["image"], "lock": lock.digest, **recorded}, *before]
 
 
 def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:

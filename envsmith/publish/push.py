@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
 from envsmith.files import digest_of, writing
 from envsmith.graph.expiry import load_expiry
 from envsmith.graph.location import find_matrix
-from envsmith.model.lock import MAX_BYTES
+from envsmith.model.lock import MAX_BYTES, OsPackage
 from envsmith.oci.layout import REF_NAME, OciImage, Store, load_manifest, read_blob
 from envsmith.oci.registry import Opener
 from envsmith.oci.spec import Descriptor, Manifest, canonical, describe, image_manifest, index_bytes, parse_manifest
@@ -32,6 +32,7 @@ from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import ENVELOPE_TYPE, envelope_of, is_keyless
 from envsmith.publish.statement import Claim, Proof, refuse_unproved, statement_bytes
+from envsmith.publish.system import system_packages
 from envsmith.publish.verify import label_differences
 from envsmith.schema import parse_json
 
@@ -86,6 +87,7 @@ class Published:
     expired: bool
     blobs: Mapping[str, int] = field(default_factory=dict)
     attachments: tuple[str, ...] = ()
+    system: tuple[OsPackage, ...] = ()
 
 
 def image_names(image: OciImage) -> dict[str, str]:
@@ -123,27 +125,16 @@ def publish(
     """
     refuse_unproved(proof, images=image_names(image))
     _labelled(proof, image)
-    cell = str(proof.lock.cell.id)
     # The cell's id, with the flavour where it is not the usual one.
     names = check_tags((proof.lock.name, *tags))
     earlier = _free(target, proof.lock.name, image.manifest.digest, replace=replace)
-    sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment)
+    system = system_packages(image)
+    sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment, system=system)
     parts = statement.documents(proof, sbom)
     further = _further(proof, image.manifest.digest, sbom)
-    claim = Claim(
-        image=image.manifest.digest,
-        cell=cell,
-        lock=proof.lock.digest,
-        config=image.manifest.config.digest,
-        parts={name: descriptor for name, (descriptor, _) in parts.items()},
-        tags=names,
-        rungs=tuple(rung.value for rung in proof.record.rungs),
-        recorded=proof.record.moment,
-        expires=load_expiry(find_matrix()).until(proof.record),
-        audit=proof.record.audit or {},
-        attests={kind: digest_of(payload) for kind, payload in further.items()},
-        replaces=earlier,
-    )
+    named = {name: descriptor for name, (descriptor, _) in parts.items()}
+    attests = {kind: digest_of(payload) for kind, payload in further.items()}
+    claim = _claim(proof, image, tags=names, parts=named, attests=attests, replaces=earlier)
     bundles = _sealed({**further, statement.PREDICATE_TYPE: statement_bytes(claim)}, image.manifest, target, seal)
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
     annotations = statement.image_annotations(claim, source=source, expired=expired)
@@ -169,6 +160,21 @@ def publish(
         expired=expired,
         blobs=counts,
         attachments=tuple(one.manifest.digest for one in attached),
+        system=system,
+    )
+
+
+def _claim(proof: Proof, image: OciImage, **fields: Any) -> Claim:
+    return Claim(
+        image=image.manifest.digest,
+        cell=str(proof.lock.cell.id),
+        lock=proof.lock.digest,
+        config=image.manifest.config.digest,
+        rungs=tuple(rung.value for rung in proof.record.rungs),
+        recorded=proof.record.moment,
+        expires=load_expiry(find_matrix()).until(proof.record),
+        audit=proof.record.audit or {},
+        **fields,
     )
 
 

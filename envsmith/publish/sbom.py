@@ -27,9 +27,10 @@ _SPACE = uuid.uuid5(uuid.NAMESPACE_OID, "envsmith sbom")
 _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 
-def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime) -> bytes:
+def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Sequence[OsPackage] = ()) -> bytes:
     """Return the bill of the image ``image_digest`` of ``lock``. ``moment`` is the time of the record.
 
+    ``system`` are all packages of the distribution in the image. Without them the lock's own are listed.
     ``EngineError`` when the extra ``publish`` is not installed.
     """
     try:
@@ -50,7 +51,7 @@ def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime) -> bytes:
     bill.metadata = BomMetaData(component=image, timestamp=moment)
     compiled = {source.name: source for source in lock.compiled}
     pins = {pin.name: _pin(pin, lock.wheels, compiled.get(pin.name)) for pin in lock.pins}
-    parts = [_os_package(package, lock.base) for package in lock.os_packages]
+    parts = [_os_package(package, lock.base) for package in system or lock.os_packages]
     parts += [_base(lock.base)] if lock.base else []
     for component in (*pins.values(), *parts):
         bill.components.add(component)
@@ -151,8 +152,12 @@ def _base(base: BaseImage) -> Component:
     )
 
 
-def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
-    """Return what a bill says otherwise than the lock: packages, hashes, base, image. Needs no extra."""
+def sbom_differences(text: bytes, lock: Lock, image_digest: str, system: Sequence[OsPackage] = ()) -> list[str]:
+    """Return what a bill says otherwise than lock and image: packages, hashes, base, image. Needs no extra.
+
+    ``system`` are the packages of the distribution that were read from the image. A bill of an earlier release lists
+    only those of the lock.
+    """
     try:
         bill = parse_json(text)
         root = bill["metadata"]["component"]
@@ -181,15 +186,24 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str) -> list[str]:
         for name, source in sources.items()
         if (part := components.get(refs.get(name, ""))) is not None and not _as_made(part, source)
     ]
-    systems = {(c.get("name"), c.get("version")) for ref, c in components.items() if ref.startswith("pkg:deb/")}
-    differences += [
-        f"{p.name} {p.version} is not listed"
-        for p in lock.os_packages
-        if (p.name.partition(":")[0], p.version) not in systems
-    ]
+    differences += _system_differences(components, lock, system)
     if lock.base and components.get("base-image", {}).get("version") != lock.base.digest:
         differences.append("the base image is another one")
     return differences
+
+
+def _system_differences(components: Mapping[str, Any], lock: Lock, system: Sequence[OsPackage]) -> list[str]:
+    listed = {f"{c.get('name')} {c.get('version')}" for ref, c in components.items() if ref.startswith("pkg:deb/")}
+    required, installed = (
+        {f"{p.name.partition(':')[0]} {p.version}" for p in packages} for packages in (lock.os_packages, system)
+    )
+    missing, surplus = required - listed, set[str]()
+    if installed and listed != required:
+        missing, surplus = missing | installed - listed, listed - installed
+    return [
+        *(f"{package} is not listed" for package in sorted(missing)),
+        *(f"{package} is not in the image" for package in sorted(surplus)),
+    ]
 
 
 def _ref(pin: Pin, source: CompiledSource | None) -> str:
