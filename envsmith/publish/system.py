@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
-import tarfile
-from contextlib import suppress
-from typing import IO, Literal
+from dataclasses import dataclass
+from typing import IO
 
 from envsmith.model.lock import OsPackage
 from envsmith.oci.layers import CHUNK
@@ -15,9 +15,51 @@ from envsmith.oci.layout import OciImage, open_layer
 # dpkg's own list, and the folder in which images without dpkg keep one file a package.
 _LIST, _LISTS = "var/lib/dpkg/status", "var/lib/dpkg/status.d"
 _MAX_BYTES = 64 << 20
+_BLOCK = 512
+_MAX_MEMBER = 1 << 40
 _GONE, _ALL_GONE = ".wh.", ".wh..wh..opq"
 _FIELD = re.compile(r"^(Package|Status|Architecture|Version): *(\S.*?) *$", re.MULTILINE)
 _NAME, _VERSION = re.compile(r"[a-z0-9][a-z0-9+.-]{0,199}"), re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]{0,199}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Header:
+    """What stands before a member of a tar (POSIX ustar). ``size`` in bytes, ``stored`` in whole blocks."""
+
+    name: str
+    kind: bytes
+    size: int
+
+    @property
+    def stored(self) -> int:
+        return -(-self.size // _BLOCK) * _BLOCK
+
+    @classmethod
+    def parse(cls, block: bytes) -> _Header | None:
+        """Return ``None`` for the end of a tar, and for what is none."""
+        if len(block) < _BLOCK or block[257:262] != b"ustar":
+            return None
+        size = block[124:136]
+        try:
+            # Beyond 8 GiB in binary, with the first bit set.
+            length = int.from_bytes(size[1:], "big") if size[0] & 0x80 else int(size.strip(b" \0") or b"0", 8)
+        except ValueError:
+            return None
+        if length > _MAX_MEMBER:
+            return None
+        # GNU's own form has other things in the place of the folder.
+        folder = block[345:500] if block[262] == 0 else b""
+        parts = [part.partition(b"\0")[0].decode(errors="replace") for part in (folder, block[:100])]
+        name = posixpath.normpath("/" + "/".join(parts)).lstrip("/")
+        return cls(name=name, kind=block[156:157], size=length)
+
+
+def _skip(layer: IO[bytes], count: int) -> None:
+    if layer.seekable():
+        layer.seek(count, os.SEEK_CUR)
+        return
+    while count > 0 and (piece := layer.read(min(count, CHUNK))):
+        count -= len(piece)
 
 
 class SystemPackages:
@@ -27,16 +69,20 @@ class SystemPackages:
         self._files: dict[str, bytes] = {}
 
     def take(self, layer: IO[bytes]) -> None:
-        """Read the unpacked tar of a layer. What is no tar says nothing, and may be read to any place."""
+        """Read the unpacked tar of a layer, a block of it at a time. What is no tar says nothing."""
         fresh: dict[str, bytes] = {}
-        mode: Literal["r:", "r|"] = "r:" if layer.seekable() else "r|"
-        with suppress(tarfile.TarError, UnicodeError), tarfile.open(fileobj=layer, mode=mode, bufsize=CHUNK) as tar:
-            for member in tar:
-                name = posixpath.normpath("/" + member.name).lstrip("/")
+        # The name of a member that a header before it renames is too long, or too strange, for a list of dpkg.
+        is_renamed = False
+        while (header := _Header.parse(layer.read(_BLOCK))) is not None:
+            name, is_list = header.name, False
+            if not is_renamed:
                 self._forget(name)
-                if (name == _LIST or posixpath.dirname(name) == _LISTS) and member.isreg():
-                    content = tar.extractfile(member) if member.size <= _MAX_BYTES else None
-                    fresh[name] = content.read() if content else b""
+                is_list = name == _LIST or posixpath.dirname(name) == _LISTS
+            if is_list and header.kind in b"0\0" and header.size <= _MAX_BYTES:
+                fresh[name] = layer.read(header.stored)[: header.size]
+            else:
+                _skip(layer, header.stored)
+            is_renamed = header.kind in b"xL"
         self._files |= fresh
 
     def _forget(self, name: str) -> None:

@@ -31,6 +31,13 @@ def layer(**files: bytes) -> io.BytesIO:
     return out
 
 
+class Stream(io.BytesIO):
+    """A layer that is unpacked while it is read."""
+
+    def seekable(self) -> bool:
+        return False
+
+
 def packages(*layers: io.BytesIO) -> dict[str, str]:
     system = SystemPackages()
     for one in layers:
@@ -43,6 +50,28 @@ def test_the_packages_of_an_image_are_those_of_its_last_list_with_their_architec
     cell = layer(var__lib__dpkg__status=stanza("g++", "4:12.2.0-3") + stanza("libc6", "2.36-9", arch="all"))
 
     assert packages(base, layer(opt__x=b"x"), cell) == {"g++:amd64": "4:12.2.0-3", "libc6:all": "2.36-9"}
+
+
+def test_a_layer_that_can_be_read_once_says_the_same() -> None:
+    whole = layer(opt__x=b"x" * 3_000_000, var__lib__dpkg__status=stanza("libc6", "2.36-9"), opt__y=b"y")
+
+    assert packages(Stream(whole.getvalue())) == packages(whole) == {"libc6:amd64": "2.36-9"}
+
+
+def test_a_member_with_a_name_of_its_own_header_is_no_list() -> None:
+    long = "opt/" + "x" * 300
+
+    assert packages(layer(**{long: b"x", "var__lib__dpkg__status": stanza("libc6", "2.36-9")})) == {
+        "libc6:amd64": "2.36-9"
+    }
+
+
+@pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"77777777777\0", b"notanumber\0\0"])
+def test_a_size_that_nothing_has_is_no_memory(size: bytes) -> None:
+    block = bytearray(layer(var__lib__dpkg__status=stanza("libc6", "2.36-9")).getvalue())
+    block[124:136] = size
+
+    assert packages(Stream(bytes(block))) == packages(io.BytesIO(block)) == {}
 
 
 def test_a_package_that_was_removed_is_not_there() -> None:
