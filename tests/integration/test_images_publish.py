@@ -147,6 +147,61 @@ def test_others_pull_by_digest_what_was_published(registry, keys, published, tmp
     assert verify(registry, keys) == 0
 
 
+def other_tool(name, *words, **environment):
+    """What another program prints; the test is skipped where it is not installed."""
+    program = shutil.which(name) or pytest.skip(f"{name} is not installed")
+    ran = subprocess.run(
+        [program, *words], check=False, capture_output=True, timeout=600, env={**os.environ, **environment}, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+SIGNED = ("https://in-toto.io/attestation/test-result/v0.1", "slsaprovenance1", "cyclonedx")
+
+
+def test_cosign_verifies_each_statement_and_oras_lists_each_kind(registry, keys, published):
+    image = f"{registry.name}/cells:{CELL}"
+    for kind in SIGNED:
+        verified = other_tool(
+            "cosign", "verify-attestation", "--key", keys[1], "--insecure-ignore-tlog", "--type", kind, image
+        )
+        assert json.loads(verified.splitlines()[0])["payloadType"] == "application/vnd.in-toto+json"
+    listed = json.loads(other_tool("oras", "discover", "--plain-http", "--format", "json", image))["referrers"]
+    assert sorted(row["artifactType"] for row in listed) == [
+        "application/vnd.cyclonedx+json",
+        *["application/vnd.dev.sigstore.bundle.v0.3+json"] * 3,
+        "application/vnd.envsmith.proof.v1",
+    ]
+
+
+def test_what_a_company_attaches_stays_when_the_cell_is_published_again(
+    kit, registry, keys, published, tmp_path, capsys
+):
+    image = f"{registry.name}/cells:{CELL}"
+    (tmp_path / "audit.json").write_text("{}")
+    theirs = {"COSIGN_PASSWORD": "x"}
+    own = kit.make_keys(tmp_path, "company", kind="ecdsa")
+    prefix = str(tmp_path / "theirs")
+    other_tool("cosign", "import-key-pair", "--key", own[0], "--output-key-prefix", prefix, **theirs)
+    attest = ("attest", "-y", "--key", f"{prefix}.key", "--tlog-upload=false", "--predicate", tmp_path / "audit.json")
+    other_tool("cosign", *attest, "--use-signing-config=false", image, **theirs)
+    audit = f"{tmp_path / 'audit.json'}:application/json"
+    kind = "application/vnd.company.audit+json"
+    other_tool("oras", "attach", "--plain-http", "--disable-path-validation", "--artifact-type", kind, image, audit)
+    newer = kit.make_cell(tmp_path / "newer", record={"started": "2026-11-22T04:05:31+00:00"})
+    assert run(["publish", str(newer), "--to", f"{registry.name}/cells", "--key", str(keys[0])]) == 0
+    capsys.readouterr()
+    assert verify(registry, keys, "--history", "--json") == 0
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    uncovered = " ".join(check["text"] for check in checks if check["state"] == "not covered")
+    assert kind in uncovered
+    assert "cosign.sigstore.dev" in uncovered
+    assert sum(check["part"] == "history" for check in checks) == 2
+    for key, of in ((own[1], "custom"), (keys[1], "slsaprovenance1")):
+        other_tool("cosign", "verify-attestation", "--key", key, "--insecure-ignore-tlog", "--type", of, image)
+
+
 def test_what_is_changed_in_the_storage_is_named(registry, keys, published, capsys):
     digests = {
         "attachment": published["attachments"][4],
