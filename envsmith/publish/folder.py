@@ -86,7 +86,7 @@ def _earlier(folder: Path, image: str, proof: Proof) -> list[dict[str, str]]:
     except DataError:
         return []
     before: list[dict[str, str]] = facts.get("earlier", [])
-    if (facts["image"], record) == (image, proof.record):
+    if facts["image"] == image and _text(folder / "record.json") == proof.record_raw.decode():
         return before
     recorded = {"recorded": record.started, "rung": record.rung.value}
     return [{"image": facts["image"], "lock": lock.digest, **recorded}, *before]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import IO
 
+from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
 from envsmith.oci.layers import CHUNK
-from envsmith.oci.layout import OciImage, open_layer
+from envsmith.oci.layout import OciImage
+from envsmith.oci.packing import packing_of, unpacked
 
 # dpkg's own list, and the folder in which images without dpkg keep one file a package.
 _LIST, _LISTS = "var/lib/dpkg/status", "var/lib/dpkg/status.d"
@@ -114,7 +117,10 @@ class SystemPackages:
 def system_packages(image: OciImage) -> tuple[OsPackage, ...]:
     """Return the packages of the distribution in an image. ``ContentError`` for a layer that cannot be unpacked."""
     system = SystemPackages()
-    for number in range(len(image.manifest.layers)):
-        with open_layer(image, number) as layer:
-            system.take(layer)
+    for layer in image.manifest.layers:
+        opened = image.store.blob(layer.digest)
+        if opened is None:
+            raise ContentError(f"{image.store.name}: {layer.digest[:19]}… is missing")
+        with closing(opened) as file, unpacked(file, packing_of(layer.media_type) or "none") as plain:
+            system.take(plain)
     return system.packages

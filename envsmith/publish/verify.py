@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from envsmith.errors import ContentError, DataError
 from envsmith.files import digest_of
-from envsmith.model.lock import MAX_BYTES, Lock, parse_lock
+from envsmith.model.lock import MAX_BYTES, Lock, OsPackage, parse_lock
 from envsmith.model.record import Record
 from envsmith.oci.layers import CHUNK, stream
 from envsmith.oci.layout import LayoutStore, Store, load_manifest, read_blob
@@ -31,6 +31,7 @@ from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
 from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
+from envsmith.publish.system import SystemPackages
 from envsmith.schema import AsJson, parse_json
 
 if TYPE_CHECKING:
@@ -166,8 +167,9 @@ def verify(
     with _Part(report, "config"):
         config = _config(store, manifest)
         report.add("config", State.OK, manifest.config.digest)
+    system = SystemPackages()
     if layers:
-        _layers(report, store, manifest, config, say)
+        _layers(report, store, manifest, config, say, system=system)
     else:
         report.add("layers", State.UNCOVERED, "not read: a pull of the image by its digest compares them")
     if isinstance(store, LayoutStore):
@@ -181,7 +183,7 @@ def verify(
         return report
     today = today or dt.datetime.now(dt.timezone.utc).date()
     newest = max(statements, key=_moment)
-    report.covered = covered = _documents(report, store, manifest, config, newest)
+    report.covered = covered = _documents(report, store, manifest, config, newest, system=system.packages)
     _carried(report, store, attachments, statements, today)
     if tag is not None:
         _tag(report, covered.claim, tag)
@@ -217,9 +219,18 @@ def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
 
 
 def _layers(
-    report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], say: Callable[[str], None]
+    report: Report,
+    store: Store,
+    manifest: Manifest,
+    config: Mapping[str, Any],
+    say: Callable[[str], None],
+    *,
+    system: SystemPackages,
 ) -> None:
-    """Read every layer once: its digest, its size, and what it unpacks to against the configuration."""
+    """Read every layer once: its digest, its size, and what it unpacks to against the configuration.
+
+    ``system`` takes what they say of the packages of the distribution.
+    """
     ids = list(config["rootfs"]["diff_ids"]) if config else []
     good = len(ids) == len(manifest.layers) or not config
     if not good:
@@ -229,7 +240,7 @@ def _layers(
         say(f"{part} of {len(manifest.layers)}: {layer.size / 1e6:.1f} MB")
         before = len(report.checks)
         with _Part(report, part):
-            _layer(store, layer, part, ids[number] if number < len(ids) else None)
+            _layer(store, layer, part, ids[number] if number < len(ids) else None, system)
         good = good and len(report.checks) == before
     if good:
         size = sum(layer.size for layer in manifest.layers) / 1e6
@@ -237,9 +248,9 @@ def _layers(
 
 
 class _Reader(io.RawIOBase):
-    """Reads no more than the manifest promised, and takes the digest of it: a store may never stop."""
+    """Takes the digest of what is read, no more than the manifest promised: a store may never stop."""
 
-    def __init__(self, file: IO[bytes], size: int) -> None:
+    def __init__(self, file: IO[bytes], size: int = 1 << 62) -> None:
         self.digest, self.size = hashlib.sha256(), 0
         self._file, self._left = file, size + 1
 
@@ -255,18 +266,21 @@ class _Reader(io.RawIOBase):
         return len(piece)
 
 
-def _layer(store: Store, layer: Descriptor, part: str, diff_id: object) -> None:
+def _layer(store: Store, layer: Descriptor, part: str, diff_id: object, system: SystemPackages) -> None:
     opened = store.blob(layer.digest)
     if opened is None:
         raise ContentError(f"{part}: {layer.digest} is missing")
-    how, content, unreadable = packing_of(layer.media_type), hashlib.sha256(), ""
+    how, content, unreadable = packing_of(layer.media_type), "", ""
     with closing(opened) as file:
         reader = _Reader(file, layer.size)
         stored = io.BufferedReader(reader, CHUNK)
         try:
             with unpacked(stored, how or "none") as plain:
-                for piece in stream(plain):
-                    content.update(piece)
+                contents = _Reader(plain)
+                system.take(io.BufferedReader(contents, CHUNK))
+                for _ in iter(lambda: contents.read(CHUNK), b""):
+                    pass
+                content = f"sha256:{contents.digest.hexdigest()}"
         except ContentError as error:
             unreadable = error.message
         for _ in stream(stored):  # what an unpacker leaves unread
@@ -276,7 +290,7 @@ def _layer(store: Store, layer: Descriptor, part: str, diff_id: object) -> None:
         raise ContentError(f"{part}: its bytes are not those of {layer.digest[:19]}…{cut}")
     if unreadable:
         raise ContentError(f"{part}: {unreadable}")
-    if how is not None and diff_id is not None and f"sha256:{content.hexdigest()}" != diff_id:
+    if how is not None and diff_id is not None and content != diff_id:
         raise ContentError(f"{part}: it unpacks to something else than the configuration says")
 
 
@@ -475,7 +489,13 @@ def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed
 
 
 def _documents(
-    report: Report, store: Store, manifest: Manifest, config: Mapping[str, Any], newest: _Statement
+    report: Report,
+    store: Store,
+    manifest: Manifest,
+    config: Mapping[str, Any],
+    newest: _Statement,
+    *,
+    system: Sequence[OsPackage],
 ) -> Covered:
     """Compare lock, labels, record, bill of materials and provenance, and return what is covered with the lock."""
     claim, covered = newest.claim, Covered(signer=newest.signer, claim=newest.claim)
@@ -497,8 +517,9 @@ def _documents(
             _record(report, manifest, claim, covered.lock, record)
     with _Part(report, "sbom"):
         raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=MAX_BYTES)
-        if covered.lock is not None and (differences := sbom_differences(raw, covered.lock, manifest.digest)):
-            raise ContentError("sbom: it is not that of the lock", details=differences)
+        digest = manifest.digest
+        if covered.lock is not None and (differences := sbom_differences(raw, covered.lock, digest, system)):
+            raise ContentError("sbom: it is not that of lock and image", details=differences)
         if CYCLONEDX in newest.further and _predicate(newest.further[CYCLONEDX]) != parse_json(raw):
             raise ContentError("sbom: the signed one is another than the attached one")
         report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)

@@ -24,6 +24,12 @@ PLAIN = "application/vnd.oci.image.layer.v1.tar"
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
+STATUS = b"".join(
+    f"Package: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: {version}\n\n".encode()
+    for name, version in (("libc6", "2.36-9+deb12u10"), ("g++", "4:12.2.0-3"))
+)
+
+
 def digest(data):
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
@@ -72,7 +78,8 @@ def tar_of(**files):
 
 def make_layout(folder, lock, *, salt=b""):
     """A canonical OCI layout of two layers, one of them compressed."""
-    first, second = tar_of(base=b"0" * 70_000), tar_of(cell=b"1" * 9_000 + salt)
+    first = tar_of(base=b"0" * 70_000, **{"var/lib/dpkg/status": STATUS})
+    second = tar_of(cell=b"1" * 9_000 + salt)
     packed = gzip.compress(first, mtime=0)
     config = {
         "architecture": "amd64",

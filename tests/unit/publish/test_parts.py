@@ -12,7 +12,7 @@ import pytest
 
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, DataError, UsageError
-from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, Pin
+from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, OsPackage, Pin
 from envsmith.oci.registry import login
 from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.folder import read_folder, rendered
@@ -76,6 +76,45 @@ def test_a_bill_that_differs_from_the_lock(kit, bill, edit, why):
     value = json.loads(bill)
     edit(value)
     assert any(why in told for told in sbom_differences(json.dumps(value).encode(), kit.make_lock(), IMAGE))
+
+
+SYSTEM = (OsPackage(name="g++:amd64", version="4:12.2.0-3"), OsPackage(name="tzdata:all", version="2024a-0"))
+
+
+def test_the_bill_lists_every_package_that_was_read_from_the_image_with_its_architecture(kit):
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=SYSTEM)
+    refs = {c["bom-ref"] for c in json.loads(bill)["components"] if c["bom-ref"].startswith("pkg:deb/")}
+    assert refs == {
+        "pkg:deb/debian/g%2B%2B@4:12.2.0-3?arch=amd64&distro=bookworm",
+        "pkg:deb/debian/tzdata@2024a-0?arch=all&distro=bookworm",
+    }
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+    assert sbom_differences(bill, kit.make_lock(), IMAGE, SYSTEM) == []
+    # Nobody read the layers: what the lock says is compared.
+    assert sbom_differences(bill, kit.make_lock(), IMAGE) == []
+
+
+def test_a_bill_of_an_earlier_release_lists_the_packages_of_the_lock_alone(kit, bill):
+    assert sbom_differences(bill, kit.make_lock(), IMAGE, SYSTEM) == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        (
+            (SYSTEM[0], OsPackage(name="evil:all", version="1")),
+            ["tzdata 2024a-0 is not listed", "evil 1 is not in the image"],
+        ),
+        ((*SYSTEM, OsPackage(name="evil:all", version="1")), ["evil 1 is not in the image"]),
+        (SYSTEM[1:], ["g++ 4:12.2.0-3 is not listed"]),
+    ],
+)
+def test_a_bill_that_lists_other_packages_than_the_image_has_differs(kit, listed, why):
+    bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=listed)
+    assert sbom_differences(bill, kit.make_lock(), IMAGE, SYSTEM) == why
 
 
 # -- signatures --------------------------------------------------------------------------------------------------------
@@ -341,6 +380,23 @@ def test_the_folder_of_an_image_renders_again_to_the_same_files(images):
     assert {p.name for p in folder.iterdir()} == {*rendered(lock, told, record), "record.json"}
     assert "://" not in "".join(p.read_text() for p in folder.iterdir() if p.name != "Dockerfile")
     assert str(lock.cell.id) in (images / "README.md").read_text()
+
+
+def test_a_cell_that_is_published_again_keeps_in_its_folder_what_was_before(kit, images, keys, tmp_path):
+    (folder,) = [path for path in images.iterdir() if path.is_dir()]
+    first = json.loads((folder / "image.json").read_text())
+    assert "earlier" not in first
+    assert first["system"] == {"g++:amd64": "4:12.2.0-3", "libc6:amd64": "2.36-9+deb12u10"}
+    for day in (22, 23):
+        newer = kit.make_cell(tmp_path / f"n{day}", record={"started": f"2026-11-{day}T04:05:31+00:00"})
+        words = ["publish", str(newer), "--bundle", str(tmp_path / f"{day}.tar"), "--key", str(keys[0])]
+        # Again changes nothing.
+        for _ in range(2):
+            assert run([*words, "--images-dir", str(images)]) == 0
+    lock, facts, record = read_folder(folder)
+    assert [before["recorded"][:10] for before in facts["earlier"]] == ["2026-11-22", "2026-11-21"]
+    assert {before["image"] for before in facts["earlier"]} == {first["image"]}
+    assert rendered(lock, facts, record)["image.json"] == (folder / "image.json").read_text()
 
 
 @pytest.mark.parametrize("name", ["lock.json", "record.json", "image.json"])

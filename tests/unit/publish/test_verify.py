@@ -14,12 +14,14 @@ import tarfile
 import pytest
 
 from envsmith.cli.app import run
+from envsmith.model.lock import OsPackage
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
-from envsmith.oci.spec import EMPTY, Descriptor, artifact, canonical, parse_manifest
+from envsmith.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.push import publish
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
+from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import envelope_of, load_signer, sign
 from envsmith.publish.statement import (
     BUNDLE_ARTIFACT,
@@ -28,6 +30,7 @@ from envsmith.publish.statement import (
     SBOM_ARTIFACT,
     Claim,
     load_proof,
+    statement_bytes,
 )
 from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
 from envsmith.publish.verbs import NamedImage, seal_with, trust_of, verify_image
@@ -461,6 +464,23 @@ def test_what_cosign_lists_without_its_type_is_read_all_the_same(published, keys
 
     store = Listing(published.address, "cells", wait=lambda _s: None)
     assert verify(store, published.done.digest, trust_of([keys[1]], None, None), tag=CELL).status == "verified"
+
+
+def test_a_bill_that_hides_a_package_of_the_image_is_refused(kit, published, keys):
+    claim = published.done.claim
+    system = (OsPackage(name="g++", version="4:12.2.0-3"), OsPackage(name="more", version="1"))
+    bill = make_sbom(kit.make_lock(), claim.image, moment=claim.recorded, system=system)
+    parts = {**claim.parts, "sbom.cdx.json": describe(bill, SBOM_ARTIFACT)}
+    later = dataclasses.replace(claim, parts=parts, attests={}, audit={"when": "2026-11-22"})
+    attach(published, SBOM_ARTIFACT, bill)
+    attach(published, BUNDLE_ARTIFACT, sign(statement_bytes(later), load_signer(keys[0])))
+
+    report = look(published, keys)
+
+    assert differing(report) == ["sbom"]
+    (text,) = [check.text for check in report.checks if check.state.value == "differs"]
+    assert "libc6 2.36-9+deb12u10 is not listed" in text
+    assert "more 1 is not in the image" in text
 
 
 # -- what was published before --------------------------------------------------------------------------------------------
