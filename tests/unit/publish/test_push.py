@@ -129,7 +129,7 @@ def test_the_provenance_names_request_lock_base_packages_every_file_and_the_buil
     pins = (*lock.pins, *lock.build_pins)
     assert stated == {lock.base.digest[7:], *(file.sha256 for pin in pins for file in pin.artifacts)}
     uris = [row.get("uri", "") for row in definition["resolvedDependencies"]]
-    assert "pkg:deb/debian/g%2B%2B@4:12.2.0-3?distro=bookworm" in uris
+    assert "pkg:deb/debian/g%2B%2B@4:12.2.0-3?arch=amd64&distro=bookworm" in uris
     assert set(details["builder"]) == {"id", "version"}
     assert details["metadata"] == {"finishedOn": "2026-11-21T04:05:31Z"}
     assert {row["name"] for row in details["byproducts"]} >= {"record.json", "sbom.cdx.json"}
