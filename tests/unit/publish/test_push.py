@@ -41,6 +41,15 @@ def test_the_image_and_five_referrers_are_there_and_the_tag_spells_the_cell(kit,
     assert bool(fallback) is not api
 
 
+def test_each_blob_is_told_with_its_place_size_and_way(kit, cell, keys):
+    lines = []
+    with kit.registry() as reg:
+        push(cell, keys, reg, progress=lambda event: lines.append(event.text))
+    blobs = open_image(cell / "oci").manifest.blobs
+    told = [f"{number} of 3: {b.digest[:19]}… {b.size / 1e6:.1f} MB sent" for number, b in enumerate(blobs, start=1)]
+    assert [line for line in lines if " MB " in line] == told
+
+
 def test_a_flavour_is_in_the_tag(kit, tmp_path, keys):
     cell = kit.make_cell(tmp_path / "devel", flavour="devel")
     with kit.registry() as reg:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke.agent.protocol import Exit
+from envsmith.smoke.agent.protocol import Exit, Startup
 from envsmith.smoke.agent.world import most_common
 from envsmith.smoke.blame import blame_halt, blame_wrong, odd_ones
 
@@ -47,6 +47,42 @@ def test_a_store_that_is_silent_is_rank_0_s_and_says_for_how_long(silent: dict[s
 
     assert (blame.ranks, blame.case, blame.code) == ((0,), 1, Exit.HANG)
     assert f"rank 0 does not answer for {seconds} s: its store is silent while rank 2 waits" in blame.sentence
+
+
+@pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("S", False), ("Z", False), (None, False)])
+def test_rank_0_is_called_stopped_where_the_kernel_says_so(state: str | None, is_stopped: bool) -> None:
+    owner = {"state": state, "pid": 77}
+    halt = {"reason": "store", "where": [{"rank": 2, "case": 1, "step": "entered"}], "owner": owner}
+
+    sentence = blame_halt(halt, [], NAMES).sentence
+
+    assert ("; rank 0 (pid 77) is stopped" in sentence) is is_stopped
+
+
+@pytest.mark.parametrize(
+    ("case", "index", "place"),
+    [
+        (-99, None, "before the first case"),
+        (-1, None, "agreeing on the memory budget"),
+        (int(Startup.GROUP), None, "making the process group"),
+        (0, 0, "case 0 all_reduce"),
+        (1, 1, "case 1 broadcast"),
+        (2, 2, "the end, after the last case"),
+    ],
+)
+def test_a_place_is_a_case_or_a_stage_before_the_first(case: int, index: int | None, place: str) -> None:
+    where = [{"rank": rank, "case": case, "step": "entered"} for rank in range(2)]
+
+    blame = blame_halt({"reason": "deadline", "where": where, "limit": 9}, [], NAMES)
+
+    assert blame.case == index
+    assert blame.sentence == f"all ranks are stuck in {place}, step entered, for 9.0 s"
+
+
+def test_of_what_an_aborted_rank_wrote_the_beginning_of_the_last_line_is_told() -> None:
+    halt = {**_died({1: -signal.SIGABRT}), "output": {"1": "first\n" + "x" * 300 + "\n"}}
+
+    assert blame_halt(halt, [], NAMES).sentence.endswith(f": {'x' * 200}")
 
 
 def test_the_shortest_wait_of_the_ranks_behind_which_one_stays_is_said() -> None:
