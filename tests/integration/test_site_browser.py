@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from envsmith.files import write_folder
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.site.page import SITE, read_page, site_texts
+from envsmith.model.record import read_record
 
 pytestmark = pytest.mark.integration
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -261,6 +264,51 @@ def test_without_a_script_the_grid_is_there(browser, site):
     assert page.locator("#search").is_hidden()
     assert "need JavaScript" in page.locator("main").inner_text()
     context.close()
+
+
+def test_hostile_texts_stay_texts_whatever_shows_them(browser, tmp_path):
+    hostile = "<img src=x onerror=alert(1)></script><script>alert(2)</script> javascript:alert(3)"
+    page_of_matrix = read_page(find_matrix())
+    record = next(r for r in page_of_matrix.records if r.cell == "ds0.19.8-torch2.15.0-cu132-py312")
+    failure = {"rung": "imported", "symptom": hostile, "of_host": False, "log": [hostile]}
+    steps = [{"name": hostile, "verdict": "error", "detail": hostile}]
+    data = record.to_json() | {
+        "passed": False,
+        "summary": hostile,
+        "failure": failure,
+        "steps": steps,
+        "notes": [hostile],
+    }
+    search = {
+        "rules": [["x", hostile, hostile, []]],
+        "errors": [[hostile, 0, hostile]],
+        "warnings": [[0, False, hostile, hostile, {"f": [0]}]],
+    }
+    records = (read_record("x.json", json.dumps(data).encode()),)
+    write_folder(tmp_path / "site", SITE, site_texts(replace(page_of_matrix, records=records, search=search)))
+    page = browser.new_page()
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    show(page, tmp_path / "site" / "index.html", "#" + record.cell)
+    page.locator("#search").fill("onerror alert")
+    cell_of_grid(page, "deepspeed", "0.19.8", "2.15.0").hover()
+    page.locator("#results li a").first.click()
+    assert "<img src=x" in page.locator("#answer").inner_text()
+    assert page.locator("img").count() == 0
+    page.goto((tmp_path / "site" / "cell" / f"{record.cell}.html").as_uri())
+    assert "<img src=x" in page.locator("main").inner_text()
+    assert page.locator("img").count() == 0
+    page.close()
+
+
+def test_the_arrow_keys_pass_over_what_is_refused(page, site):
+    show(page, site / "index.html", "#framework=deepspeed&driver=535.54.03")
+    page.locator("#cuda-any").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#cuda-any").is_checked()
+    assert "driver" in page.locator("#reason").inner_text()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("[id='cuda-12.9']").is_checked()
 
 
 def test_the_theme_is_switched_and_kept(page):

@@ -62,7 +62,7 @@ def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry,
             for t, torch in enumerate(choices["torches"]):
                 run = best_run(pairs.get((framework["name"], release, torch), ()))
                 letter = _kind(framework, r, t, run)
-                stale = " s" if run and expiry.is_stale(run, today) else ""
+                stale = " s" if run and letter != "x" and expiry.is_stale(run, today) else ""
                 cells += f'<td class="{letter}{stale}">' if stale else f"<td class={letter}>"
                 cells += KINDS[letter][0]
             rows.append(f"<tr><th scope=row>{html.escape(release)}{cells}")

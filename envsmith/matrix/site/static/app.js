@@ -120,7 +120,7 @@
     }
     const other = blocker(axis, value), name = other && axes().find((a) => a[0] === other)[1];
     if (!other) return "It does not work with your other choices.";
-    const facts = detail(axis, other, s), choice = `${name} ${label(other, state[other])}`;
+    const facts = detail(axis, other, s), choice = `${name} ${label(other, state[other])}${other === "gpu" ? ` (${D.gpus[state.gpu]})` : ""}`;
     return facts ? `${facts}You chose ${choice}.` : `It does not work with ${choice}, which you chose.`;
   }
   // The first other choice without which a choice is possible.
@@ -141,7 +141,7 @@
     const builds = D.builds.flatMap((b, number) => (b[0] === s.torch && (s.cuda === null || b[1] === s.cuda) ? [number] : []));
     if (axis === "gpu" || other === "gpu") {
       const archs = new Set(builds.flatMap((b) => D.runs[b].map((a) => D.archs[a])));
-      return `${name} runs on ${[...archs].join(" ") || "no GPU"}. `;
+      return `${axis === "gpu" ? `${label("gpu", s.gpu)} is ${D.gpus[s.gpu]}. ` : ""}${name} runs on ${[...archs].join(", ") || "no GPU"}. `;
     }
     if (axis === "python" || other === "python") {
       const pythons = D.pythons.filter((_, p) => builds.some((b) => masks[s.framework].some((row) => (row[b] >> p) & 1)));
@@ -179,7 +179,7 @@
     const option = best({});
     const picked = option ? { release: option.r, torch: D.builds[option.b][0], cuda: D.builds[option.b][1], python: option.p } : {};
     hideTip();
-    form.replaceChildren(...axes().map((axis) => drawAxis(axis, picked)));
+    form.replaceChildren(...axes().map((axis) => drawAxis(axis, picked)), el("button", { type: "button", id: "clear", hidden: !chosen() }, "Clear choices"));
     drawAnswer(option);
     drawGrid(option);
     if (focused && $(focused) && !$(focused).matches(":focus")) $(focused).focus({ preventScroll: true });
@@ -196,7 +196,6 @@
     }
     if (folded) chips.append(el("button", { type: "button", class: "more", id: "more-" + axis, "data-axis": axis }, `${folded} more`));
     const auto = state[axis] === null && picked[axis] !== undefined ? `best match: ${label(axis, picked[axis])}` : "";
-    if (axis === "framework" && chosen()) chips.append(el("button", { type: "button", class: "more", id: "clear" }, "Clear choices"));
     return el("fieldset", { class: "axis" }, el("legend", {}, title, auto && el("span", { class: "auto" }, auto)), chips);
   }
   function chip(axis, value, text, checked, auto) {
@@ -332,7 +331,7 @@
     });
     return [
       el("ol", { class: "ladder" }, ...steps.filter(Boolean)),
-      el("p", {}, `Run on ${words(record.day)}${record.stale ? ". The proof is old: run it again" : ""}. `, el("a", { href: `cell/${record.id}.html` }, "Record and log")),
+      el("p", {}, `Run on ${words(record.day)}. ${record.host ? "The test machine could not run the next step. " : ""}${record.stale ? "The proof is old, so run it again. " : ""}`, el("a", { href: `cell/${record.id}.html` }, "Record and log")),
       record.why ? el("p", { class: "symptom" }, record.why) : "",
     ].filter(Boolean);
   }
@@ -366,8 +365,12 @@
     const arch = state.gpu ? D.archs.indexOf(D.gpus[state.gpu]) : -1, here = { f, r, t: D.builds[b][0], c: b, p, g: arch };
     const hits = window.ENVSMITH_SEARCH.warnings.filter(([, , , , where]) => Object.entries(where).every(([axis, numbers]) => numbers.includes(here[axis])));
     if (!hits.length) return [];
-    const items = hits.sort((x, y) => x[1] - y[1]).map(([rule, note, cause, fix]) => el("li", { class: note ? "note" : "warning" }, el("b", {}, note ? "Note. " : "Warning. "), cause + " ", fix + " ", el("a", { href: "#rule=" + window.ENVSMITH_SEARCH.rules[rule][0] }, "Source")));
-    return [el("h3", {}, "Good to know"), el("ul", { class: "warnings" }, ...items)];
+    const item = ([rule, note, cause, fix]) => el("li", { class: note ? "note" : "warning" }, el("b", {}, note ? "Note. " : "Warning. "), `${cause} ${fix} `, el("a", { href: "#rule=" + window.ENVSMITH_SEARCH.rules[rule][0] }, "Source"));
+    // Notes are for few readers: the second and the following ones are folded.
+    const [first, folded] = [hits.filter((hit) => !hit[1]), hits.filter((hit) => hit[1])];
+    if (folded.length) first.push(folded.shift());
+    const list = (entries) => el("ul", { class: "warnings" }, ...entries.map(item));
+    return [el("h3", {}, "Good to know"), list(first), folded.length ? el("details", {}, el("summary", {}, folded.length > 1 ? `${folded.length} more notes` : "1 more note"), list(folded)) : ""].filter(Boolean);
   }
 
   // -- the grid -------------------------------------------------------------------------------------------------------------
