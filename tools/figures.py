@@ -86,7 +86,7 @@ def _sum(*texts: str) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole}" + (f" ({100 * part / whole:.0f} %)" if part and part < whole else "")
+    return f"{part} of {whole}" + (f" ({100 * part / whole:.0f}%)" if part and part < whole else "")
 
 
 def read() -> dict[str, dict[str, str]]:
