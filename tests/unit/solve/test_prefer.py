@@ -9,7 +9,7 @@ from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.rule import Tested as Line
 from envsmith.model.version import Spec
-from envsmith.solve import cells, solve, solver_of
+from envsmith.solve import cells, check, solve, solver_of
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
 ROLES = {"alpha": Role.FRAMEWORK, "torch": Role.CORE, "kernels": Role.COMPANION, "arrays": Role.COMPANION}
@@ -147,3 +147,15 @@ def test_a_framework_without_tested_lines_leaves_the_choice_to_the_one_that_has_
     request = Request(frameworks={"alpha": Spec.parse("*"), "beta": Spec.parse("*")})
 
     assert solve(request, solver=solver_of(both)).cell.components["torch"] == "2.2"
+
+
+def test_a_repair_leaves_no_warning_behind_however_old_its_releases_are():
+    facts = knowledge({"alpha": ">=2.0"})
+    broken = Row(when={"alpha": Spec.parse(">=3.0"), "torch": Spec.parse("*")}, evidence=SOURCE)
+    rule = Rule(id="an-error", kind=RuleKind.CONFLICTS, rows=(broken,))
+    given = {"alpha": "3.0", "torch": "2.4"}
+
+    judgement = check(given, solver=solver_of(replace(facts, rules=(*facts.rules, rule))))
+
+    assert judgement.repair is not None
+    assert judgement.repair.cell.components["alpha"] == "1.0"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from envsmith.model.cell import Platform
+from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
 from envsmith.solve.request import demands_of
@@ -89,3 +90,26 @@ def test_what_a_release_declares_itself_is_left_to_the_resolver(knowledge: Knowl
     assert demands(knowledge, plain) == ["numpy<2"]
     assert demands(knowledge, plain, name="alpha-declares-numpy") == []
     assert demands(knowledge, plain, RuleKind.BUNDLES) == []
+
+
+@pytest.mark.parametrize(
+    ("distributions", "demand"),
+    [
+        ((), []),
+        (("kernels",), ["kernels<2"]),
+        (("other",), ["other<2"]),
+        (("other", "kernels"), ["kernels<2"]),
+        (("kernels-cu12", "kernels-cu13"), []),
+    ],
+)
+def test_a_package_is_demanded_by_its_one_distribution_or_the_one_of_its_name(
+    knowledge: Knowledge, distributions: tuple[str, ...], demand: list[str]
+) -> None:
+    kernels = Component(
+        name="kernels", role=Role.COMPANION, short="k", title="Kernels", distributions=distributions, aliases=()
+    )
+    table = ComponentTable.of([*knowledge.components.by_name.values(), kernels])
+
+    needs = row(when={"alpha": ">=2"}, needs={"kernels": "<2"})
+
+    assert demands(replace(knowledge, components=table), needs) == demand
