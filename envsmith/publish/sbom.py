@@ -7,23 +7,25 @@ base image by digest.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
 
-from envsmith.errors import EngineError
 from envsmith.model.lock import BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 from envsmith.schema import parse_json
-
-if TYPE_CHECKING:
-    from cyclonedx.model.component import Component
-
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 # What in-toto calls a bill as a predicate.
 PREDICATE_TYPE = "https://cyclonedx.org/bom"
 # Serial numbers are derived from digests under this name, so that a bill has one identity however often it is made.
 _SPACE = uuid.uuid5(uuid.NAMESPACE_OID, "envsmith sbom")
+_FORMAT = {
+    "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+    "bomFormat": "CycloneDX",
+    "specVersion": "1.6",
+}
 _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 
@@ -31,89 +33,62 @@ def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Seq
     """Return the bill of the image ``image_digest`` of ``lock``. ``moment`` is the time of the record.
 
     ``system`` are all packages of the distribution in the image. Without them the lock's own are listed.
-    ``EngineError`` when the extra ``publish`` is not installed.
     """
-    try:
-        from cyclonedx.model.bom import Bom, BomMetaData
-        from cyclonedx.model.component import Component, ComponentType
-        from cyclonedx.output.json import JsonV1Dot6
-    except ImportError:
-        raise missing_extra("the bill of materials") from None
-    image = Component(
-        name=str(lock.cell.id),
-        version=lock.digest,
-        type=ComponentType.CONTAINER,
-        bom_ref="image",
-        purl=_oci(str(lock.cell.id), image_digest),
-        properties=_properties({"io.envsmith.lock": lock.digest, "io.envsmith.platform": lock.cell.platform.value}),
-    )
-    bill = Bom(serial_number=uuid.uuid5(_SPACE, f"{lock.digest} {image_digest}"))
-    bill.metadata = BomMetaData(component=image, timestamp=moment)
     compiled = {source.name: source for source in lock.compiled}
-    pins = {pin.name: _pin(pin, lock.wheels, compiled.get(pin.name)) for pin in lock.pins}
-    parts = [_os_package(package, lock.base) for package in system or lock.os_packages]
+    parts = [_pin(pin, lock.wheels, compiled.get(pin.name)) for pin in lock.pins]
+    parts += [_os_package(package, lock.base) for package in system or lock.os_packages]
     parts += [_base(lock.base)] if lock.base else []
-    for component in (*pins.values(), *parts):
-        bill.components.add(component)
-    bill.register_dependency(image, [*pins.values(), *parts])
-    return (JsonV1Dot6(bill).output_as_string(indent=1) + "\n").encode()
+    parts = list({part["bom-ref"]: part for part in parts}.values())
+    cell = str(lock.cell.id)
+    image = _component(
+        "container", cell, lock.digest, _purl("oci", cell.lower(), image_digest), bom_ref="image",
+        **{"io.envsmith.lock": lock.digest, "io.envsmith.platform": lock.cell.platform.value},
+    )  # fmt: skip
+    refs = sorted(part["bom-ref"] for part in parts)
+    links = [{"ref": ref} for ref in refs] + [{"ref": "image", "dependsOn": refs}]
+    bill = {
+        "serialNumber": f"urn:uuid:{uuid.uuid5(_SPACE, f'{lock.digest} {image_digest}')}",
+        "version": 1,
+        "metadata": {"timestamp": moment.isoformat(), "component": image},
+        "components": sorted(parts, key=lambda part: (part["type"], part["name"], part["version"])),
+        "dependencies": sorted(links, key=lambda link: str(link["ref"])),
+    }
+    return (json.dumps({**parse_json(json.dumps(bill, sort_keys=True)), **_FORMAT}, indent=1) + "\n").encode()
 
 
-def missing_extra(what: str, extra: str = "publish") -> EngineError:
-    """Return the error of an optional part that is not installed."""
-    return EngineError(f"{what} needs packages that are not installed", hint=f"pip install 'envsmith[{extra}]'")
+def _purl(kind: str, name: str, version: str, **qualifiers: str) -> str:
+    """Return a package URL (ECMA-427)."""
+    words = "&".join(f"{key}={quote(value)}" for key, value in qualifiers.items() if value)
+    return f"pkg:{kind}/{quote(name, safe='/')}@{quote(version, safe=':')}{words and f'?{words}'}"
 
 
-def _oci(name: str, digest: str) -> Any:
-    from packageurl import PackageURL
-
-    return PackageURL("oci", None, name.rpartition("/")[2].partition(":")[0].lower(), digest)
-
-
-def _properties(pairs: Mapping[str, str]) -> list[Any]:
-    from cyclonedx.model import Property
-
-    return [Property(name=name, value=value) for name, value in pairs.items()]
+def _component(
+    kind: str, name: str, version: str, purl: str, *, bom_ref: str = "", **properties: str
+) -> dict[str, Any]:
+    pairs = [{"name": key, "value": value} for key, value in sorted(properties.items())]
+    component = {"type": kind, "name": name, "version": version, "purl": purl, "bom-ref": bom_ref or purl}
+    return {**component, "properties": pairs} if pairs else component
 
 
-def _sha256(content: str) -> Any:
-    from cyclonedx.model import HashAlgorithm, HashType
-
-    return HashType(alg=HashAlgorithm.SHA_256, content=content)
-
-
-def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) -> Component:
+def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) -> dict[str, Any]:
     """Return a distribution with its files: only the platform's installer knows which one was installed.
 
-    The wheel that a source distribution became in the pinned builder is one of them. An archive of the user's is
-    nothing that the index has: a distribution of the same name there is another program.
+    The wheel that a source distribution became in the pinned builder is one of them.
     """
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
-    kind = "generic" if source and source.archive else "pypi"
-    purl = PackageURL(kind, None, pin.name, pin.version)
     named = [(a.filename, a.sha256) for a in pin.artifacts]
     named += [(wheel.filename, wheel.sha256) for wheel in wheels if wheel.name == pin.name]
+    ref = _ref(pin, source)
     files = [
-        Component(
-            name=name,
-            type=ComponentType.FILE,
-            bom_ref=f"{purl.to_string()}#{name}",
-            hashes=[_sha256(content)],
-        )
-        for name, content in named
+        {"type": "file", "name": name, "bom-ref": f"{ref}#{name}", "hashes": [{"alg": "SHA-256", "content": content}]}
+        for name, content in sorted(named)
     ]
-    return Component(
-        name=pin.name,
-        version=pin.version,
-        type=ComponentType.LIBRARY,
-        bom_ref=purl.to_string(),
-        purl=purl,
-        hashes=[_sha256(named[0][1])] if len(named) == 1 else [],
-        components=files,
-        properties=_properties({"io.envsmith.layer": pin.layer, **_made(source)}),
-    )
+    component = _component("library", pin.name, pin.version, ref, **{"io.envsmith.layer": pin.layer}, **_made(source))
+    return {**component, "components": files, **({"hashes": files[0]["hashes"]} if len(files) == 1 else {})}
+
+
+def _ref(pin: Pin, source: CompiledSource | None) -> str:
+    """Return what a distribution is called. An archive of the user's is another program than the index's of its name."""
+    return _purl("generic" if source and source.archive else "pypi", pin.name, pin.version)
 
 
 def _made(source: CompiledSource | None) -> dict[str, str]:
@@ -124,32 +99,19 @@ def _made(source: CompiledSource | None) -> dict[str, str]:
     return {**facts, "io.envsmith.archive": source.archive} if source.archive else facts
 
 
-def _os_package(package: OsPackage, base: BaseImage | None) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
+def _os_package(package: OsPackage, base: BaseImage | None) -> dict[str, Any]:
     name, _, arch = package.name.partition(":")
     release = base.distribution if base else ""
     vendor = "ubuntu" if release.startswith("ubuntu") or release in _UBUNTU else "debian"
-    qualifiers = {key: value for key, value in (("arch", arch), ("distro", release)) if value}
-    purl = PackageURL("deb", vendor, name, package.version, qualifiers)
-    return Component(
-        name=name, version=package.version, type=ComponentType.LIBRARY, bom_ref=purl.to_string(), purl=purl
-    )
+    purl = _purl("deb", f"{vendor}/{name}", package.version, arch=arch, distro=release)
+    return _component("library", name, package.version, purl)
 
 
-def _base(base: BaseImage) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-
+def _base(base: BaseImage) -> dict[str, Any]:
     name = base.name.partition("@")[0]
-    return Component(
-        name=name,
-        version=base.digest,
-        type=ComponentType.CONTAINER,
-        bom_ref="base-image",
-        purl=_oci(name, base.digest),
-        properties=_properties({"io.envsmith.origin": base.origin, "io.envsmith.distribution": base.distribution}),
-    )
+    purl = _purl("oci", name.rpartition("/")[2].partition(":")[0].lower(), base.digest)
+    facts = {"io.envsmith.origin": base.origin, "io.envsmith.distribution": base.distribution}
+    return _component("container", name, base.digest, purl, bom_ref="base-image", **facts)
 
 
 def sbom_differences(text: bytes, lock: Lock, image_digest: str, system: Sequence[OsPackage] = ()) -> list[str]:
@@ -163,7 +125,7 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str, system: Sequenc
         root = bill["metadata"]["component"]
         components = {str(c["bom-ref"]): c for c in bill["components"]}
         stated = {ref: _hashes(c) for ref, c in components.items()}
-        differences = [] if str(root["purl"]).endswith(_quoted(image_digest)) else ["it is the bill of another image"]
+        differences = [] if str(root["purl"]).endswith(f"@{image_digest}") else ["it is the bill of another image"]
     except (ValueError, KeyError, TypeError, AttributeError):
         return ["it is not a CycloneDX document of ours"]
     built = {w.name: [w.sha256] for w in lock.wheels}
@@ -206,20 +168,9 @@ def _system_differences(components: Mapping[str, Any], lock: Lock, system: Seque
     ]
 
 
-def _ref(pin: Pin, source: CompiledSource | None) -> str:
-    from urllib.parse import quote
-
-    kind = "generic" if source and source.archive else "pypi"
-    return f"pkg:{kind}/{pin.name}@{quote(pin.version, safe='.-_~')}"
-
-
 def _as_made(component: Mapping[str, Any], source: CompiledSource) -> bool:
     stated = {str(p.get("name")): str(p.get("value")) for p in component.get("properties", [])}
     return {**stated, **_made(source)} == stated
-
-
-def _quoted(digest: str) -> str:
-    return "@" + digest.replace(":", "%3A") if "%3A" in digest else f"@{digest}"
 
 
 def _hashes(component: Mapping[str, Any]) -> list[str]:

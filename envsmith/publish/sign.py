@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.errors import ContentError, NetworkError, UsageError
+from envsmith.errors import ContentError, EngineError, NetworkError, UsageError
 from envsmith.files import read_bounded
 from envsmith.oci.spec import canonical
-from envsmith.publish.sbom import missing_extra
 from envsmith.publish.statement import PAYLOAD_TYPE
 from envsmith.schema import UnreadableError, parse_json
 
@@ -40,6 +39,10 @@ class Opened:
     signer: str = ""
 
 
+def _missing_extra(what: str, extra: str = "publish") -> EngineError:
+    return EngineError(f"{what} needs packages that are not installed", hint=f"pip install 'envsmith[{extra}]'")
+
+
 def load_signer(path: Path) -> CryptoSigner:
     """Return the private key in a PEM file. ``UsageError`` when it is not one that signs here."""
     data = _read(path)
@@ -48,7 +51,7 @@ def load_signer(path: Path) -> CryptoSigner:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
         from securesystemslib.signer import CryptoSigner
     except ImportError:
-        raise missing_extra("signing") from None
+        raise _missing_extra("signing") from None
     if data.startswith((b"-----BEGIN ENCRYPTED SIGSTORE", b"-----BEGIN ENCRYPTED COSIGN")):
         raise UsageError(
             f"Cannot sign with {path}: cosign has encrypted it in a form of its own.",
@@ -75,7 +78,7 @@ def load_key(path: Path) -> SSlibKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
         from securesystemslib.signer import SSlibKey
     except ImportError:
-        raise missing_extra("checking a signature") from None
+        raise _missing_extra("checking a signature") from None
     if b"PRIVATE KEY" in data:
         raise UsageError(
             f"{path}: it is a private key; a signature is checked with the public one",
@@ -146,7 +149,7 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
         from securesystemslib.dsse import Envelope
         from securesystemslib.exceptions import FormatError, UnverifiedSignatureError
     except ImportError:
-        raise missing_extra("checking a signature") from None
+        raise _missing_extra("checking a signature") from None
     try:
         value = envelope_of(raw)
         # A bundle names the key beside the envelope. cosign names none.
@@ -204,7 +207,7 @@ def sign_keyless(payload: bytes) -> bytes:
         from sigstore.oidc import IdentityError, IdentityToken, IssuerError, detect_credential
         from sigstore.sign import SigningContext
     except ImportError:
-        raise missing_extra("keyless signing", "keyless") from None
+        raise _missing_extra("keyless signing", "keyless") from None
     try:
         token = os.environ.get("SIGSTORE_ID_TOKEN") or detect_credential()
         if token:
@@ -235,7 +238,7 @@ def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
         from sigstore.verify import Verifier
         from sigstore.verify.policy import Identity
     except ImportError:
-        raise missing_extra("checking a keyless signature", "keyless") from None
+        raise _missing_extra("checking a keyless signature", "keyless") from None
     try:
         verifier = Verifier.production()
     except (SigstoreError, OSError, ValueError) as error:

@@ -141,7 +141,7 @@ def test_the_base_image_of_a_build(proxy, monkeypatch):
 
 
 def test_publish_and_verify(proxy, tmp_path, monkeypatch, load_file, capsys):
-    pytest.importorskip("cyclonedx", reason="the extra `publish` is not installed")
+    pytest.importorskip("securesystemslib", reason="the extra `publish` is not installed")
     kit = load_file("tests/unit/publish/publish_kit.py")
     folder, keys = kit.make_cell(tmp_path / "cell"), kit.make_keys(tmp_path)
     push = ["publish", str(folder), "--to", f"{REGISTRY}/cells", "--key", str(keys[0]), "--json"]

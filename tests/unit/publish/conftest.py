@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("cyclonedx", reason="the extra `publish` is not installed")
 pytest.importorskip("securesystemslib", reason="the extra `publish` is not installed")
 
 

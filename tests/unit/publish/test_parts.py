@@ -32,11 +32,15 @@ def bill(kit):
     return make_sbom(kit.make_lock(), IMAGE, moment=MADE)
 
 
-def test_the_bill_is_valid_cyclonedx(bill):
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
+def schema_error(bill):
+    """What CycloneDX's own schema says against a bill."""
+    schema = pytest.importorskip("cyclonedx.schema")
+    validation = pytest.importorskip("cyclonedx.validation.json")
+    return validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(bill.decode())
 
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+
+def test_the_bill_is_valid_cyclonedx(bill):
+    assert schema_error(bill) is None
 
 
 def test_the_bill_lists_packages_with_every_hash_the_system_and_the_base(kit, bill):
@@ -82,16 +86,13 @@ SYSTEM = (OsPackage(name="g++:amd64", version="4:12.2.0-3"), OsPackage(name="tzd
 
 
 def test_the_bill_lists_every_package_that_was_read_from_the_image_with_its_architecture(kit):
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
-
     bill = make_sbom(kit.make_lock(), IMAGE, moment=MADE, system=SYSTEM)
     refs = {c["bom-ref"] for c in json.loads(bill)["components"] if c["bom-ref"].startswith("pkg:deb/")}
     assert refs == {
         "pkg:deb/debian/g%2B%2B@4:12.2.0-3?arch=amd64&distro=bookworm",
         "pkg:deb/debian/tzdata@2024a-0?arch=all&distro=bookworm",
     }
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill.decode()) is None
+    assert schema_error(bill) is None
     assert sbom_differences(bill, kit.make_lock(), IMAGE, SYSTEM) == []
     # Nobody read the layers: what the lock says is compared.
     assert sbom_differences(bill, kit.make_lock(), IMAGE) == []
