@@ -24,9 +24,9 @@ from envsmith.files import now
 from envsmith.graph.runtime import nvcc_cuda
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
-from envsmith.image.dockerfile import render
+from envsmith.image.dockerfile import image_files, step_files
 from envsmith.lock import store
-from envsmith.lock.pip_files import layer_text, pylock_text, requirement_files
+from envsmith.lock.pip_files import BUILD_FILE, layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Lock, Pin, folder_name
@@ -271,7 +271,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     if lock.base is None:
         notes.append(f"no Dockerfile: {lock.image_note}")
     elif not options.conda_only:
-        files |= {"Dockerfile": render(lock), **companions(lock)}
+        files |= {**image_files(lock), **companions(lock)}
     store.write(directory, files)
     return Outcome(
         cell=cell,
@@ -358,7 +358,7 @@ def _add_conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tup
         return ()
     if any(p.url.startswith("file:") for p in conda.on(lock.cell.platform).packages):
         return ("no Dockerfile.conda: the channel is a folder of this machine",)
-    files["Dockerfile.conda"] = render_conda(lock, conda, micromamba)
+    files |= {"Dockerfile.conda": render_conda(lock, conda, micromamba), **step_files(lock)}
     if lock.build_pins:
-        files.setdefault("requirements-build.txt", layer_text(lock.build_pins))
+        files.setdefault(BUILD_FILE, layer_text(lock.build_pins))
     return ()

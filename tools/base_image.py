@@ -1,8 +1,12 @@
-"""Make a base image from Debian's packages and load it into the container engine, for a host without a registry.
+"""Measure which packages make a base (``--measure``), or make an image of Debian's for a host without a registry.
 
-Prints the name for ``envsmith build --base NAME --python X.Y``. ``mmdebstrap`` makes the same file system twice from
-the same state of the mirror. The image around it is written by hand with fixed times, so its id depends on nothing but
-the file system.
+Measured are the rows of ``packages`` in ``matrix/bases.yaml``: what apt would install on nothing, by exact version. apt
+reads the host's own sources of Debian and the indexes of any architecture, and installs nothing.
+
+Without ``--measure`` an image is made and loaded into the container engine: the tool that unpacks a base from packages
+(``ENVSMITH_TOOL=NAME``), or itself a base (``--base NAME``). ``mmdebstrap`` makes the same file system twice from the
+same state of the mirror. The image around it is written by hand with fixed times, so its id depends on nothing but the
+file system.
 """
 
 from __future__ import annotations
@@ -11,13 +15,16 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -179,12 +186,94 @@ def _chunks(root: Path, small: dict[str, bytes]) -> Iterator[bytes]:
     yield bytes(-info.size % 512 + 1024)
 
 
+# What a minimal root is, and what each need adds to it. apt's own patterns.
+_ROOT = ("?essential", "?priority(required)", "apt", "usr-is-merged")
+_NEEDS = {"base": (*INCLUDE,), "c++": ("g++",), "cc": ("gcc", "libc6-dev"), "headers": ("libpython{python}-dev",)}
+_INST = re.compile(r"^Inst (\S+) \((\S+)", re.MULTILINE)
+
+
+def measure(distribution: str, platform: Platform) -> str:
+    """Return the rows of a distribution and platform as they stand in ``matrix/bases.yaml``, and the indexes' day."""
+    architecture = platform.docker.split("/")[1]
+    with tempfile.TemporaryDirectory(prefix="envsmith-measure-") as folder:
+        apt = _private_apt(Path(folder), distribution, architecture)
+        subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL)
+        dates = [
+            parsedate_to_datetime(line.partition(": ")[2])
+            for file in Path(folder).glob("lists/*InRelease")
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+            if line.startswith("Date: ")
+        ]
+        root = _installed(apt, _ROOT)
+        lines = [f"# {distribution} {platform.value}: indexes of {max(dates):%Y-%m-%dT%H:%M:%SZ}"]
+        for need, names in _NEEDS.items():
+            packages = [name.format(python=PYTHONS[distribution]) for name in names]
+            closure = dict(_installed(apt, (*_ROOT, *packages)))
+            if need != "base":
+                closure = {name: version for name, version in closure.items() if name not in dict(root)}
+            lines += _row(distribution, platform, need, packages, closure)
+    return "\n".join(lines) + "\n"
+
+
+def _private_apt(folder: Path, distribution: str, architecture: str) -> list[str]:
+    """Return apt-get with a state of its own: nothing installed, and the sources of the host for the distribution."""
+    host = Path("/etc/apt/sources.list.d/debian.sources").read_text(encoding="utf-8")
+    codename = next(line.split()[1] for line in host.splitlines() if line.startswith("Suites:"))
+    for name in ("lists/partial", "cache/archives/partial", "sources", "preferences"):
+        (folder / name).mkdir(parents=True)
+    (folder / "sources" / "debian.sources").write_text(host.replace(codename, distribution), encoding="utf-8")
+    (folder / "status").touch()
+    settings = {
+        "Dir::State": folder,
+        "Dir::State::lists": folder / "lists",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": folder / "sources",
+        "Dir::Etc::preferences": "/dev/null",
+        "Dir::Etc::preferencesparts": folder / "preferences",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Install-Recommends": "false",
+    }
+    return ["apt-get", "-qq", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+
+
+def _installed(apt: list[str], names: tuple[str, ...]) -> list[tuple[str, str]]:
+    answer = subprocess.run([*apt, "--simulate", "install", *names], check=True, capture_output=True, text=True)
+    return _INST.findall(answer.stdout)
+
+
+def _row(distribution: str, platform: Platform, need: str, packages: list[str], closure: dict[str, str]) -> list[str]:
+    pairs = [f'"{plain.os_package(n)}": "{plain.os_version(v)}"' for n, v in sorted(closure.items())]
+    return [
+        f"- distribution: {distribution}",
+        f"  platform: {platform.value}",
+        f"  need: {need}",
+        f"  install: [{', '.join(packages)}]",
+        f"  evidence: apt-{distribution}",
+        *textwrap.wrap(
+            f"closure: {{{', '.join(pairs)}}}",
+            width=150,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        ),
+    ]
+
+
 def main() -> int:
     """Make the base that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--distribution", choices=sorted(PYTHONS), default="bookworm")
     parser.add_argument("--engine", choices=["docker", "podman"], default="docker")
+    parser.add_argument("--measure", action="store_true", help="print rows for matrix/bases.yaml")
     arguments = parser.parse_args()
+    if arguments.measure:
+        for platform in Platform:
+            sys.stdout.write(measure(arguments.distribution, platform))
+        return 0
 
     def show(event: Event) -> None:
         sys.stderr.write(f"{event.text}\n" if event.kind is EventKind.LINE else f"{event.step}: {event.kind.value}\n")
@@ -198,7 +287,8 @@ def main() -> int:
         return error.exit_code
     sys.stdout.write(f"{name}\n")
     sys.stderr.write(
-        f"envsmith build --engine {arguments.engine} --base {name} --python {PYTHONS[arguments.distribution]}\n"
+        f"ENVSMITH_TOOL={name} envsmith build --engine {arguments.engine} --base packages "
+        f"--python {PYTHONS[arguments.distribution]}\n"
     )
     return 0
 

@@ -1,7 +1,8 @@
 """Which base image a cell stands on, and which packages of the distribution it needs: the image part of a lock.
 
 The knowledge is ``matrix/bases.yaml``. :func:`known_image` completes a lock with it alone. :func:`asked_image` asks an
-engine, which knows the bases that it has or can get, and a base, which knows best what its own mirror offers.
+engine, which knows the bases that it has or can get, and a base, which knows best what its own mirror offers. Where no
+registry answers, and where ``--base packages`` asks for it, the base is made of exactly pinned packages.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from envsmith import plain
 from envsmith.errors import EngineError
 from envsmith.graph.fields import Sources, load_table, plain_text
 from envsmith.graph.runtime import load_runtime, needs_of
-from envsmith.model.lock import BaseImage, Lock, OsPackage, Tool
+from envsmith.image.dockerfile import package_digest
+from envsmith.model.lock import PACKAGES, BaseImage, Lock, OsPackage, Tool
 from envsmith.model.rule import Evidence
 from envsmith.model.version import minor_of
 from envsmith.oci import registry
@@ -25,6 +27,8 @@ from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.schema import Text, strict
 
 _FILE = "bases.yaml"
+# The interpreter of a distribution's own Python.
+_OWN_PYTHON = "/usr/bin/python3"
 
 
 _Image = Annotated[str, plain_text(plain.image)]
@@ -63,7 +67,10 @@ class KnownImage:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """A distribution whose own Python a base may carry. ``headers`` are the packages that hold its ``Python.h``."""
+    """A distribution whose own Python (a minor) a base may carry.
+
+    ``headers`` are the packages that hold its ``Python.h``.
+    """
 
     name: _Distribution
     python: _Python
@@ -74,7 +81,10 @@ class Distribution:
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackageSet:
-    """What a need (``c++``, ``cc``) installs on a distribution, and everything that comes with it by exact version."""
+    """What a need (``c++``, ``cc``, ``headers``) installs on a minimal root, and all that comes with it by version.
+
+    The need ``base`` is a root with the distribution's own Python: every package of it.
+    """
 
     distribution: _Distribution
     platform: Text
@@ -146,6 +156,32 @@ class Bases:
             raise UnknownImageError(f"no base image with Python {python} is known (matrix/{_FILE})")
         return image.base()
 
+    @property
+    def pythons_from_packages(self) -> tuple[str, ...]:
+        """The Python minors of bases that are made of packages."""
+        return tuple(d.python for d in self.distributions)
+
+    def from_packages(self, python: str, platform: str) -> BaseImage:
+        """Return the base of exactly pinned packages with a Python minor.
+
+        Raises ``UnknownImageError`` where no distribution has it, or its packages were not measured.
+        """
+        distribution = next((d.name for d in self.distributions if d.python == python), None)
+        if distribution is None:
+            minors = ", ".join(self.pythons_from_packages)
+            raise UnknownImageError(f"no base with Python {python} can be made of packages (only {minors})")
+        packages = self._measured("base", distribution, platform)
+        pins = tuple(OsPackage(name=name, version=version) for name, version in sorted(packages.closure.items()))
+        return BaseImage(
+            name=PACKAGES,
+            digest=package_digest(pins),
+            origin=PACKAGES,
+            python=_OWN_PYTHON,
+            distribution=distribution,
+            packages=pins,
+            evidence=_sentence(packages.evidence),
+        )
+
     def official(self, base: str, python: str) -> BaseImage:
         """Return an official Python image by its name, its tag resolved by the registry.
 
@@ -173,7 +209,7 @@ class Bases:
         for need in needs:
             if need == "headers":
                 own = next((d for d in self.distributions if d.name == base.distribution), None)
-                names += own.headers if own and base.python == "/usr/bin/python3" else ()
+                names += own.headers if own and base.python == _OWN_PYTHON else ()
                 continue
             rows = [p for p in self.packages if p.need == need]
             if not rows:
@@ -181,33 +217,40 @@ class Bases:
             names += next((p for p in rows if p.distribution == base.distribution), rows[0]).install
         return tuple(dict.fromkeys(names))
 
-    def closure(self, needs: tuple[str, ...], distribution: str, platform: str) -> OsAnswer:
-        """Return the packages that were measured for each need.
+    def _measured(self, need: str, distribution: str, platform: str) -> PackageSet:
+        row = (need, distribution, platform)
+        packages = next((p for p in self.packages if (p.need, p.distribution, p.platform) == row), None)
+        if packages is None:
+            raise UnknownImageError(
+                f"the packages for {need} on {distribution} {platform} are not known; "
+                "build with an engine to ask the base itself"
+            )
+        return packages
+
+    def closure(self, needs: tuple[str, ...], base: BaseImage, platform: str) -> OsAnswer:
+        """Return the packages that were measured for each need, without those that the base is made of.
 
         Raises ``UnknownImageError`` for a need that was not.
         """
         versions: dict[str, str] = {}
-        dates: set[str] = set()
-        for need in needs:
-            if need == "headers":
-                continue  # python:… images carry Python.h themselves
-            rows = [p for p in self.packages if (p.need, p.distribution, p.platform) == (need, distribution, platform)]
-            if not rows:
-                raise UnknownImageError(
-                    f"the packages for {need} on {distribution} {platform} are not known; "
-                    "build with an engine to ask the base itself"
-                )
-            versions |= rows[0].closure
-            dates.add(rows[0].evidence[0].date)
+        own = ("base",) if base.origin == PACKAGES else ()
+        # A registry's Python brings its own headers.
+        needed = [need for need in needs if need != "headers" or base.python == _OWN_PYTHON]
+        rows = [self._measured(need, base.distribution, platform) for need in (*needed, *own)]
+        for row in rows:
+            versions |= row.closure
+        for package in base.packages:
+            versions.pop(package.name, None)
         packages = tuple(OsPackage(name=name, version=version) for name, version in sorted(versions.items()))
-        return OsAnswer(packages=packages, source=f"mirror {max(dates)}" if packages else "")
+        # The day of the newest index that was read.
+        return OsAnswer(packages=packages, source=f"mirror {max(row.evidence[0].date for row in rows)}" if rows else "")
 
 
 class ImageProvider(Protocol):
     """What :func:`asked_image` asks of an engine that makes images."""
 
-    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
-        """Return ``base`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here."""
+    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage | None:
+        """Return ``base`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here, if any."""
         ...
 
     def has_base(self, base: BaseImage) -> bool:
@@ -229,16 +272,22 @@ def known_image(lock: Lock, base: str | None = None, *, progress: Progress = sil
         plain.image(base)
     elif lock.base is not None:
         return lock
-    bases = load_bases()
-    python = _minor(lock)
+    bases, python, platform = load_bases(), _minor(lock), lock.cell.platform.value
     try:
-        image = bases.official(base, python) if base is not None else bases.known(python)
-        answer = bases.closure(_needs(lock), image.distribution, lock.cell.platform.value)
+        if base == PACKAGES or (base is None and bases.image(python) is None):
+            image = bases.from_packages(python, platform)
+        else:
+            image = bases.official(base, python) if base is not None else bases.known(python)
+        answer = bases.closure(_needs(lock), image, platform)
     except UnknownImageError as reason:
         return replace(lock, base=None, os_packages=(), os_source="", image_note=str(reason))
     text = f"base {image.name} by its known digest; no engine was asked"
     progress(Event(kind=EventKind.NOTE, step="image", text=text))
-    return replace(lock, base=image, os_packages=answer.packages, os_source=answer.source, image_note="")
+    return _with_base(lock, image, answer)
+
+
+def _with_base(lock: Lock, base: BaseImage, answer: OsAnswer) -> Lock:
+    return replace(lock, base=base, os_packages=answer.packages, os_source=answer.source, image_note="")
 
 
 def asked_image(
@@ -258,10 +307,20 @@ def asked_image(
         plain.image(base)
     elif lock.base is not None and engine.has_base(lock.base):
         return lock
-    chosen = engine.base_for(_minor(lock), base, progress=progress)
-    install = (bases or load_bases()).install(_needs(lock), chosen)
+    bases, lock = bases or load_bases(), replace(lock, wheels=())
+    chosen = engine.base_for(_minor(lock), base, progress=progress) if base != PACKAGES else None
+    if chosen is None:
+        try:
+            chosen = bases.from_packages(_minor(lock), lock.cell.platform.value)
+            return _with_base(lock, chosen, bases.closure(_needs(lock), chosen, lock.cell.platform.value))
+        except UnknownImageError as reason:
+            raise EngineError(
+                f"Cannot find a base image with Python {_minor(lock)}: no known image can be pulled, and {reason}.",
+                hint="Load an image with that Python into the engine and name it with --base, or use --engine venv.",
+            ) from None
+    install = bases.install(_needs(lock), chosen)
     answer = engine.os_packages(chosen, install, progress=progress) if install else OsAnswer()
-    return replace(lock, base=chosen, os_packages=answer.packages, os_source=answer.source, wheels=(), image_note="")
+    return _with_base(lock, chosen, answer)
 
 
 def _minor(lock: Lock) -> str:

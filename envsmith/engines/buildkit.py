@@ -97,14 +97,16 @@ _LINE = 1 << 16
 _VERTEX = re.compile(r"#(\d+) (.*)")
 _STAMPED = re.compile(r"(\d+\.\d+) ?(.*)")
 _TITLES = (
-    ("uv build --wheel", "compiled sources"),
+    ("cell.sh compile", "compiled sources"),
+    ("steps/base.sh", "base from packages"),
+    ("requirements-uv", "uv"),
     ("requirements-sdists", "wheels of source distributions"),
     ("requirements-torch", "torch layer"),
     ("requirements-dependencies", "dependencies layer"),
     ("requirements-framework", "framework layer"),
     ("requirements-build", "what is compiled with"),
-    ("apt-get", "distribution packages"),
-    (" venv ", "user and environment"),
+    ("cell.sh os_packages", "distribution packages"),
+    ("cell.sh environment", "user and environment"),
     ("exporting to", "export"),
 )
 
@@ -199,7 +201,7 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
     (
         r"failed to resolve source metadata|pull access denied|failed to do request|not found: manifest unknown",
         EngineError,
-        "the base image cannot be pulled; check the registry, or name a base that is here with --base",
+        "Check the registry, or name what is here: a base with --base, for --base packages a tool with ENVSMITH_TOOL.",
     ),
     (
         r"unknown flag|BuildKit is enabled but|buildx component is missing",

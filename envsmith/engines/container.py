@@ -46,7 +46,7 @@ NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"
 # Seconds for a container that reads every file of an image: 6 GB from a disk of 20 MB/s.
 _INSPECT_TIMEOUT = 300
 _WHEELS = "wheels of source distributions"
-# Layers on top of the base's up to the one with torch: user and environment, torch.
+# Layers on top of the base's (one, where it is made of packages) up to torch: user and environment, torch.
 _TO_TORCH = 2
 
 
@@ -119,8 +119,8 @@ class ContainerEngine(Engine):
         """Return whether an image is here by its identity, or by the engine's own id."""
         return self.shelf.find(digest) is not None
 
-    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
-        """Return the base for a Python minor, or ``base``."""
+    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage | None:
+        """Return the known image for a Python minor, if it can be had, or ``base``."""
         return self.shelf.base_for(python, base, progress=progress)
 
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
@@ -306,7 +306,7 @@ class ContainerEngine(Engine):
         if wrong:
             raise ContentError(f"cell {lock.cell.id}: the image's labels are not those of its lock", details=wrong)
         layers = _layers_of(attributes)
-        installed = self._installed(image, lock, layers[: base_layers + _TO_TORCH])
+        installed = self._installed(image, lock, layers[: (base_layers or 1) + _TO_TORCH])
         verify_content(lock, installed)
         if differences := os_difference(lock, installed):
             raise ContentError(

@@ -12,9 +12,9 @@ from envsmith.engines import buildkit
 from envsmith.engines.base import Built
 from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, gpu_arguments
-from envsmith.engines.shelf import engine_errors
+from envsmith.engines.shelf import engine_errors, tool_argument
 from envsmith.errors import EngineError
-from envsmith.image.context import context_folder, read_host_settings, write_context, write_secrets
+from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.model.lock import Lock
 from envsmith.progress import Event, EventKind, Progress
 
@@ -89,21 +89,22 @@ class DockerEngine(ContainerEngine):
         if settings.unreachable:
             text = f"folders of this host are not visible inside the build: {', '.join(settings.unreachable)}"
             progress(Event(kind=EventKind.NOTE, step="build", text=text))
-        with context_folder(scratch) as context:
-            write_context(lock, context, self.options, builder=output is not None)
-            return buildkit.build(
-                client,
-                context,
-                network=self.network,
-                secrets=write_secrets(settings, private),
-                build_args=settings.proxies,
-                image_id_file=scratch / "image",
-                metadata=scratch / "metadata.json" if buildkit.has_buildx(client) else None,
-                progress=progress,
-                cache=cache,
-                output=output,
-                target="built" if output else None,
-            )
+        context = scratch / "context"
+        context.mkdir()
+        write_context(lock, context, self.options, builder=output is not None)
+        return buildkit.build(
+            client,
+            context,
+            network=self.network,
+            secrets=write_secrets(settings, private),
+            build_args=(*settings.proxies, *tool_argument()),
+            image_id_file=scratch / "image",
+            metadata=scratch / "metadata.json" if buildkit.has_buildx(client) else None,
+            progress=progress,
+            cache=cache,
+            output=output,
+            target="built" if output else None,
+        )
 
     def target(self, built: Built) -> Target:
         """Return the image by its id, with the host's GPUs for a cell with CUDA."""

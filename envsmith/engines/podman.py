@@ -24,7 +24,7 @@ from envsmith.engines import buildkit
 from envsmith.engines.base import TAIL, Built
 from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices
-from envsmith.engines.shelf import engine_errors
+from envsmith.engines.shelf import engine_errors, tool_argument
 from envsmith.errors import EngineError, EnvsmithError, os_errors
 from envsmith.files import scratch
 from envsmith.image.context import read_host_settings, write_context, write_secrets
@@ -153,9 +153,10 @@ class PodmanEngine(ContainerEngine):
         command += [] if cache else ["--no-cache"]
         command += [f"--secret=id={name},src={path}" for name, path in write_secrets(settings, private).items()]
         # Their values are taken from the environment and stand in no process list.
-        command += [f"--build-arg={name}" for name, _ in settings.proxies]
+        variables = dict((*settings.proxies, *tool_argument()))
+        command += [f"--build-arg={name}" for name in variables]
         transcript = StepTranscript(progress)
-        code = buildkit.follow([*command, str(context)], {**os.environ, **dict(settings.proxies)}, transcript)
+        code = buildkit.follow([*command, str(context)], {**os.environ, **variables}, transcript)
         if code:
             raise transcript.error()
         transcript.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,13 @@ from typing import Any
 
 from envsmith import plain
 from envsmith.engines.base import TAIL
-from envsmith.engines.bases import Bases, OsAnswer, load_bases
+from envsmith.engines.bases import Bases, KnownImage, OsAnswer, load_bases
 from envsmith.engines.buildkit import FULL_HINT, judge
 from envsmith.errors import FULL, EngineError, EnvsmithError, StorageError, of_the_system
 from envsmith.files import digest_of, scratch
 from envsmith.image.context import HostSettings, read_host_settings, write_secrets
-from envsmith.image.dockerfile import APT_DATED, ImageOptions, apt_probe, from_reference
-from envsmith.model.lock import BaseImage, OsPackage
+from envsmith.image.dockerfile import APT_DATED, TOOL, ImageOptions, apt_probe, from_reference, tool_image
+from envsmith.model.lock import PACKAGES, BaseImage, OsPackage
 from envsmith.model.version import minor_of
 from envsmith.oci.spec import canonical, canonical_config
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -31,15 +32,23 @@ _PROBE = (
     "print(json.dumps([sys.executable, platform.python_version(), "
     "info.get('VERSION_CODENAME') or info.get('ID', 'unknown')]))"
 )
-_NO_BASE = (
-    "load one into the engine and name it with --base "
-    "(tools/base_image.py in envsmith's repository makes one from Debian's packages), "
-    "or use --engine venv"
+_NO_TOOL = (
+    "load any image of that distribution into the engine and name it in ENVSMITH_TOOL "
+    "(tools/base_image.py in envsmith's repository makes one), or use --engine venv"
 )
+_NO_PULL = "check the name and the registry, or load the image into the engine"
+# The image that unpacks a base from packages, where it is not the distribution's own.
+TOOL_VARIABLE = "ENVSMITH_TOOL"
 # Inst g++ [old] (4:12.2.0-3 Debian:12.15/oldstable [amd64])
 _INST = re.compile(r"Inst (\S+) (?:\[[^\]]*\] )?\((\S+)[ )]")
 
 _RUNNING = "Check that the engine is still running (docker info), then run the same command again."
+
+
+def tool_argument() -> tuple[tuple[str, str], ...]:
+    """Return the build argument for the image that unpacks a base from packages, where the user names one."""
+    named = os.environ.get(TOOL_VARIABLE)
+    return ((TOOL, plain.image(named)),) if named else ()
 
 
 @contextlib.contextmanager
@@ -104,21 +113,15 @@ class BaseShelf:
     _reachable: bool | None = None
 
     def pythons(self, base: str | None = None) -> tuple[str, ...]:
-        """Return Python minors, best first: of ``base``, else of every image that can be pulled, else of what is here.
-
-        Raises ``EngineError`` when no base can be had.
-        """
+        """Return Python minors: of ``base``, else of every base that can be had."""
+        packages = self.bases.pythons_from_packages
         if base is not None:
-            return (self._look_into(self._get(base))[1].rpartition(".")[0],)
-        if self.registry_answers():
-            return tuple(i.python for i in self.bases.images)
-        here = [i.python for i in self.bases.images if self._image_id(i.image) or self._image_id(i.pinned)]
-        if not here:
-            raise EngineError(
-                "no base image can be had: the registry does not answer, and no known image is in the engine",
-                hint=_NO_BASE,
-            )
-        return tuple(dict.fromkeys(here))
+            return packages if base == PACKAGES else (minor_of(self._look_into(self._get(base))[1]),)
+        images = [i for i in self.bases.images if self.registry_answers() or self._is_here(i)]
+        return tuple(dict.fromkeys((*(i.python for i in images), *packages)))
+
+    def _is_here(self, image: KnownImage) -> bool:
+        return bool(self._image_id(image.image) or self._image_id(image.pinned))
 
     def registry_answers(self) -> bool:
         """Return whether the engine reaches the registry of the known images. It is asked once."""
@@ -135,6 +138,8 @@ class BaseShelf:
 
     def has(self, base: BaseImage) -> bool:
         """Return whether exactly this base is here or can be pulled."""
+        if base.origin == PACKAGES:
+            return True
         if base.origin == "registry":
             return self._image_id(_stored(base)) is not None or self.registry_answers()
         return self.find(base.digest) is not None
@@ -160,6 +165,10 @@ class BaseShelf:
 
         Raises ``EngineError`` where it cannot be had, before anything is built.
         """
+        if base.origin == PACKAGES:
+            tool = os.environ.get(TOOL_VARIABLE) or tool_image(base)
+            self._get(tool, progress, hint=_NO_TOOL)
+            return
         reference = from_reference(base)
         if base.origin == "registry":
             self._get(_stored(base), progress)
@@ -173,13 +182,15 @@ class BaseShelf:
         """Raise ``EngineError`` unless the reference that a build uses is the base of the lock. Called after it, too."""
         if base.origin == "registry":
             return  # addressed by digest: the engine checks it
+        if base.origin == PACKAGES:
+            return
         names = self._names(from_reference(base))
         if base.digest not in names:
             raise EngineError(
                 f"base {from_reference(base)}: the lock says {base.digest[:19]}, "
                 f"the engine has {min(names)[:19] if names else 'none'}",
-                hint="load that base into the engine (docker save, docker load; tools/base_image.py makes it again), "
-                "or lock again with a base that is here: --base",
+                hint="load that base into the engine (docker save, docker load), "
+                "or lock again with a base that can be had anywhere: --base packages",
             )
 
     def _names(self, reference: str) -> set[str]:
@@ -198,6 +209,8 @@ class BaseShelf:
 
         They are copied unchanged. Raises ``EngineError`` when it is not here.
         """
+        if base.origin == PACKAGES:
+            return 0
         with engine_errors(f"the engine cannot look up {_stored(base)}"):
             attributes = self.client.images.get(_stored(base)).attrs
         return len((attributes.get("RootFS") or {}).get("Layers") or [])
@@ -211,10 +224,10 @@ class BaseShelf:
             except ImageNotFound:
                 return None
 
-    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage:
-        """Return ``base`` (``NAME[:TAG][@DIGEST]``), or the known one for a Python minor, pulled or here.
+    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage | None:
+        """Return ``base`` (``NAME[:TAG][@DIGEST]``), or the known image for a Python minor, pulled or here, if any.
 
-        Raises ``EngineError`` when neither can be had.
+        Raises ``EngineError`` when ``base`` cannot be had.
         """
         if base is not None:
             return self._named(python, plain.image(base), progress)
@@ -222,17 +235,13 @@ class BaseShelf:
         if image and self._image_id(_stored(image.base())):
             return image.base()
         if image and self.registry_answers():
-            self._pull(image.pinned, progress)
+            self._get(image.pinned, progress)
             return image.base()
         if image and self._image_id(image.image):
             text = f"{image.image} is used as it is here; its known digest cannot be pulled"
             progress(Event(kind=EventKind.WARNING, step="base image", text=text))
             return self._local(image.image, python)
-        why = f"{image.image} cannot be pulled" if image else "none is known"
-        raise EngineError(
-            f"no base image with Python {python} can be had: {why}",
-            hint=_NO_BASE,
-        )
+        return None
 
     def _named(self, python: str, reference: str, progress: Progress) -> BaseImage:
         base = self._local(self._get(reference, progress), python)
@@ -242,10 +251,10 @@ class BaseShelf:
             return base
         return replace(base, name=name, digest=digest, origin="registry", evidence=f"{reference} was asked for")
 
-    def _get(self, reference: str, progress: Progress = silent) -> str:
+    def _get(self, reference: str, progress: Progress = silent, *, hint: str = _NO_PULL) -> str:
         """Pull an image unless it is here, and return its reference."""
         if self._image_id(plain.image(reference)) is None:
-            self._pull(reference, progress)
+            self._pull(reference, progress, hint=hint)
         return reference
 
     def _pulled_digest(self, reference: str) -> str:
@@ -257,14 +266,13 @@ class BaseShelf:
         # An engine that keeps its images in containerd names every image so, pulled or not.
         return "" if digest == image.id and not self._offered(f"{repository}@{digest}") else digest
 
-    def _pull(self, reference: str, progress: Progress) -> None:
+    def _pull(self, reference: str, progress: Progress, *, hint: str) -> None:
         step = "base image"
         progress(Event(kind=EventKind.START, step=step, text=f"pulling {reference}"))
         started = time.monotonic()
         name, _, digest = reference.partition("@")
         repository = _repository(name)
         tag = name[len(repository) + 1 :] or "latest"  # without a tag the SDK would pull every one
-        hint = "check the name and the registry, or load the image into the engine"
         with engine_errors(f"{reference} cannot be pulled", hint=hint):
             for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):
                 text = f"{line.get('id', '')} {line.get('status', '')}".strip()
@@ -318,12 +326,12 @@ class BaseShelf:
         step = "distribution packages"
         progress(Event(kind=EventKind.START, step=step, text=" ".join(install)))
         names = " ".join(plain.os_package(name) for name in install)
-        ca = "ca=; if [ -s /dev/envsmith/ca ]; then ca='-o Acquire::https::CaInfo=/dev/envsmith/ca'; fi"
+        ca = "ca=; if [ -s /dev/cell/ca ]; then ca='-o Acquire::https::CaInfo=/dev/cell/ca'; fi"
         script = f"{ca}; {apt_probe(names)}"
         settings = read_host_settings()
         with scratch() as folder:
             secrets = write_secrets(HostSettings(ca=settings.ca), folder)
-            mounts = {str(path): {"bind": f"/dev/envsmith/{path.name}", "mode": "ro"} for path in secrets.values()}
+            mounts = {str(path): {"bind": f"/dev/cell/{path.name}", "mode": "ro"} for path in secrets.values()}
             code, output = self.run(
                 from_reference(base),
                 ["/bin/sh", "-c", script],

@@ -46,9 +46,8 @@ def _target(lock: Lock) -> str:
 def bake(cells: Mapping[str, Lock], options: ImageOptions | None = None) -> str:
     """Return a bake file of several cells. ``cells`` maps the folder of each, as seen from the file, to its lock.
 
-    The folders are contexts as ``envsmith build`` fills them, with the uv executable put beside the Dockerfile. What
-    the cells have in common is built once, because their steps are the same word for word. ``ENVSMITH_SECRET_CA``,
-    ``…_UV`` and ``…_NETRC`` name the files of secrets.
+    The folders are contexts as ``envsmith lock`` writes them. What the cells have in common is built once, because their
+    steps are the same word for word. ``ENVSMITH_SECRET_CA``, ``…_UV`` and ``…_NETRC`` name the files of secrets.
     """
     options = options or ImageOptions()
     targets = {

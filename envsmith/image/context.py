@@ -1,4 +1,4 @@
-"""The folder that is sent to a container build: Dockerfile, requirements, uv, and artifacts that are on no index.
+"""The folder that is sent to a container build: Dockerfile, requirements, scripts, and artifacts that are on no index.
 
 It is made afresh for every build and removed afterwards; secrets lie beside it, never in it.
 """
@@ -6,34 +6,21 @@ It is made afresh for every build and removed afterwards; secrets lie beside it,
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
 from envsmith import plain
-from envsmith.cache import cache_folder
 from envsmith.errors import ContentError, os_errors
 from envsmith.http import ca_bundle, parts_of
-from envsmith.image.dockerfile import (
-    JOBS,
-    SOURCES,
-    UV_FILE,
-    WHEELS,
-    ImageOptions,
-    render,
-    render_builder,
-    source_archive,
-)
+from envsmith.image.dockerfile import JOBS, SOURCES, WHEELS, ImageOptions, image_files, source_archive
 from envsmith.index_settings import as_toml, index_addresses, netrc_file, pip_values, uv_settings
-from envsmith.lock.pip_files import BUILD_FILE, SDIST_FILE, TORCH_FILE, image_layers, layer_text
 from envsmith.model.lock import Artifact, CompiledSource, Lock
 from envsmith.python.archives import fetch_archive
-from envsmith.python.uv import find_uv
 
 
 def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None, *, builder: bool = False) -> None:
@@ -44,22 +31,12 @@ def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None,
     """
     with os_errors("the build context cannot be written"):
         layers = _local_artifacts(lock, folder)
-        options = replace(options or ImageOptions(), wheels=frozenset(layers))
-        # Pins only: a comment with the cell's name would be another torch layer for every cell.
-        compiled = {source.name for source in lock.compiled}
-        sdists = [pin for pin in lock.pins if pin.layer != "torch" and pin.sdist and pin.name not in compiled]
-        if compiled and (builder or lock.wheels):
+        if lock.compiled and (builder or lock.wheels):
             _source_archives(lock, folder / SOURCES)
-        # The step with torch is in every Dockerfile, whether a lock has anything for it or not.
-        for name, pins in {TORCH_FILE: (), **image_layers(lock, built=True if builder else None)}.items():
-            (folder / name).write_text(layer_text(pins, lock.wheels), encoding="utf-8")
-        (folder / SDIST_FILE).write_text(layer_text(sdists), encoding="utf-8")
-        (folder / BUILD_FILE).write_text(layer_text(lock.build_pins), encoding="utf-8")
-        text = render_builder(lock, options) if builder else render(lock, options)
-        (folder / "Dockerfile").write_text(text, encoding="utf-8")
-        # With its time: a builder that has this very file is not sent it again (``context_folder``).
-        shutil.copy2(find_uv(), folder / UV_FILE)
-        (folder / UV_FILE).chmod(0o755)
+        options = replace(options or ImageOptions(), wheels=frozenset(layers))
+        for name, text in image_files(lock, options, builder=builder).items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 def _local_artifacts(lock: Lock, folder: Path) -> set[str]:
@@ -148,61 +125,6 @@ def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
     for name, path in secrets.items():
         path.chmod(0o644 if name == "ca" else 0o600)
     return secrets
-
-
-# Where a build's context lies while it is built: at a path that the next build has too.
-#
-# BuildKit keeps what it was sent under the path of the folder and takes over again only files whose size or time
-# changed. Of our contexts that is a few kilobytes; uv, forty megabytes of them, is the same every time, and sending it
-# took a tenth of the time of a second cell.
-
-
-# Builds at one time that get a lasting path; more than that, or a cache that cannot be written, is only slower.
-_SLOTS = 16
-
-
-@contextlib.contextmanager
-def context_folder(scratch: Path) -> Iterator[Path]:
-    """Yield an empty folder for one build, below ``scratch`` where no lasting one is free. It is emptied at the end."""
-    with contextlib.ExitStack() as stack:
-        folder = _slot(stack)
-        if folder is None:
-            folder = scratch / "context"
-            folder.mkdir()
-        try:
-            yield folder
-        finally:
-            _empty(folder)
-
-
-def _slot(stack: contextlib.ExitStack) -> Path | None:
-    """Return the first folder that no build of this user has. It is locked until ``stack`` is closed."""
-    shelf = cache_folder() / "context"
-    with contextlib.suppress(OSError):
-        shelf.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for number in range(_SLOTS):
-            handle = os.open(shelf / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(handle)
-                continue
-            stack.callback(os.close, handle)
-            folder = shelf / str(number)
-            if folder.is_symlink():  # what lies behind it is not ours to empty
-                folder.unlink()
-            folder.mkdir(exist_ok=True, mode=0o700)
-            _empty(folder)  # what a run that was killed left
-            return folder
-    return None
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 # What this host needs to reach its package index, for passing into a build as secrets: a CA bundle and index settings.

@@ -22,13 +22,14 @@ PYLOCK_FILE = "pylock.toml"
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
-    """Write ``files`` (plain names) into ``directory``: all are complete on disk before the first takes its name.
+    """Write ``files`` (plain names, or such in one folder below) into ``directory``: all are complete on disk before the first takes its name.
 
     Files that have the same bytes are left alone, files that are not named stay. On ``StorageError`` everything that
     was there is there still. ``lock.json`` takes its name last: where it stands, the files beside it belong to it.
     """
     for name in files:
-        if Path(name).name != name or name in {"", ".", ".."}:
+        parts = name.split("/")
+        if len(parts) > 2 or any(Path(part).name != part or part in {"", ".", ".."} for part in parts):
             raise StorageError(f"{name!r} is not a plain file name")
     changed = {name: text.encode() for name, text in files.items() if not _is(directory / name, text.encode())}
     if not changed:
@@ -37,6 +38,8 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         with scratch(directory) as staging:
             for name, data in changed.items():
+                for folder in (staging, directory):
+                    (folder / name).parent.mkdir(exist_ok=True)
                 _put(staging / name, data)
             _rename_all(directory, staging, sorted(changed, key=lambda n: n == LOCK_FILE))
 

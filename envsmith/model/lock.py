@@ -36,6 +36,8 @@ from envsmith.schema import (
 )
 
 _SCHEMA = 1
+# The origin of a base that is made of exactly pinned packages of its distribution, and what --base says for it.
+PACKAGES = "packages"
 # The name of a lock in a cell's folder.
 LOCK_FILE = "lock.json"
 # A lock, a record, or a document that proves them, as a file.
@@ -167,9 +169,10 @@ class CompiledSource(AsJson):
 class BaseImage(AsJson):
     """The image a cell is built on.
 
-    ``digest`` is ``sha256:…`` of its manifest (or of its image id, for a local base).
+    ``digest`` is ``sha256:…`` of its manifest, of its image id for a local base, of the list of its packages for one
+    that is made of them.
 
-    ``origin`` is ``registry``, ``local`` or ``bootstrapped`` (made here from the distribution's packages). ``python``
+    ``origin`` is ``registry``, ``local`` or ``packages`` (``bootstrapped``, in older locks, is a local one). ``python``
     is the interpreter's path inside.
     """
 
@@ -178,6 +181,7 @@ class BaseImage(AsJson):
     origin: _Word
     python: _Word
     distribution: _Word
+    packages: tuple[OsPackage, ...] = field(default=(), metadata=written(when_set=True))
     evidence: str = field(default="", metadata=UNWRITTEN)
 
 

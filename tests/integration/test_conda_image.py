@@ -209,7 +209,7 @@ def test_image_of_the_conda_lock_holds_what_the_lock_says(engine, tool, locked, 
             [
                 "python",
                 "-c",
-                "import os; print([d for d in ('/bin/micromamba', '/dev/envsmith/conda') if os.path.exists(d)], os.listdir('/tmp'))",
+                "import os; print([d for d in ('/bin/micromamba', '/dev/cell/conda') if os.path.exists(d)], os.listdir('/tmp'))",
             ],
             remove=True,
         )

@@ -60,7 +60,7 @@ def archive(tmp_path):
 def words(text, folder, live):
     """The words of the Dockerfile with its fixed places moved below a folder."""
     text = text.replace("/etc/apt/sources.list.d/debian.sources", str(live))
-    text = text.replace("/dev/envsmith", str(folder / "dev"))
+    text = text.replace("/dev/cell", str(folder / "dev"))
     state = folder / "state"
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)

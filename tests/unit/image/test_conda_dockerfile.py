@@ -83,7 +83,7 @@ def test_pip_section_is_installed_by_hash_and_nothing_is_resolved(locks):
     assert "--build-constraints" not in step
     assert pip_lines(conda().platforms[0].pip).endswith("--hash=sha256:" + "c3" * 32 + "\n")
     step = next(line for line in runs(render_conda(locks.deepspeed(), conda(sdist=True), TOOL)) if "uv pip" in line)
-    assert "--build-constraints /dev/envsmith/build.txt --require-build-hashes" in step
+    assert "--build-constraints /dev/cell/build.txt --require-build-hashes" in step
     assert not any("uv pip" in line for line in runs(render_conda(locks.deepspeed(), conda(pip=False), TOOL)))
 
 

@@ -98,7 +98,7 @@ def test_secrets_are_optional_and_only_mounted(locks):
     text = render(locks.deepspeed())
     secrets = re.findall(r"--mount=type=secret,(\S+)", text)
     assert secrets
-    assert all("required=false" in s and "target=/dev/envsmith/" in s for s in secrets)
+    assert all("required=false" in s and "target=/dev/cell/" in s for s in secrets)
     assert "ARG" not in text
     assert not re.search(r"^(ENV|LABEL).*(UV_|SSL_CERT|PIP_)", text, re.MULTILINE)
 
@@ -216,7 +216,7 @@ def test_a_hostile_component_of_the_cell_is_refused(locks):
 
 def test_packages_of_a_dated_archive_come_from_the_address_that_the_base_names(locks):
     text = render(dataclasses.replace(locks.deepspeed(), os_source="snapshot 20260805T000000Z"))
-    assert "Dir::Etc::sourcelist=/dev/envsmith/dated.sources" in text
+    assert "Dir::Etc::sourcelist=/dev/cell/dated.sources" in text
     assert "dated.sources" not in render(dataclasses.replace(locks.deepspeed(), os_source="mirror 2026-11-21"))
 
 
@@ -233,7 +233,7 @@ def test_the_base_s_own_comment_becomes_the_address(tmp_path):
         "# http://archive.example/archive/debian-security/20260805T000000Z\nURIs: http://live.example/debian-security\nSuites: s\n"
     )
     script = DATED_SOURCES.replace("/etc/apt/sources.list.d/debian.sources", str(live))
-    script = script.replace("/dev/envsmith/dated.sources", str(tmp_path / "dated"))
+    script = script.replace("/dev/cell/dated.sources", str(tmp_path / "dated"))
     subprocess.run(["sh", "-c", script], check=True)
     lines = (tmp_path / "dated").read_text().splitlines()
     assert [line for line in lines if line.startswith("URIs")] == [
@@ -279,7 +279,7 @@ def test_other_dependencies_are_installed_beside_the_build_of_sources(locks):
 
 def test_the_layer_of_built_wheels_asks_no_index_and_sees_no_secret(locks):
     framework = next(line for line in instructions(render(locks.compiled())) if "requirements-framework" in line)
-    assert "--no-index --find-links /dev/envsmith/built" in framework
+    assert "--no-index --find-links /dev/cell/built" in framework
     assert "type=secret" not in framework
 
 
@@ -300,8 +300,8 @@ def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_f
     builder = render_builder(lock)
     (step,) = [line for line in instructions(builder) if "/build/flash-attn" in line]
     assert "source=sources/flash_attn-2.8.3.tar.gz" in step
-    assert f"test \"$(sha256sum < /dev/envsmith/sources/flash_attn-2.8.3.tar.gz)\" = '{'0' * 64}  -'" in step
-    assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/envsmith/uv build" in step
+    assert f"test \"$(sha256sum < /dev/cell/sources/flash_attn-2.8.3.tar.gz)\" = '{'0' * 64}  -'" in step
+    assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/cell/uv build" in step
     assert "--no-build-isolation --offline" in step
     assert "CUDA_HOME=/opt/cell/cuda" in step
     # Code of others sees nothing that the host lends to a build.
