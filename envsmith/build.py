@@ -20,7 +20,7 @@ from envsmith.engines.base import Engine
 from envsmith.engines.bases import known_image, load_bases
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.files import now
+from envsmith.files import now, read_text
 from envsmith.graph.runtime import nvcc_cuda
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
@@ -29,7 +29,7 @@ from envsmith.lock import store
 from envsmith.lock.pip_files import BUILD_FILE, layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
-from envsmith.model.lock import Lock, Pin, folder_name
+from envsmith.model.lock import LOCK_FILE, Lock, Pin, folder_name, parse_lock
 from envsmith.model.record import RECORD_FILE
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
@@ -55,7 +55,12 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
     if options.oci and engine.images is None:
         raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
     options = _for_engine(options, engine)
-    locked = existing_lock(options, clock) if options.locked or options.frozen else _lock(options, engine, clock)
+    if options.lock is not None:
+        locked = given_lock(options.lock, options.output, clock)
+    elif options.locked or options.frozen:
+        locked = existing_lock(options, clock)
+    else:
+        locked = _lock(options, engine, clock)
     # A record speaks of what was built from this lock. There is none until that is proved again.
     (locked.directory / RECORD_FILE).unlink(missing_ok=True)
     outcome = _build(locked, options, engine, clock)
@@ -114,7 +119,8 @@ def _for_engine(options: Options, engine: Engine) -> Options:
 
     A frozen lock names its own base and Python, so that the engine is not asked for others.
     """
-    request = options.request if options.frozen else narrow(options.request, engine, options.base)
+    fixed = options.frozen or options.lock is not None
+    request = options.request if fixed else narrow(options.request, engine, options.base)
     return replace(options, request=request, conda_needed=options.conda_needed or engine.needs_conda_lock)
 
 
@@ -176,6 +182,27 @@ def existing_lock(options: Options, clock: Clock) -> Outcome:
     files = tuple(sorted(p.name for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")))
     clock.done("lock", f"{directory}: {len(lock.pins)} distributions", cached=True)
     return Outcome(cell=lock.cell, lock=lock, directory=directory, files=files, seconds=clock.seconds)
+
+
+def given_lock(path: Path, output: Path, clock: Clock) -> Outcome:
+    """Return the lock of a file, or of a cell's folder, with its files in a folder of its own below ``output``.
+
+    No index is asked. ``DataError`` when it is not a lock.
+    """
+    clock.start("lock")
+    file = path / LOCK_FILE if path.is_dir() else path
+    beside = store.read(file.parent) if file.name == LOCK_FILE else None
+    lock = beside or parse_lock(read_text(file), where=str(file))
+    directory = output / lock.name
+    files = _python_files(lock, pip=True) | _image_files(lock)
+    store.prepare(directory)
+    store.write(directory, files)
+    clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
+    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=tuple(sorted(files)), seconds=clock.seconds)
+
+
+def _image_files(lock: Lock) -> dict[str, str]:
+    return {**image_files(lock), **companions(lock)} if lock.base is not None else {}
 
 
 def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:
@@ -271,7 +298,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     if lock.base is None:
         notes.append(f"no Dockerfile: {lock.image_note}")
     elif not options.conda_only:
-        files |= {**image_files(lock), **companions(lock)}
+        files |= _image_files(lock)
     store.write(directory, files)
     return Outcome(
         cell=cell,

@@ -20,9 +20,10 @@ class Options:
     ``output`` is the folder under which each cell gets its own. ``base`` is a base image asked for by name. Without
     ``conda`` no Conda lock is tried. ``conda_needed`` makes a Conda part that cannot be made an error instead of a
     note, and chooses a cell that the channels have. ``conda_only`` leaves pip's own files out as well. ``locked`` takes
-    the existing lock and fails when the request gives another now. ``frozen`` takes it without a comparison.
-    ``packing`` is how the layers of an OCI layout are packed. ``compile`` is what the user says about what is compiled from source; the versions of its archives are in
-    ``request`` already.
+    the existing lock and fails when the request gives another now. ``frozen`` takes it without a comparison. ``lock``
+    is a lock.json, or the folder of one, which is built whatever the request is. ``packing`` is how the layers of an
+    OCI layout are packed. ``compile`` is what the user says about what is compiled from source; the versions of its
+    archives are in ``request`` already.
     """
 
     request: Request
@@ -37,6 +38,7 @@ class Options:
     conda_only: bool = False
     locked: bool = False
     frozen: bool = False
+    lock: Path | None = None
     offline: bool = False
     smoke: bool = True
     flavour: str = RUNTIME

@@ -54,7 +54,14 @@ class BuildFlags:
     base: str | None = option(
         "--base",
         metavar="IMAGE",
-        help="Base image (NAME[:TAG][@DIGEST]). Default: python:X.Y-slim by digest.",
+        help="Base image (NAME[:TAG][@DIGEST]), or packages: Debian's by version.",
+        section="Build and test",
+    )
+    lock: Path | None = option(
+        "--lock",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="FILE",
+        help="Build this lock.json, or its folder, without solving.",
         section="Build and test",
     )
     output: Path = cells_option("Folder for the cell's own folder.")
@@ -120,9 +127,11 @@ def build(settings: BuildFlags) -> int:
     """
     from envsmith import build
 
+    if settings.lock and (settings.all_frameworks or settings.cells or settings.request.framework):
+        raise UsageError("--lock names the whole cell", hint="Leave out --framework, --all-frameworks and --cells.")
     if settings.all_frameworks or settings.cells:
         return _build_many([_options(replace(settings, request=each)) for each in _requests(settings)], settings)
-    if not settings.request.framework:
+    if not settings.request.framework and not settings.lock:
         raise UsageError("nothing to build", hint=f"name a framework: envsmith build --framework {EXAMPLE}")
     options = _options(settings)
     try:
@@ -148,6 +157,7 @@ def _options(settings: BuildFlags) -> Options:
         output=settings.output,
         engine=settings.engine,
         base=settings.base,
+        lock=settings.lock,
         tier=settings.tier,
         ranks=settings.ranks,
         smoke=not settings.no_smoke,

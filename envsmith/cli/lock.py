@@ -36,7 +36,7 @@ class PinFlags:
     request: RequestFlags = group(RequestFlags, "Request")
     output: Path = cells_option("Folder for the cell's own folder.")
     base: str | None = option(
-        "--base", metavar="IMAGE", help="Base image of the Dockerfile (NAME[:TAG][@DIGEST]).", section="Output"
+        "--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]), or packages.", section="Output"
     )
     form: str = choice(
         "--format",

@@ -212,8 +212,8 @@ class ContainerEngine(Engine):
         """Build the image as the engine makes it and return the engine's id of it."""
         if lock.base is None:
             raise EngineError(
-                f"cell {lock.cell.id} has no base image: {lock.image_note or 'none was asked for'}",
-                hint="use --engine venv, or --base IMAGE",
+                f"Cannot build an image of {lock.cell.id}: its lock names no base ({lock.image_note or 'none was asked for'}).",
+                hint="Lock the cell again with --base IMAGE or --base packages, or use --engine venv.",
             )
         self.shelf.prepare(lock.base, progress)
         with scratch() as folder:

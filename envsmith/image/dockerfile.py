@@ -193,7 +193,8 @@ def _from_packages(lock: Lock, base: BaseImage) -> list[str]:
         raise UsageError("the digest of the lock's base is not that of its packages", hint="lock the cell again")
     distribution = plain.distribution(base.distribution)
     mounts = [bind(BASE_FILE, BASE_FILE), *secrets()[:1]]
-    command = f"sh {IN}/{STEPS}/base.sh {distribution} {_day(lock)}"
+    architecture = lock.cell.platform.docker.partition("/")[2]
+    command = f"sh {IN}/{STEPS}/base.sh {distribution} {architecture} {_day(lock)}"
     return [
         f"# The base: the packages of {BASE_FILE} on nothing. {TOOL} only unpacks them, and nothing of it stays.",
         f"ARG {TOOL}={tool_image(base)}",

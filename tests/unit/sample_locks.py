@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from envsmith.image.dockerfile import package_digest
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 
@@ -14,12 +15,21 @@ REGISTRY = BaseImage(
     python="/usr/local/bin/python3",
     distribution="bookworm",
 )
-BOOTSTRAPPED = BaseImage(
+LOCAL = BaseImage(
     name="envsmith/base:bookworm-cdcdcdcdcdcd",
     digest="sha256:" + "cd" * 32,
-    origin="bootstrapped",
+    origin="local",
     python="/usr/bin/python3",
     distribution="bookworm",
+)
+_LIST = (OsPackage(name="apt", version="2.6.2"), OsPackage(name="python3", version="3.11.2-1+b1"))
+PACKAGES = BaseImage(
+    name="packages",
+    digest=package_digest(_LIST),
+    origin="packages",
+    python="/usr/bin/python3",
+    distribution="bookworm",
+    packages=_LIST,
 )
 
 
@@ -65,7 +75,7 @@ def with_wheels(lock):
     return replace(lock, wheels=(wheel,))
 
 
-def megatron(base=BOOTSTRAPPED):
+def megatron(base=PACKAGES):
     cell = Cell(
         components={"megatron-core": "0.16.1", "torch": "2.13.0+cpu", "cuda": "cpu", "python": "3.11"},
         chosen=("megatron-core", "torch", "cuda", "python"),

@@ -1,13 +1,16 @@
 #!/bin/sh
 # Make the base in /base: the packages of base.txt and nothing else, so that it is the same whatever image runs this.
-# usage: base.sh DISTRIBUTION DAY. apt compares every package with the mirror's signed index.
+# usage: base.sh DISTRIBUTION ARCHITECTURE DAY. apt compares every package with the mirror's signed index.
 set -eu
-distribution=$1 day=$2 root=/base debs=/base.debs
+distribution=$1 architecture=$2 day=$3 root=/base debs=/base.debs
 . /dev/cell/steps/cell.sh
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
 
-running=$(. /etc/os-release && echo "$VERSION_CODENAME")
-[ "$running" = "$distribution" ] || { echo "TOOL is $running, $distribution is needed" >&2; exit 1; }
+running="$(. /etc/os-release && echo "$VERSION_CODENAME") $(dpkg --print-architecture)"
+[ "$running" = "$distribution $architecture" ] || {
+    echo "TOOL is of $running, the base is of $distribution $architecture (docker build --platform?)" >&2
+    exit 1
+}
 
 mkdir $root $debs && cd $debs
 # shellcheck disable=SC2046 # one word a package
@@ -15,7 +18,7 @@ pinned "$day" download $(cat $in/base.txt)
 
 # One /usr, as Debian has it, and no documents.
 for folder in bin sbin lib; do mkdir -p $root/usr/$folder && ln -s usr/$folder $root/$folder; done
-if [ "$(dpkg --print-architecture)" = amd64 ]; then mkdir $root/usr/lib64 && ln -s usr/lib64 $root/lib64; fi
+if [ "$architecture" = amd64 ]; then mkdir $root/usr/lib64 && ln -s usr/lib64 $root/lib64; fi
 mkdir -p $root/etc/dpkg/dpkg.cfg.d $root/var/lib/dpkg $root/dev
 for folder in doc man locale; do echo "path-exclude=/usr/share/$folder/*"; done > $root/etc/dpkg/dpkg.cfg.d/cell
 for deb in *.deb; do

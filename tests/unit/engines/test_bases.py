@@ -15,7 +15,7 @@ from envsmith.oci import registry
 
 BASES = load_bases()
 LOCAL = BaseImage(
-    name="x", digest="sha256:" + "1" * 64, origin="bootstrapped", python="/usr/bin/python3", distribution="bookworm"
+    name="x", digest="sha256:" + "1" * 64, origin="local", python="/usr/bin/python3", distribution="bookworm"
 )
 
 

@@ -421,7 +421,7 @@ def test_os_packages_are_what_apt_would_install(shelf, client, events, locks):
         b"Inst libc6 [2.36-9] (2.36-9+deb12u14 Debian:12.15/oldstable [amd64]) []\n"
         b"Conf gcc-12 (12.2.0-14+deb12u1 Debian:12.15/oldstable [amd64])\n"
     )
-    found = shelf.os_packages(locks.BOOTSTRAPPED, ("g++",), progress=events)
+    found = shelf.os_packages(locks.LOCAL, ("g++",), progress=events)
     assert re.fullmatch(r"mirror \d{4}-\d\d-\d\d", found.source)
     assert [(p.name, p.version) for p in found.packages] == [
         ("gcc-12", "12.2.0-14+deb12u1"),
@@ -431,11 +431,11 @@ def test_os_packages_are_what_apt_would_install(shelf, client, events, locks):
 
 def test_packages_of_a_dated_archive_are_told_as_such(shelf, client, events, locks):
     client.output = b"ENVSMITH-DATED 20260805T000000Z\nInst gcc-12 (12.2.0-14 Debian:12.15/oldstable [amd64])\n"
-    assert shelf.os_packages(locks.BOOTSTRAPPED, ("gcc",), progress=events).source == "snapshot 20260805T000000Z"
+    assert shelf.os_packages(locks.LOCAL, ("gcc",), progress=events).source == "snapshot 20260805T000000Z"
 
 
 def test_a_mirror_that_does_not_answer_shows_apt_s_last_lines(shelf, client, events, locks):
     client.status, client.output = 100, b"E: Unable to locate package g++\n"
     with pytest.raises(BuildError) as caught:
-        shelf.os_packages(locks.BOOTSTRAPPED, ("g++",), progress=events)
+        shelf.os_packages(locks.LOCAL, ("g++",), progress=events)
     assert caught.value.details == ("E: Unable to locate package g++",)

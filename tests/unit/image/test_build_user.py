@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from envsmith.image.dockerfile import IN, ImageOptions, as_build_user, render
+from envsmith.image.dockerfile import STEPS, image_files, render
 from envsmith.python.uv import Uv
 
 BACKEND = """
@@ -55,7 +56,7 @@ PYTHON = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") i
 
 @pytest.mark.skipif(PYTHON is None, reason="no Python of the system")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_build_runs_as_the_user_and_the_resolver_alone_reads_the_login(tmp_path):
+def test_a_build_runs_as_the_user_and_the_resolver_alone_reads_the_login(locks, tmp_path):
     for folder in (*tmp_path.parents, tmp_path):
         if folder.stat().st_uid == 0 and folder.name.startswith(("pytest", "popen", "test_")):
             folder.chmod(0o755)
@@ -64,16 +65,24 @@ def test_a_build_runs_as_the_user_and_the_resolver_alone_reads_the_login(tmp_pat
     requirements.write_text(f"demo==1.0 --hash=sha256:{digest}\n")
     login.write_text("secret")
     login.chmod(0o400)
+    steps = tmp_path / STEPS
+    steps.mkdir(mode=0o755)
+    (steps / "sitecustomize.py").write_text(image_files(locks.deepspeed())[f"{STEPS}/sitecustomize.py"])
     uv = Uv().binary
     install = f"{uv} pip install --no-config --no-index --find-links {tmp_path} --require-hashes --no-deps"
     commands = [
-        *(line.replace(IN, str(tmp_path)) for line in as_build_user(ImageOptions())),
         f"{install} --python {PYTHON} --target {target} --requirements {requirements}",
         f"find {tmp_path}/cache/sdists-v* -name '*.whl' -user 10001",
     ]
     ran = subprocess.run(
         ["sh", "-ec", " && ".join(commands)],
-        env={**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "LOGIN": str(login)},
+        env={
+            **os.environ,
+            "UV_CACHE_DIR": str(tmp_path / "cache"),
+            "LOGIN": str(login),
+            "PYTHONPATH": str(steps),
+            "CELL_USER": "10001",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -85,9 +94,17 @@ def test_a_build_runs_as_the_user_and_the_resolver_alone_reads_the_login(tmp_pat
 
 
 def test_every_step_that_runs_code_of_a_source_distribution_becomes_the_user_first_and_checks_it(locks):
-    steps = render(locks.deepspeed()).split("\nRUN ")
-    building = [step for step in steps if "build-constraints" in step or "uv build" in step]
+    functions = re.findall(r"^(\w+)\(\) \{\n(.*?)^\}", image_files(locks.deepspeed())[f"{STEPS}/cell.sh"], re.M | re.S)
+    building = {name: body for name, body in functions if re.search(r"^    (hashed_and_built|\$uv build)", body, re.M)}
+    assert sorted(building) == ["build_wheels", "compile", "install_and_build"]
+    for body in building.values():
+        order = [body.index("as_build_user"), body.index("hashed_and_built" if "hashed_and" in body else "$uv build")]
+        assert [*order, body.index("built_by_user")] == sorted([*order, body.index("built_by_user")])
+
+
+@pytest.mark.parametrize("lock", ["deepspeed", "compiled"])
+def test_a_step_that_takes_a_source_distribution_is_one_of_those(lock, locks):
+    steps = render(getattr(locks, lock)()).split("\nRUN ")
+    building = [step for step in steps if "target=/dev/cell/build.txt" in step or "/source.tar.gz" in step]
     assert building
-    for step in building:
-        assert step.index("/sitecustomize.py") < max(step.find("uv pip install"), step.find("uv build"))
-        assert "! -user 10001" in step
+    assert all(re.search(r"cell\.sh (build_wheels|compile|install_and_build)", step) for step in building)

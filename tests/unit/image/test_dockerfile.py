@@ -11,7 +11,7 @@ import pytest
 from lock_helpers import pinned_in
 
 from envsmith.errors import UsageError
-from envsmith.image.dockerfile import ImageOptions, from_reference, render, render_builder
+from envsmith.image.dockerfile import ImageOptions, from_reference, image_files, render, render_builder, step_files
 from envsmith.lock.pip_files import requirement_files
 from envsmith.model.lock import OsPackage
 
@@ -22,10 +22,10 @@ def cases(locks):
     return {
         "deepspeed-registry": (locks.deepspeed(), None),
         "deepspeed-local-wheels": (
-            locks.deepspeed(locks.BOOTSTRAPPED),
+            locks.deepspeed(locks.LOCAL),
             ImageOptions(wheels=frozenset({"torch"}), user=4321, prefix="/srv/env", epoch=1700000000),
         ),
-        "megatron-bootstrapped": (locks.megatron(), None),
+        "megatron-packages": (locks.megatron(), None),
         "deepspeed-built-wheels": (locks.with_wheels(locks.deepspeed()), None),
         "deepspeed-compiled": (locks.compiled(), None),
     }
@@ -36,7 +36,7 @@ def cases(locks):
     [
         "deepspeed-registry",
         "deepspeed-local-wheels",
-        "megatron-bootstrapped",
+        "megatron-packages",
         "deepspeed-built-wheels",
         "deepspeed-compiled",
     ],
@@ -59,11 +59,12 @@ def test_same_lock_gives_the_same_text(locks):
 
 
 def test_base_of_a_registry_is_pinned_by_digest(locks):
-    assert instructions(render(locks.deepspeed()))[0] == f"FROM python:3.12-slim-bookworm@{locks.REGISTRY.digest}"
+    first = instructions(render(locks.deepspeed()))[0]
+    assert first == f"FROM python:3.12-slim-bookworm@{locks.REGISTRY.digest} AS base"
 
 
 def test_base_of_this_machine_is_named_after_its_image_id(locks):
-    assert from_reference(locks.BOOTSTRAPPED) == "envsmith/base:bookworm-cdcdcdcdcdcd"
+    assert from_reference(locks.LOCAL) == "envsmith/base:bookworm-cdcdcdcdcdcd"
 
 
 def test_nothing_of_the_cell_stands_before_the_framework_layer(locks):
@@ -79,7 +80,7 @@ def test_torch_layer_comes_before_the_packages_of_the_distribution(locks):
     text = render(locks.deepspeed())
     assert (
         text.index("requirements-torch.txt,")
-        < text.index("apt-get")
+        < text.index("os_packages")
         < text.index("requirements-framework.txt,")
         < text.index("LABEL")
     )
@@ -98,7 +99,7 @@ def test_secrets_are_optional_and_only_mounted(locks):
     text = render(locks.deepspeed())
     secrets = re.findall(r"--mount=type=secret,(\S+)", text)
     assert secrets
-    assert all("required=false" in s and "target=/dev/cell/" in s for s in secrets)
+    assert all("target=/dev/cell/" in s and "required" not in s for s in secrets)
     assert "ARG" not in text
     assert not re.search(r"^(ENV|LABEL).*(UV_|SSL_CERT|PIP_)", text, re.MULTILINE)
 
@@ -107,10 +108,18 @@ def test_every_mount_lies_below_dev_so_that_no_mount_point_stays(locks):
     assert set(re.findall(r"target=(/[a-z]+/)", render(locks.deepspeed()))) == {"/dev/"}
 
 
+def function(files, name):
+    """The body of a function of steps/cell.sh."""
+    return re.search(rf"^{name}\(\) \{{\n(.*?)^\}}", files["steps/cell.sh"], re.M | re.S)[1]
+
+
 def test_only_hashed_files_are_installed(locks):
-    lines = [line for line in instructions(render(locks.deepspeed())) if "uv pip install" in line]
-    assert len(lines) == 2
-    assert all("--require-hashes --no-deps" in line for line in lines)
+    files = image_files(locks.deepspeed())
+    installing = [line for line in files["steps/cell.sh"].splitlines() if " pip install" in line]
+    assert len(installing) == 1
+    assert "--require-hashes --no-deps" in installing[0]
+    assert "--only-binary :all:" in function(files, "install")
+    assert "--require-hashes --no-deps" in function(files, "get_uv")
 
 
 def test_no_frontend_image_is_asked_for(locks):
@@ -118,24 +127,24 @@ def test_no_frontend_image_is_asked_for(locks):
 
 
 def test_source_distributions_are_built_with_pinned_requirements_only(locks):
-    torch, framework = (line for line in instructions(render(locks.deepspeed())) if "uv pip install" in line)
-    assert "--build-constraints" in framework
-    assert "--only-binary :all:" in torch
-    assert "--only-binary :all:" in next(
-        line for line in instructions(render(locks.megatron())) if "requirements-framework" in line
-    )
+    steps = [line for line in instructions(render(locks.deepspeed())) if "requirements-" in line]
+    assert [line.rpartition("cell.sh ")[2].split()[0] for line in steps] == ["get_uv", "install", "install_and_build"]
+    assert "source=requirements-build.txt,target=/dev/cell/build.txt" in steps[-1]
+    built = function(step_files(locks.deepspeed()), "hashed_and_built")
+    assert "--build-constraints $in/build.txt --require-build-hashes" in built
 
 
 def test_a_cell_without_os_packages_installs_none(locks):
-    assert "apt-get" not in render(locks.megatron())
+    assert "os_packages" not in render(locks.megatron())
+    assert "packages.txt" not in image_files(locks.megatron())
 
 
 def test_every_os_package_is_named_with_its_version(locks):
-    assert "g++=4:12.2.0-3 gcc-12=12.2.0-14+deb12u1" in render(locks.deepspeed())
+    assert image_files(locks.deepspeed())["packages.txt"] == "g++=4:12.2.0-3\ngcc-12=12.2.0-14+deb12u1\n"
 
 
 def test_a_torch_that_is_on_its_own_index_names_its_build(locks):
-    torch, framework = (line for line in instructions(render(locks.megatron())) if "uv pip install" in line)
+    torch, framework = (line for line in instructions(render(locks.megatron())) if "cell.sh install" in line)
     assert "--torch-backend cpu" in torch
     assert "--torch-backend" not in framework
 
@@ -194,7 +203,7 @@ def test_a_hostile_value_is_refused_and_never_quoted(text, field, locks):
     else:
         options = ImageOptions(extra_labels=(("", "x"),))
     with pytest.raises(UsageError):
-        render(lock, options)
+        image_files(lock, options)
 
 
 @pytest.mark.parametrize("character", [*"$`\"'\\\n\r\t\0{}!#%&|?", "\u2028", "é"])
@@ -206,7 +215,7 @@ def test_no_character_that_a_shell_or_a_dockerfile_reads_stands_in_the_value_of_
 @pytest.mark.parametrize("user", [0, 999, -1, 70000, True, "10001"])
 def test_root_and_system_users_are_refused(user, locks):
     with pytest.raises(UsageError):
-        render(locks.deepspeed(), ImageOptions(user=user))
+        image_files(locks.deepspeed(), ImageOptions(user=user))
 
 
 def test_a_hostile_component_of_the_cell_is_refused(locks):
@@ -214,33 +223,54 @@ def test_a_hostile_component_of_the_cell_is_refused(locks):
         render(locks.deepspeed(nccl='2.29"; RUN id'))
 
 
-def test_packages_of_a_dated_archive_come_from_the_address_that_the_base_names(locks):
-    text = render(dataclasses.replace(locks.deepspeed(), os_source="snapshot 20260805T000000Z"))
-    assert "Dir::Etc::sourcelist=/dev/cell/dated.sources" in text
-    assert "dated.sources" not in render(dataclasses.replace(locks.deepspeed(), os_source="mirror 2026-11-21"))
+@pytest.mark.parametrize(
+    ("source", "day"), [("snapshot 20260805T000000Z", "20260805T000000Z"), ("mirror 2026-11-21", "2026-11-21")]
+)
+def test_the_step_of_os_packages_names_the_day_of_their_archive(source, day, locks):
+    assert f"cell.sh os_packages {day}\n" in render(dataclasses.replace(locks.deepspeed(), os_source=source))
 
 
-def test_the_base_s_own_comment_becomes_the_address(tmp_path):
-    """The words of the Dockerfile, run on the file that Debian's own images have."""
-    import subprocess
+def test_a_base_from_packages_is_made_on_nothing_and_nothing_of_its_tool_stays(locks):
+    text = render(dataclasses.replace(locks.megatron(), os_source="mirror 2026-11-21"))
+    lines = instructions(text)
+    assert lines[:2] == ["ARG TOOL=debian:bookworm-slim", "FROM ${TOOL} AS tool"]
+    assert lines[2].endswith("base.sh bookworm amd64 2026-11-21")
+    assert lines[3:5] == ["FROM scratch AS base", "COPY --from=tool /base /"]
+    assert [line for line in lines if "tool" in line] == [lines[1], lines[4]]
+    assert image_files(locks.megatron())["base.txt"] == "apt=2.6.2\npython3=3.11.2-1+b1\n"
 
-    from envsmith.image.dockerfile import DATED_SOURCES
 
-    live = tmp_path / "debian.sources"
-    live.write_text(
-        "Types: deb\n# http://archive.example/archive/debian/20260805T000000Z\nURIs: http://live.example/debian\n"
-        "Suites: bookworm\nSigned-By: /x.gpg\n\nTypes: deb\n"
-        "# http://archive.example/archive/debian-security/20260805T000000Z\nURIs: http://live.example/debian-security\nSuites: s\n"
-    )
-    script = DATED_SOURCES.replace("/etc/apt/sources.list.d/debian.sources", str(live))
-    script = script.replace("/dev/cell/dated.sources", str(tmp_path / "dated"))
-    subprocess.run(["sh", "-c", script], check=True)
-    lines = (tmp_path / "dated").read_text().splitlines()
-    assert [line for line in lines if line.startswith("URIs")] == [
-        "URIs: http://archive.example/archive/debian/20260805T000000Z",
-        "URIs: http://archive.example/archive/debian-security/20260805T000000Z",
-    ]
-    assert "Suites: bookworm" in lines
+def test_a_list_of_packages_that_is_not_the_one_of_the_lock_s_digest_is_refused(locks):
+    base = dataclasses.replace(locks.PACKAGES, packages=locks.PACKAGES.packages[:1])
+    with pytest.raises(UsageError, match="digest"):
+        render(locks.megatron(base))
+
+
+def test_uv_comes_by_version_and_hash_in_a_stage_of_its_own(locks):
+    files = image_files(locks.deepspeed())
+    assert re.search(r"^uv==[\d.]+ \\\n    --hash=sha256:[0-9a-f]{64} \\\n    --hash", files["requirements-uv.txt"], re.M)
+    stages = files["Dockerfile"].split("\nFROM ")
+    (stage,) = [stage for stage in stages if stage.startswith("base AS uv")]
+    assert "source=requirements-uv.txt,target=/dev/cell/requirements.txt" in stage
+    assert "COPY --from=uv" not in files["Dockerfile"]
+
+
+def test_the_scripts_are_the_same_for_every_cell_and_hold_what_is_chosen_about_an_image(locks):
+    assert step_files(locks.deepspeed())["steps/cell.sh"] == step_files(locks.megatron())["steps/cell.sh"]
+    chosen = step_files(locks.deepspeed(), ImageOptions(user=4321, prefix="/srv/env", epoch=1700000000))["steps/cell.sh"]
+    assert "prefix=/srv/env user=4321\n" in chosen
+    assert "SOURCE_DATE_EPOCH=1700000000 " in chosen
+
+
+def test_no_file_of_a_layer_holds_the_cell_s_name(locks):
+    files = image_files(locks.with_wheels(locks.deepspeed()))
+    named = {name for name, text in files.items() if "ds0.19.8" in text}
+    assert named == {"Dockerfile", "requirements.txt"}
+    assert "source=requirements.txt" not in files["Dockerfile"]
+
+
+def test_a_dockerfile_is_short_enough_to_be_read(locks):
+    assert len(render(locks.megatron()).splitlines()) <= 50
 
 
 def test_a_devel_image_has_its_toolkit_at_cuda_home(locks):
@@ -248,7 +278,7 @@ def test_a_devel_image_has_its_toolkit_at_cuda_home(locks):
     lock = dataclasses.replace(lock, pins=(*lock.pins, locks.pin("nvidia-cuda-nvcc", "13.0.88", "framework")))
     text = render(lock)
     assert "CUDA_HOME=/opt/cell/cuda" in text
-    assert text.index("requirements-framework") < text.index("CUDA_HOME")
+    assert text.index("requirements-framework") < text.index("cell.sh toolkit") < text.index("CUDA_HOME=")
     assert "CUDA_HOME=" not in render(locks.deepspeed())
 
 
@@ -267,7 +297,7 @@ def test_other_dependencies_are_installed_beside_the_build_of_sources(locks):
     """Neither stage stands on the other; every pin is in one file, and what the builder makes is not in the dependencies'."""
     lock = locks.compiled()
     stages = re.findall(r"^FROM (.*)$", render(lock), re.MULTILINE)
-    assert stages[1:] == ["ground AS dependencies", "ground AS wheels", "dependencies"]
+    assert stages[3:] == ["ground AS dependencies", "ground AS wheels", "dependencies"]
     pins = {name: set(pinned_in(text)) for name, text in requirement_files(lock).items()}
     assert pins["requirements-dependencies.txt"] == {"einops"}
     assert pins["requirements-framework.txt"] == {"deepspeed", "flash-attn"}
@@ -286,8 +316,7 @@ def test_the_layer_of_built_wheels_asks_no_index_and_sees_no_secret(locks):
 def test_a_built_wheel_is_held_against_its_hash_and_no_source_is_built_in_the_image(locks):
     lock = locks.with_wheels(locks.deepspeed())
     framework = next(line for line in instructions(render(lock)) if "requirements-framework" in line)
-    assert "--require-hashes" in framework
-    assert "--only-binary :all:" in framework
+    assert "cell.sh install --no-index" in framework
     assert "from=wheels" in framework
     files = requirement_files(lock)
     assert "e" * 64 in files["requirements-framework.txt"]
@@ -298,21 +327,21 @@ def test_a_built_wheel_is_held_against_its_hash_and_no_source_is_built_in_the_im
 def test_what_is_compiled_sees_its_archive_the_compiler_and_its_variables_in_a_fixed_folder(locks):
     lock = locks.compiled()
     builder = render_builder(lock)
-    (step,) = [line for line in instructions(builder) if "/build/flash-attn" in line]
-    assert "source=sources/flash_attn-2.8.3.tar.gz" in step
-    assert f"test \"$(sha256sum < /dev/cell/sources/flash_attn-2.8.3.tar.gz)\" = '{'0' * 64}  -'" in step
-    assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' /dev/cell/uv build" in step
-    assert "--no-build-isolation --offline" in step
-    assert "CUDA_HOME=/opt/cell/cuda" in step
+    (step,) = [line for line in instructions(builder) if "cell.sh compile flash-attn" in line]
+    assert "source=sources/flash_attn-2.8.3.tar.gz,target=/dev/cell/source.tar.gz" in step
+    assert step.endswith(f"cell.sh compile flash-attn {'0' * 64} cuda")
+    assert "FLASH_ATTENTION_FORCE_BUILD='TRUE' FLASH_ATTN_CUDA_ARCHS='90;100' sh /dev/cell/steps/cell.sh" in step
+    script = function(step_files(lock), "compile")
+    assert 'test "$(sha256sum < $in/source.tar.gz)" = "$sha256  -"' in script
+    assert "--no-build-isolation --offline" in script
+    assert "CUDA_HOME=$prefix/cuda" in script
+    assert "rm -rf /build $prefix/.uv-cache" in script
     # Code of others sees nothing that the host lends to a build.
     assert "id=ca" not in step
     assert "id=uv" not in step
-    (before,) = [
-        line for line in instructions(builder) if "source=requirements-build.txt" in line and "sdists" not in line
-    ]
+    (before,) = [line for line in instructions(builder) if "cell.sh build_environment" in line]
+    assert "source=requirements-build.txt" in before
     assert "id=uv" in before
-    assert "nvidia/*/bin/nvcc" in before
-    assert "rm -rf /build /opt/cell/.uv-cache" in step
     # Word for word the step of the image, or it would run twice.
     assert step in instructions(render(lock))
     # The toolkit is the builder's: the image itself has none.

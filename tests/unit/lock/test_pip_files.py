@@ -31,11 +31,11 @@ def test_each_layer_has_its_file_and_together_they_are_all(lock: Lock) -> None:
     assert set(parsed["requirements-build.txt"]) == {"tiny-backend"}
 
 
-def test_a_file_names_cell_and_lock_and_no_address(lock: Lock) -> None:
-    for text in requirement_files(lock).values():
-        assert str(lock.cell.id) in text
-        assert lock.digest in text
-        assert "://" not in text
+def test_the_file_of_all_names_cell_and_lock_and_no_file_an_address(lock: Lock) -> None:
+    files = requirement_files(lock)
+    assert str(lock.cell.id) in files["requirements.txt"]
+    assert lock.digest in files["requirements.txt"]
+    assert not any("://" in text for text in files.values())
 
 
 def test_every_pin_reads_back(lock: Lock) -> None:
