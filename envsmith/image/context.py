@@ -5,7 +5,6 @@ It is made afresh for every build and removed afterwards; secrets lie beside it,
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil

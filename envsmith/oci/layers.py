@@ -59,6 +59,11 @@ class Seen:
         """Tell whether a directory stands below with the same mode and owners."""
         return self.directories.get(name) == (member.mode & 0o7777, member.uid, member.gid)
 
+    def hides_nothing(self, name: str) -> bool:
+        """Tell whether a member only hides what a new directory held below: some engines write it where dpkg renames."""
+        folder, _, last = name.rpartition("/")
+        return last == _OPAQUE and folder not in self.directories
+
     def take(self, members: dict[str, tarfile.TarInfo]) -> None:
         """Note what a layer adds, and drop what it hides."""
         for name in members:
@@ -100,7 +105,7 @@ def _ours(name: str) -> bool:
 
 def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: int) -> int:
     """Write ``layer`` to ``out`` in the canonical form, tell ``seen`` of it, and return how many members it has."""
-    members = {name: member for member in layer if _ours(name := member_name(member.name))}
+    members = {name: m for m in layer if _ours(name := member_name(m.name)) and not seen.hides_nothing(name)}
     first = _first_names(members)
     fresh = {n: m for n, m in members.items() if not (m.isdir() and seen.known(m, n))}
     written = tarfile.open(  # type: ignore[call-overload]  # noqa: SIM115 - closed below

@@ -10,7 +10,7 @@ FROM base AS uv
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
     --mount=type=bind,source=requirements-uv.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh get_uv /usr/local/bin/python3
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh get_uv /usr/local/bin/python3
 
 FROM base
 # User.

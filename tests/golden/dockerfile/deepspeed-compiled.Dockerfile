@@ -10,7 +10,7 @@ FROM base AS uv
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
     --mount=type=bind,source=requirements-uv.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh get_uv /usr/local/bin/python3
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh get_uv /usr/local/bin/python3
 
 FROM base AS ground
 # The user, and an empty environment.
@@ -21,7 +21,7 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \
     --mount=type=bind,source=requirements-torch.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh install
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install
 
 # Packages of the distribution.
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
@@ -33,7 +33,7 @@ FROM ground AS dependencies
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \
     --mount=type=bind,source=requirements-dependencies.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh install
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install
 
 FROM ground AS wheels
 # Source distributions become wheels, which the last stage holds against the lock.
@@ -41,13 +41,13 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
     --mount=type=bind,source=requirements-sdists.txt,target=/dev/cell/requirements.txt \
     --mount=type=bind,source=requirements-build.txt,target=/dev/cell/build.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh build_wheels
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh build_wheels
 
 # What is compiled needs these, and the cell's own torch.
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \
     --mount=type=bind,source=requirements-build.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh build_environment
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh build_environment
 
 # Compiled against torch, from an archive that is held against its sha256; it sees no login.
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \

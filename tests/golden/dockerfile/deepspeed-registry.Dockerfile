@@ -9,7 +9,7 @@ FROM base AS uv
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
     --mount=type=bind,source=requirements-uv.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh get_uv /usr/local/bin/python3
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh get_uv /usr/local/bin/python3
 
 FROM base AS ground
 # The user, and an empty environment.
@@ -20,7 +20,7 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \
     --mount=type=bind,source=requirements-torch.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh install
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install
 
 # Packages of the distribution.
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
@@ -32,7 +32,7 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
     --mount=type=bind,source=requirements-framework.txt,target=/dev/cell/requirements.txt \
     --mount=type=bind,source=requirements-build.txt,target=/dev/cell/build.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh install_and_build
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install_and_build
 
 ENV PATH=/opt/cell/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/opt/cell LANG=C.UTF-8 \
     HOME=/home/cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \

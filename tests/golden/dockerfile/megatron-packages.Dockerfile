@@ -16,7 +16,7 @@ FROM base AS uv
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
     --mount=type=bind,source=requirements-uv.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh get_uv /usr/bin/python3
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh get_uv /usr/bin/python3
 
 FROM base AS ground
 # The user, and an empty environment.
@@ -27,13 +27,13 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \
     --mount=type=bind,source=requirements-torch.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh install --torch-backend cpu
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install --torch-backend cpu
 
 # The framework.
 RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv \
     --mount=type=bind,source=requirements-framework.txt,target=/dev/cell/requirements.txt \
     --mount=type=secret,id=ca,target=/dev/cell/ca --mount=type=secret,id=uv,target=/dev/cell/uv.toml \
-    sh /dev/cell/steps/cell.sh install
+    --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install
 
 ENV PATH=/opt/cell/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/opt/cell LANG=C.UTF-8 \
     HOME=/home/cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python

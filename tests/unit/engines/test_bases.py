@@ -7,10 +7,12 @@ import json
 
 import pytest
 
-from envsmith.engines.bases import OsAnswer, asked_image, known_image, load_bases
+from envsmith.engines.bases import OsAnswer, UnknownImageError, asked_image, known_image, load_bases
 from envsmith.errors import DataError, EngineError, UsageError
 from envsmith.graph.runtime import load_runtime, needs_of
-from envsmith.model.lock import BaseImage, OsPackage
+from envsmith.image.dockerfile import package_digest, render
+from envsmith.model.cell import Platform
+from envsmith.model.lock import BaseImage, OsPackage, parse_lock
 from envsmith.oci import registry
 
 BASES = load_bases()
@@ -83,14 +85,54 @@ def test_an_unknown_python_is_said_to_be_unknown(locks):
     assert "3.14" in pinned.image_note
 
 
-def test_another_platform_s_packages_are_not_guessed(locks):
-    from envsmith.model.cell import Platform
+@pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize(("python", "base"), [("3.12", None), ("3.13", "packages"), ("3.11", "packages")])
+def test_without_an_engine_a_lock_is_complete_for_each_platform(locks, python, base, platform):
+    lock = unpinned(locks.deepspeed(python=python))
+    pinned = known_image(dataclasses.replace(lock, cell=dataclasses.replace(lock.cell, platform=platform)), base)
+    assert pinned.image_note == ""
+    assert "g++" in {package.name for package in pinned.os_packages}
+    headers = {name for name in (package.name for package in pinned.os_packages) if name.endswith("-dev")}
+    assert (f"libpython{python}-dev" in headers) is (base == "packages")
+    assert "FROM" in render(pinned)
 
-    lock = unpinned(locks.deepspeed())
-    cell = dataclasses.replace(lock.cell, platform=Platform.LINUX_AARCH64)
-    pinned = known_image(dataclasses.replace(lock, cell=cell))
-    assert pinned.base is None
-    assert "linux-aarch64" in pinned.image_note
+
+def test_a_base_from_packages_is_its_list(locks):
+    base = known_image(unpinned(locks.megatron()), "packages").base
+    assert (base.origin, base.distribution, base.python) == ("packages", "bookworm", "/usr/bin/python3")
+    assert base.digest == package_digest(base.packages)
+    assert {"apt", "ca-certificates", "libc6", "python3-venv"} <= {package.name for package in base.packages}
+
+
+def test_a_package_is_not_both_in_the_base_and_on_top_of_it(locks):
+    lock = known_image(unpinned(locks.deepspeed(python="3.11")), "packages")
+    assert not {package.name for package in lock.base.packages} & {package.name for package in lock.os_packages}
+
+
+def test_another_platform_s_packages_are_not_guessed(locks):
+    rows = tuple(row for row in BASES.packages if row.platform == "linux-64")
+    with pytest.raises(UnknownImageError, match="linux-aarch64"):
+        dataclasses.replace(BASES, packages=rows).from_packages("3.11", "linux-aarch64")
+
+
+def test_a_lock_with_a_base_from_packages_reads_back(locks):
+    lock = known_image(unpinned(locks.megatron()), "packages")
+    assert parse_lock(lock.text(), where="x").text() == lock.text()
+    assert parse_lock(lock.text(), where="x").base.packages == lock.base.packages
+
+
+@pytest.mark.parametrize("asked", [None, "packages"])
+def test_an_engine_without_an_image_takes_the_base_from_packages(asked, locks):
+    engine = Provider(base=None)
+    lock = asked_image(unpinned(locks.deepspeed(python="3.11")), engine, asked)
+    assert lock.base.origin == "packages"
+    assert engine.asked == ([("3.11", None)] if asked is None else [])
+
+
+def test_a_python_that_neither_an_image_nor_packages_have_is_an_error(locks):
+    with pytest.raises(EngineError, match="Cannot find a base image with Python 3.9") as caught:
+        asked_image(unpinned(locks.deepspeed(python="3.9")), Provider(base=None))
+    assert "--base" in caught.value.hint
 
 
 def test_an_engine_is_asked_for_base_and_packages(locks):

@@ -33,11 +33,11 @@ RUN = """\
 #3 [stage-0 1/5] FROM docker.io/envsmith/base:bookworm-148253738da6
 #3 CACHED
 
-#4 [stage-0 2/5] RUN --mount=type=bind,source=uv,target=/dev/cell/uv uv venv --quiet /opt/cell
+#4 [stage-0 2/5] RUN --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv sh /dev/cell/steps/cell.sh environment /usr/bin/python3
 #4 sha256:afcbfc316503746c0ddd74cf381b66ce2b8cc593a33b71ad190eeb6f6c057edd
 #4 CACHED
 
-#7 [stage-0 3/5] RUN --mount=type=bind,source=uv,target=/dev/cell/uv --mount=type=bind,source=requirements-torch.txt,target=/x
+#7 [stage-0 3/5] RUN --mount=type=bind,from=uv,source=/uv,target=/dev/cell/uv --mount=type=bind,source=requirements-torch.txt,target=/x
 #7 sha256:55ee9cee9f30d760ec36271d5fb40903cf7d0d3da8a923925c30819e80c21dc2
 #7 0.114 Using Python 3.11.2 environment at: /opt/cell
 #7 0.182  + packaging==25.0

@@ -107,7 +107,7 @@ def good_output(lock):
 
 @pytest.fixture
 def engine(client, shelf, locks, monkeypatch):
-    lock = locks.megatron()
+    lock = locks.megatron(locks.LOCAL)
     base = FakeImage(client, lock.base.digest)
     base.tag("envsmith/base", "bookworm-cdcdcdcdcdcd")
     built = FakeImage(
@@ -323,14 +323,24 @@ def test_with_a_registry_every_known_python_is_offered(shelf, client):
 
 def test_without_one_only_what_is_here(shelf, client):
     FakeImage(client, "sha256:" + "2" * 64).tag("python", "3.12-slim-bookworm")
-    assert shelf.pythons() == ("3.12",)
+    assert shelf.pythons() == ("3.12", "3.13", "3.11")
 
 
-def test_without_any_base_the_error_says_how_to_get_one(shelf):
-    with pytest.raises(EngineError, match="no base image can be had") as caught:
-        shelf.pythons()
-    assert "--base" in caught.value.hint
-    assert "tools/base_image.py" in caught.value.hint
+def test_without_any_image_there_are_the_bases_from_packages(shelf):
+    assert shelf.pythons() == shelf.pythons("packages") == ("3.13", "3.11")
+
+
+def test_a_base_from_packages_needs_an_image_that_unpacks_them_before_the_build(shelf, client, locks):
+    shelf.check(locks.PACKAGES)
+    assert client.pulled == [("debian", "bookworm-slim")]
+
+
+def test_an_image_that_unpacks_and_is_here_is_not_pulled(shelf, client, locks):
+    FakeImage(client, "sha256:" + "5" * 64).tag("debian", "bookworm-slim")
+    shelf.check(locks.PACKAGES)
+    assert client.pulled == []
+    assert shelf.layers(locks.PACKAGES) == 0
+    assert shelf.has(locks.PACKAGES)
 
 
 def test_a_base_that_is_asked_for_says_which_python_it_has(shelf, client):
@@ -353,11 +363,9 @@ def test_a_base_that_was_pulled_before_is_not_pulled_again(shelf, client, events
     assert client.pulled == []
 
 
-@pytest.mark.parametrize(("python", "why"), [("3.12", "cannot be pulled"), ("3.14", "none is known")])
-def test_a_python_without_a_base_is_refused_with_the_reason(python, why, shelf, events):
-    with pytest.raises(EngineError, match=why) as caught:
-        shelf.base_for(python, None, progress=events)
-    assert "--base" in caught.value.hint
+@pytest.mark.parametrize("python", ["3.12", "3.14"])
+def test_a_python_without_an_image_has_none(python, shelf, events):
+    assert shelf.base_for(python, None, progress=events) is None
 
 
 def test_a_local_base_is_looked_into_and_gets_the_tag_of_its_id(shelf, client, events):

@@ -66,7 +66,7 @@ def test_the_builder_gets_a_fixed_time_secrets_as_files_and_no_cache_on_demand(
 
 
 LINES = """[2/3] STEP 1/4: FROM envsmith/base:x AS ground
-STEP 2/4: RUN --mount=x /dev/cell/uv venv --quiet
+STEP 2/4: RUN --mount=x sh /dev/cell/steps/cell.sh environment /usr/bin/python3
 --> Using cache 1234
 STEP 3/4: RUN --mount=source=requirements-torch.txt install
 Installed 3 packages

@@ -94,8 +94,12 @@ def test_a_build_runs_as_the_user_and_the_resolver_alone_reads_the_login(locks, 
 
 
 def test_every_step_that_runs_code_of_a_source_distribution_becomes_the_user_first_and_checks_it(locks):
-    functions = re.findall(r"^(\w+)\(\) \{\n(.*?)^\}", image_files(locks.deepspeed())[f"{STEPS}/cell.sh"], re.M | re.S)
-    building = {name: body for name, body in functions if re.search(r"^    (hashed_and_built|\$uv build)", body, re.M)}
+    functions = re.findall(
+        r"^(\w+)\(\) \{\n(.*?)^\}", image_files(locks.deepspeed())[f"{STEPS}/cell.sh"], re.MULTILINE | re.DOTALL
+    )
+    building = {
+        name: body for name, body in functions if re.search(r"^    (hashed_and_built|\$uv build)", body, re.MULTILINE)
+    }
     assert sorted(building) == ["build_wheels", "compile", "install_and_build"]
     for body in building.values():
         order = [body.index("as_build_user"), body.index("hashed_and_built" if "hashed_and" in body else "$uv build")]

@@ -110,7 +110,7 @@ def test_every_mount_lies_below_dev_so_that_no_mount_point_stays(locks):
 
 def function(files, name):
     """The body of a function of steps/cell.sh."""
-    return re.search(rf"^{name}\(\) \{{\n(.*?)^\}}", files["steps/cell.sh"], re.M | re.S)[1]
+    return re.search(rf"^{name}\(\) \{{\n(.*?)^\}}", files["steps/cell.sh"], re.MULTILINE | re.DOTALL)[1]
 
 
 def test_only_hashed_files_are_installed(locks):
@@ -248,7 +248,9 @@ def test_a_list_of_packages_that_is_not_the_one_of_the_lock_s_digest_is_refused(
 
 def test_uv_comes_by_version_and_hash_in_a_stage_of_its_own(locks):
     files = image_files(locks.deepspeed())
-    assert re.search(r"^uv==[\d.]+ \\\n    --hash=sha256:[0-9a-f]{64} \\\n    --hash", files["requirements-uv.txt"], re.M)
+    assert re.search(
+        r"^uv==[\d.]+ \\\n    --hash=sha256:[0-9a-f]{64} \\\n    --hash", files["requirements-uv.txt"], re.MULTILINE
+    )
     stages = files["Dockerfile"].split("\nFROM ")
     (stage,) = [stage for stage in stages if stage.startswith("base AS uv")]
     assert "source=requirements-uv.txt,target=/dev/cell/requirements.txt" in stage
@@ -257,7 +259,9 @@ def test_uv_comes_by_version_and_hash_in_a_stage_of_its_own(locks):
 
 def test_the_scripts_are_the_same_for_every_cell_and_hold_what_is_chosen_about_an_image(locks):
     assert step_files(locks.deepspeed())["steps/cell.sh"] == step_files(locks.megatron())["steps/cell.sh"]
-    chosen = step_files(locks.deepspeed(), ImageOptions(user=4321, prefix="/srv/env", epoch=1700000000))["steps/cell.sh"]
+    chosen = step_files(locks.deepspeed(), ImageOptions(user=4321, prefix="/srv/env", epoch=1700000000))[
+        "steps/cell.sh"
+    ]
     assert "prefix=/srv/env user=4321\n" in chosen
     assert "SOURCE_DATE_EPOCH=1700000000 " in chosen
 

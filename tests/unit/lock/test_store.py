@@ -78,8 +78,10 @@ def test_what_is_there_is_left_alone_when_nothing_changed(tmp_path: Path) -> Non
     assert (tmp_path / "a").stat().st_ino == before.st_ino
 
 
-def test_only_a_plain_name_is_written(tmp_path: Path) -> None:
-    for name in ("../a", "b/c", "", ".."):
+def test_only_a_plain_name_or_one_in_a_folder_below_is_written(tmp_path: Path) -> None:
+    store.write(tmp_path, {"b/c": "x"})
+    assert (tmp_path / "b" / "c").read_text() == "x"
+    for name in ("../a", "b/../c", "b/c/d", "/a", "b//c", "", ".."):
         with pytest.raises(StorageError, match="plain file name"):
             store.write(tmp_path, {name: "x"})
 

@@ -259,3 +259,14 @@ def test_a_layer_that_was_written_is_below_the_next(tmp_path: Path) -> None:
     counts = [_normal(tmp_path, _tar(("opt", dict(FOLDER)), ("opt/a", {})), seen)[0] for _ in range(2)]
 
     assert counts == [2, 1]
+
+
+@pytest.mark.parametrize(("below", "stays"), [((), False), ((("a", {"type": tarfile.DIRTYPE}),), True)])
+def test_an_opaque_mark_in_a_folder_that_is_new_is_left_out(
+    tmp_path: Path, below: tuple[tuple[str, dict[str, Any]], ...], stays: bool
+) -> None:
+    layer = _tar(("a", {"type": tarfile.DIRTYPE, "mode": 0o700}), ("a/.wh..wh..opq", {}), ("a/b", {}))
+
+    _, members = _normal(tmp_path, layer, _seen(_tar(*below)))
+
+    assert ("a/.wh..wh..opq" in [member.name for member in members]) is stays

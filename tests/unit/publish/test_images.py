@@ -19,12 +19,16 @@ def test_there_are_published_cells():
     assert {path.name for path in IMAGES.iterdir()} == {"README.md", *(folder.name for folder in FOLDERS)}
 
 
+def names_of(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_rendering_again_changes_nothing(folder):
     lock, told, record = read_folder(folder)
     files = rendered(lock, told, record)
     hint = "tools/render_images.py shows what; the image must be built and published again where its Dockerfile changes"
-    assert {path.name for path in folder.iterdir()} == {*files, "record.json"}
+    assert names_of(folder) == {*files, "record.json"}
     for name, text in files.items():
         assert (folder / name).read_text(encoding="utf-8") == text, (
             f"{folder.name}/{name} is not what is rendered now: {hint}"
@@ -33,7 +37,7 @@ def test_rendering_again_changes_nothing(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
 def test_no_address_and_no_path_of_a_machine(folder):
-    for path in folder.iterdir():
+    for path in (path for path in folder.rglob("*") if path.is_file()):
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"https?://(?!json-schema)", text), path.name
         assert not re.search(r"(?<![\w.])/(root|home/(?!cell)|work|Users)/", text), path.name
