@@ -72,7 +72,9 @@ compares that, `envsmith build --lock lock.json` builds it and runs the smoke te
 def folder_text(lock: Lock, config: str) -> str:
     """Return the page of a cell's folder: how somebody builds it who has only Docker, and how the result is compared."""
     local = lock.base is not None and lock.base.origin not in {"registry", PACKAGES}
-    needs = f"Load its base first, which no registry has: `{from_reference(lock.base)}`. " if lock.base and local else ""
+    needs = (
+        f"Load its base first, which no registry has: `{from_reference(lock.base)}`. " if lock.base and local else ""
+    )
     return _FOLDER.format(cell=lock.name, config=config, needs=needs)
 
 

@@ -130,7 +130,7 @@ def test_an_engine_without_an_image_takes_the_base_from_packages(asked, locks):
 
 
 def test_a_python_that_neither_an_image_nor_packages_have_is_an_error(locks):
-    with pytest.raises(EngineError, match="Cannot find a base image with Python 3.9") as caught:
+    with pytest.raises(EngineError, match=r"Cannot find a base image with Python 3\.9") as caught:
         asked_image(unpinned(locks.deepspeed(python="3.9")), Provider(base=None))
     assert "--base" in caught.value.hint
 

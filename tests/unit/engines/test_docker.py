@@ -331,13 +331,13 @@ def test_without_any_image_there_are_the_bases_from_packages(shelf):
 
 
 def test_a_base_from_packages_needs_an_image_that_unpacks_them_before_the_build(shelf, client, locks):
-    shelf.check(locks.PACKAGES)
+    shelf.prepare(locks.PACKAGES)
     assert client.pulled == [("debian", "bookworm-slim")]
 
 
 def test_an_image_that_unpacks_and_is_here_is_not_pulled(shelf, client, locks):
     FakeImage(client, "sha256:" + "5" * 64).tag("debian", "bookworm-slim")
-    shelf.check(locks.PACKAGES)
+    shelf.prepare(locks.PACKAGES)
     assert client.pulled == []
     assert shelf.layers(locks.PACKAGES) == 0
     assert shelf.has(locks.PACKAGES)

@@ -379,7 +379,10 @@ def test_the_folder_of_an_image_renders_again_to_the_same_files(images):
     lock, told, record = read_folder(folder)
     for name, text in rendered(lock, told, record).items():
         assert (folder / name).read_text() == text, name
-    assert {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} == {*rendered(lock, told, record), "record.json"}
+    assert {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} == {
+        *rendered(lock, told, record),
+        "record.json",
+    }
     texts = [p.read_text() for p in folder.rglob("*") if p.is_file() and p.name != "Dockerfile"]
     assert not re.search(r"://[a-z]", "".join(texts))
     assert str(lock.cell.id) in (images / "README.md").read_text()
