@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envsmith.model.cell import Platform, Request
-from envsmith.model.component import Role
+from envsmith.model.component import Component, Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solve.explain import refuse
@@ -36,30 +36,12 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
     pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
     pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
     reasons: list[str] = []
-    frameworks = []
-    for component in knowledge.components.with_role(Role.FRAMEWORK):
-        name = component.name
-        releases = _newest(_stable(solver, name), keep.get(name, ()))
-        rows = _rows(solver, name, releases, [version for _, _, version in builds], pythons)
-        why = []
-        for release, row in zip(releases, rows, strict=True):
-            possible = {number for (number, _, _), mask in zip(builds, row, strict=True) if mask}
-            why.append([_reason(solver, name, release, v) if t not in possible else "" for t, v in enumerate(torches)])
-        reasons += dict.fromkeys(reason for line in why for reason in line if reason and reason not in reasons)
-        lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
-        different = list(dict.fromkeys(lines))
-        frameworks.append(
-            {
-                "name": name,
-                "short": component.short,
-                "title": component.title,
-                "releases": releases,
-                "rows": different,
-                "row": [different.index(line) for line in lines],
-                "why": [".".join(str(reasons.index(reason)) if reason else "" for reason in line) for line in why],
-                "tested": _tested(solver, torches, name, releases),
-            }
+    frameworks = [
+        _framework(
+            solver, component, keep.get(component.name, ()), torches, builds=builds, pythons=pythons, reasons=reasons
         )
+        for component in knowledge.components.with_role(Role.FRAMEWORK)
+    ]
     return {
         "pythons": pythons,
         "torches": torches,
@@ -70,6 +52,39 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
         "drivers": [_driver(solver, version) for _, _, version in builds],
         "reasons": reasons,
         "frameworks": frameworks,
+    }
+
+
+def _framework(
+    solver: Solver,
+    component: Component,
+    keep: Iterable[str],
+    torches: Sequence[str],
+    *,
+    builds: Sequence[tuple[int, str, str]],
+    pythons: Sequence[str],
+    reasons: list[str],
+) -> dict[str, Any]:
+    """Return the tables of one framework. Its reasons are added to ``reasons``."""
+    name = component.name
+    releases = _newest(_stable(solver, name), keep)
+    rows = _rows(solver, name, releases, [version for _, _, version in builds], pythons)
+    why = []
+    for release, row in zip(releases, rows, strict=True):
+        possible = {number for (number, _, _), mask in zip(builds, row, strict=True) if mask}
+        why.append([_reason(solver, name, release, v) if t not in possible else "" for t, v in enumerate(torches)])
+    reasons += dict.fromkeys(reason for line in why for reason in line if reason and reason not in reasons)
+    lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
+    different = list(dict.fromkeys(lines))
+    return {
+        "name": name,
+        "short": component.short,
+        "title": component.title,
+        "releases": releases,
+        "rows": different,
+        "row": [different.index(line) for line in lines],
+        "why": [".".join(str(reasons.index(reason)) if reason else "" for reason in line) for line in why],
+        "tested": _tested(solver, torches, name, releases),
     }
 
 

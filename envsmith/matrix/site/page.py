@@ -195,7 +195,8 @@ def _run(page: Page, record: Record) -> str:
     if failure := record.failure:
         lines = html.escape("\n".join(failure.log))
         log = f"<p class='symptom'>{html.escape(failure.symptom)}</p><pre tabindex='0'>{lines}</pre>"
-    rules = "".join(f"<li><code>envsmith explain {html.escape(str(r))}</code></li>" for r in data.get("rules") or ())
+    names = [html.escape(name, quote=True) for name in record.rules]
+    rules = "".join(f'<li><a href="../index.html#rule={name}">{name}</a></li>' for name in names)
     return (
         f"<section class='panel'><h2>Run with {html.escape(record.engine)}</h2><p class='badge {letter}'>{state}</p>"
         f"{_ladder(data.get('rungs', ()), record.failure)}{log}{_table(facts)}"

@@ -12,8 +12,9 @@ window.ENVSMITH_START_FIND = (page) => {
       weight.set(word, count ? Math.log(1 + sets.length / count) : 0);
     }
     const total = query.reduce((sum, word) => sum + weight.get(word), 0);
-    return sets.map((set, number) => [query.reduce((sum, word) => sum + (set.has(word) ? weight.get(word) : 0), 0), number])
-      .filter(([score]) => score > 0 && score >= total * share).sort((a, b) => b[0] - a[0]).map(([, number]) => number);
+    const hits = sets.map((set, number) => [query.reduce((sum, word) => sum + (set.has(word) ? weight.get(word) : 0), 0), number])
+      .filter(([score]) => score > 0 && score >= total * share).sort((a, b) => b[0] - a[0]);
+    return hits.filter(([score]) => score >= hits[0][0] / 2).map(([, number]) => number);
   }
   // "deepspeed 0.16 torch 2.5 h100" as choices: each word that names an axis, with the newest release that begins so.
   function choicesIn(text) {
