@@ -165,7 +165,7 @@ class VerifyFlags:
 @click.command()
 @takes(VerifyFlags)
 def verify(settings: VerifyFlags) -> int:
-    """Check an image against its proof: manifest, configuration, layers, lock, labels, record, bill of materials, signature, tag.
+    """Check an image and its proof: manifest, configuration, layers, lock, labels, record, bill, provenance, signature, tag.
 
     IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0:
     everything is shown; 8: something differs, and is named; 1: nothing differs, but nobody whom you trust has signed

@@ -127,7 +127,7 @@ def publish(
     _labelled(proof, image)
     # The cell's id, with the flavour where it is not the usual one.
     names = check_tags((proof.lock.name, *tags))
-    earlier = _free(target, proof.lock.name, image.manifest.digest, replace=replace)
+    earlier = _free(target, proof.lock.name, image, replace=replace)
     system = system_packages(image)
     sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment, system=system)
     parts = statement.documents(proof, sbom)
@@ -229,17 +229,24 @@ def _labelled(proof: Proof, image: OciImage) -> None:
         raise ContentError(message, details=differences, hint="build it again")
 
 
-def _free(target: Target, cell: str, digest: str, *, replace: bool) -> str:
-    """Refuse to move the tag of a cell, which is a promise, unless the user says so. Return the image that it leaves."""
+def _free(target: Target, cell: str, image: OciImage, *, replace: bool) -> str:
+    """Refuse to move the tag of a cell, which is a promise, unless the user says so. Return the image that it leaves.
+
+    The same image with its layers packed otherwise keeps the promise.
+    """
     tagged = target.resolve(cell)
-    if tagged in {None, digest}:
+    if tagged in {None, image.digest}:
         return ""
-    if not replace:
+    same = False
+    if target.store is not None:
+        with suppress(ContentError):
+            same = load_manifest(target.store, str(tagged), "manifest").config.digest == image.identity
+    if not replace and not same:
         raise EnvsmithError(
-            f"{target.name}:{cell} is another image already: {tagged}",
-            hint="this one was built from another lock or at another base; --replace moves the tag to it",
+            f"Cannot tag {target.name}:{cell}: it is another image already ({tagged}).",
+            hint="Add --replace to move the tag: this image was built from another lock or at another base.",
         )
-    return tagged
+    return str(tagged)
 
 
 def _push_image(image: OciImage, target: Target, progress: Progress) -> dict[str, int]:

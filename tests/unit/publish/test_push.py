@@ -165,6 +165,16 @@ def test_further_tags_move_and_the_tag_of_the_cell_does_not(kit, tmp_path, keys)
         assert repository.resolve("latest") == repository.resolve(CELL) == done.digest
 
 
+def test_the_same_image_packed_otherwise_takes_the_tag_over(kit, cell, keys):
+    with kit.registry() as reg:
+        first = push(cell, keys, reg)
+        words = ["publish", str(cell), "--to", reg.repo(), "--key", str(keys[0]), "--compress", "gzip"]
+        assert run(words) == 0
+        repository = Repository(reg.address, "cells")
+        assert repository.resolve(CELL) != first.digest
+        assert run(["verify", f"{reg.repo()}:{CELL}", "--key", str(keys[1])]) == 0
+
+
 @pytest.mark.parametrize("tag", ["", "a b", "-a", "a" * 129, "sha256-" + "0" * 64, "a/b", "a:b"])
 def test_what_is_no_tag_is_refused(tag):
     with pytest.raises(UsageError):
