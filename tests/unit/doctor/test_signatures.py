@@ -91,6 +91,18 @@ def test_a_part_of_an_installed_package_that_is_missing_is_not_the_package():
     assert [d.finding.rule for d in diagnosis.diagnosed if d.confirmed] == ["submodule-missing"]
 
 
+@pytest.mark.parametrize("line", ['requires-python = ">=3.11, <3.13"', "Requires-Python: >=3.8"])
+def test_what_a_lock_or_its_metadata_declares_of_python_is_not_a_failure(line):
+    assert "pip-requires-python" not in {d.finding.rule for d in judged(f"{line}\n[[package]]").diagnosed}
+
+
+def test_releases_that_pip_ignores_for_their_python_are_a_failure():
+    text = (
+        "ERROR: Ignored the following versions that require a different python version: 0.18.6 Requires-Python >=3.11"
+    )
+    assert "pip-requires-python" in {d.finding.rule for d in judged(text).diagnosed}
+
+
 def test_every_signature_has_a_needle_and_evidence():
     for signature in catalogue().signatures:
         assert signature.evidence or signature.rule, signature.id
