@@ -7,8 +7,8 @@ classes below. A request whose answer lies on an index that this host cannot rea
 counted by itself, and one more is drawn in its place. RESULTS holds one line a request: an interrupted run goes on
 where it stopped, and ``--again`` asks the requests of a class (``refused``, ``crashed``, ``all``) once more.
 
-``--install`` builds that many of the locked cells in virtual environments (those whose Python this host has and that
-compile nothing with nvcc), imports every component and takes the environment away.
+``--install`` builds that many distinct locked cells in virtual environments (those with a framework, whose Python this
+host has, and that compile nothing with nvcc), imports every component and takes the environment away.
 """
 
 from __future__ import annotations
@@ -227,8 +227,9 @@ def install(row: dict, folder: Path) -> dict[str, object]:
 
 
 def installable(row: dict) -> bool:
-    """Whether this host can install a locked cell: its own Python and machine, nothing compiled with nvcc."""
-    if row["class"] != "locked" or "install" in row or "--platform linux-64" not in row["request"]:
+    """Whether this host can install a locked cell: a framework, its own Python and machine, nothing compiled with nvcc."""
+    here = "--framework" in row["request"] and "--platform linux-64" in row["request"]  # `build` wants a framework
+    if row["class"] != "locked" or not here:
         return False
     own = "{}.{}".format(*sys.version_info)
     return row["components"]["python"] == own and not {"flash-attn", "transformer-engine"} & set(row["components"])
@@ -262,7 +263,9 @@ def main() -> None:
             write(options.results, rows + [row for row in earlier.values() if row not in rows])
             if sum(row["class"] != "unreachable" for row in rows) >= options.count:
                 break
-        for row in [row for row in rows if installable(row)][: options.install - sum("install" in row for row in rows)]:
+        tried = {row["cell"] for row in rows if "install" in row}
+        cells = {row["cell"]: row for row in rows if installable(row) and row["cell"] not in tried}
+        for row in list(cells.values())[: max(0, options.install - len(tried))]:
             row["install"] = install(row, Path(folder) / "install")
             write(options.results, rows)
     show(rows)

@@ -335,6 +335,10 @@ def _own_index(cell: Cell) -> Iterator[None]:
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 
+# An older setuptools asks for wheel when it builds, whatever the source distribution says.
+_BRINGS_WHEEL = "70.1"
+
+
 def _build_pins(
     cell: Cell, pins: tuple[Pin, ...], sources: tuple[Source, ...], query: Query, resolver: Resolver
 ) -> tuple[Pin, ...]:
@@ -360,7 +364,11 @@ def _build_pins(
         query, requirements=needed, constraints=fixed, overrides=(), wheels_only=True, edges=False, archives=()
     )
     names = ", ".join(pin.name for pin in pins if pin.sdist)
-    resolution = resolve(build, resolver.uv, what=f"cell {cell.id}: resolving what {names} is built with")
+    what = f"cell {cell.id}: resolving what {names} is built with"
+    resolution = resolve(build, resolver.uv, what=what)
+    versions = {package.name: package.version for package in resolution.packages}
+    if "wheel" not in versions and Version(versions.get("setuptools", _BRINGS_WHEEL)) < Version(_BRINGS_WHEEL):
+        resolution = resolve(replace(build, requirements=(*needed, "wheel")), resolver.uv, what=what)
     return to_pins(resolution.packages, resolution.requires, layer="build")
 
 

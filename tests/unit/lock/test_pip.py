@@ -51,6 +51,20 @@ def test_what_an_sdist_is_built_with_is_pinned_too(lock: Lock) -> None:
     assert [p.name for p in lock.pins if p.sdist] == ["deepspeed"]
 
 
+@pytest.mark.parametrize(("setuptools", "pinned"), [("68.0.0", {"setuptools", "wheel"}), ("70.1.0", {"setuptools"})])
+def test_wheel_is_pinned_beside_a_setuptools_that_asks_for_it(
+    index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv, setuptools: str, pinned: set[str]
+) -> None:
+    pyproject = f'[build-system]\nrequires = ["setuptools=={setuptools}"]\n'
+    index.add("deepspeed", sdist("deepspeed", "0.18.5", requires=["torch"], extra={"pyproject.toml": pyproject}))
+    index.add("setuptools", wheel("setuptools", setuptools))
+    index.add("wheel", wheel("wheel", "0.40.0"))
+
+    lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
+
+    assert {pin.name for pin in lock.build_pins} == pinned
+
+
 def test_an_sdist_is_left_out_where_a_wheel_can_be_installed(
     index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv
 ) -> None:
