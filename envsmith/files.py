@@ -210,8 +210,13 @@ def _locked(folder: Path, make: Callable[[Path], int]) -> tuple[int, Path]:
     """Make something with a temporary name in ``folder``. Return it open and locked, and its path."""
     while True:
         path = folder / f".envsmith-{os.urandom(6).hex()}"
-        handle = make(path)
-        # A sweep of another process may come between making and locking. Then the name is gone.
+        # A sweep of another process may come between making, opening and locking. Then the name is gone.
+        try:
+            handle = make(path)
+        except FileNotFoundError:
+            if folder.is_dir():
+                continue
+            raise
         if _lock(handle) is not False and path.exists():
             return handle, path
         os.close(handle)

@@ -245,6 +245,27 @@ def test_what_a_living_writer_has_open_is_not_removed(tmp_path: Path) -> None:
         assert folder in before
 
 
+def test_a_folder_is_made_while_other_runs_sweep_all_the_time(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def sweep_on() -> None:
+        while not ended.is_set():
+            sweep.__wrapped__(tmp_path)
+
+    others = threading.Thread(target=sweep_on)
+    others.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(500):
+            with scratch(tmp_path) as folder:
+                assert folder.is_dir()
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        others.join()
+
+
 def test_what_only_looks_like_a_temporary_name_is_not_removed(tmp_path: Path) -> None:
     names = [".envsmith", ".envsmith-notes", ".envsmith-0123456789abcdef", "envsmith-0123456789ab"]
     for name in names:
