@@ -116,11 +116,12 @@ _STATEMENT = "https://in-toto.io/Statement/v1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """What the signer says. ``built_from`` is the id of the engine's image, ``parts`` are the three documents by name.
+    """What the signer says. ``parts`` are the three documents by name.
 
     ``tags`` are the names under which this image was published; ``expires`` the day (UTC) after which the record is
     old. ``attests`` are the signer's further statements about it: the digest of each payload by its predicate type.
-    ``replaces`` is the image to which its tag led before.
+    ``replaces`` is the image to which its tag led before. ``built_from`` is what earlier releases said: the id of the
+    engine's image that the record names.
     """
 
     image: str
@@ -159,7 +160,6 @@ def statement_bytes(claim: Claim) -> bytes:
         "cell": claim.cell,
         "lock": claim.lock,
         "config": claim.config,
-        "builtFrom": claim.built_from,
         "tags": sorted(claim.tags),
         "rungs": list(claim.rungs),
         "recorded": claim.recorded.isoformat(timespec="seconds"),
@@ -188,7 +188,7 @@ def parse_statement(payload: bytes) -> Claim:
             cell=str(ours["cell"]),
             lock=str(ours["lock"]),
             config=str(ours["config"]),
-            built_from=str(ours["builtFrom"]),
+            built_from=str(ours.get("builtFrom", "")),
             tags=tuple(str(tag) for tag in ours["tags"]),
             rungs=tuple(str(rung) for rung in ours["rungs"]),
             recorded=dt.datetime.fromisoformat(str(ours["recorded"])),

@@ -12,8 +12,8 @@ from envsmith.cli.app import run
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
-from envsmith.oci.spec import Descriptor
-from envsmith.publish.push import BundleWriter, _opened, check_tags, image_names, publish
+from envsmith.oci.spec import Descriptor, canonical
+from envsmith.publish.push import BundleWriter, Seal, _opened, check_tags, image_names, publish
 from envsmith.publish.statement import load_proof
 from envsmith.publish.verbs import seal_with
 
@@ -120,6 +120,15 @@ def test_cosign_2_finds_the_envelopes_under_its_tag_beside_those_of_a_company(ki
             theirs["digest"],
             *(row["digest"] for row in ours),
         ]
+
+
+def test_a_keyless_bundle_is_not_listed_where_cosign_2_looks_for_keys(kit, cell):
+    envelope = {"payload": "e30=", "payloadType": "application/vnd.in-toto+json", "signatures": []}
+    bundle = canonical({"verificationMaterial": {"certificate": {}}, "dsseEnvelope": envelope})
+    with kit.registry() as reg:
+        target = Repository(reg.address, "cells", push=True)
+        publish(load_proof(cell), open_image(cell / "oci"), target, Seal(close=lambda _payload: bundle))
+        assert reg.tags() == [CELL]
 
 
 def test_the_provenance_names_request_lock_base_packages_every_file_and_the_builder(kit, cell, keys):

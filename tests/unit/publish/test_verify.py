@@ -486,6 +486,22 @@ def test_a_bill_that_hides_a_package_of_the_image_is_refused(kit, published, key
     assert "more 1 is not in the image" in text
 
 
+def test_what_an_earlier_release_published_is_still_verified(published, keys):
+    """One statement in a bare envelope that names its key, and nothing signed beside it."""
+    payload = json.loads(statement_bytes(published.done.claim))
+    ours = payload["predicate"]["envsmith"]
+    del ours["attests"], ours["replaces"]
+    ours["builtFrom"] = ""
+    signer = load_signer(keys[0])
+    bare = envelope_of(sign(canonical(payload), signer))
+    bare["signatures"][0]["keyid"] = signer.public_key.keyid
+    for kind in (STATEMENT, SLSA, CYCLONEDX):
+        del published.manifests["cells", attached(published, kind)[0]]
+    attach(published, ENVELOPE_ARTIFACT, canonical(bare))
+
+    assert look(published, keys).status == "verified"
+
+
 # -- what was published before --------------------------------------------------------------------------------------------
 
 
