@@ -84,9 +84,31 @@ def test_options_of_commands_that_are_not_run_exist(block, capsys):
                 )
 
 
-def test_relative_links_lead_somewhere():
+def test_relative_links_and_pictures_lead_somewhere():
     for page in PAGES:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-            if "://" not in target and "reference/" not in target:
-                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+        targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+        for target in targets:
+            path, _, anchor = target.partition("#")
+            if "://" in target or "reference/" in target:
+                continue
+            linked = page.parent / path if path else page
+            assert linked.exists(), f"{page.relative_to(ROOT)}: {target}"
+            assert not anchor or anchor in _anchors(linked), f"{page.relative_to(ROOT)}: {target}"
+
+
+def _anchors(page):
+    """Return the anchors of a page's headings, as both GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_no_command_stands_in_a_block_that_is_not_looked_at():
+    for page in PAGES:
+        assert not re.search(r"^    (envsmith|\$) ", page.read_text(encoding="utf-8"), flags=re.MULTILINE), page
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        assert f" {page.relative_to(ROOT / 'docs')}" in navigation, page
