@@ -66,6 +66,14 @@ def test_a_member_with_a_name_of_its_own_header_is_no_list() -> None:
     }
 
 
+@pytest.mark.parametrize("size", [b"\x80" + (600).to_bytes(11, "big"), b"00000001130\0", b"      1130 \0"])
+def test_a_size_is_read_in_octal_or_in_binary(size: bytes) -> None:
+    block = bytearray(layer(opt__x=b"x" * 600, var__lib__dpkg__status=stanza("libc6", "2.36-9")).getvalue())
+    block[124:136] = size
+
+    assert packages(io.BytesIO(block)) == {"libc6:amd64": "2.36-9"}
+
+
 @pytest.mark.parametrize("size", [b"\x80" + b"\xff" * 11, b"77777777777\0", b"notanumber\0\0"])
 def test_a_size_that_nothing_has_is_no_memory(size: bytes) -> None:
     block = bytearray(layer(var__lib__dpkg__status=stanza("libc6", "2.36-9")).getvalue())
