@@ -348,7 +348,12 @@ def _statements(
     trusted = {key.keyid for key in trust.keys}
     further: list[_Attestation] = []
     for one in (one for one in attachments if one.artifact_type in _STATEMENTS):
-        with _Part(report, _PARTS.get(one.annotations.get(_KIND, ""), "statement")):
+        # One of ours that is hidden behind another type is missed later, as in the listing.
+        stated = one.annotations.get(_KIND, statement.PREDICATE_TYPE)
+        if stated not in {statement.PREDICATE_TYPE, *_PARTS}:
+            report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, attestation of type {stated[:100]}")
+            continue
+        with _Part(report, _PARTS.get(stated, "statement")):
             raw = b"".join(read_blob(store, blob, "statement", limit=MAX_BYTES) for blob in one.layers)
             if (kind := predicate_type(raw)) not in {"", statement.PREDICATE_TYPE}:
                 opened = Opened(payload=b"", claimed=())

@@ -404,6 +404,22 @@ def test_the_provenance_of_a_company_beside_ours_disturbs_nothing(published, key
     assert ["slsa.dev" in text for text in uncovered(report)] == [True]
 
 
+def test_an_attestation_of_a_company_that_cannot_be_read_disturbs_nothing(published, keys):
+    kind = "https://cosign.sigstore.dev/attestation/v1"
+    attach(published, BUNDLE_ARTIFACT, b"theirs", **{"dev.sigstore.bundle.predicateType": kind})
+    del published.blobs["cells", "sha256:" + hashlib.sha256(b"theirs").hexdigest()]
+    report = look(published, keys)
+    assert report.status == "verified"
+    assert [kind in text for text in uncovered(report)] == [True]
+
+
+@pytest.mark.parametrize("kind", [STATEMENT, SLSA])
+def test_one_of_ours_that_is_called_a_companys_is_missed(published, keys, kind):
+    theirs = {"dev.sigstore.bundle.predicateType": "https://cosign.sigstore.dev/attestation/v1"}
+    replace_attachment(published, kind, lambda value: value["annotations"].update(theirs))
+    assert look(published, keys).exit_code == 8
+
+
 @pytest.mark.parametrize("kind", [SBOM_ARTIFACT, PROOF_ARTIFACT, "application/spdx+json"])
 def test_a_document_of_somebody_else_beside_ours_is_named_as_not_covered(published, keys, kind):
     attach(published, kind, b"{}", **{"io.envsmith.rungs": "framework step(gpu)"})
