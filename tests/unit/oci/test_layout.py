@@ -290,6 +290,13 @@ def test_what_an_engine_loads_is_an_oci_archive_and_one_of_docker_s(tmp_path, wi
         (row,) = json.load(archive.extractfile("manifest.json"))
         assert digest_of(archive.extractfile(row["Config"]).read()) == image.identity
         assert [row["Layers"].index(name) for name in row["Layers"] if name in archive.getnames()] == [0, 1][without:]
+        assert {(member.mode, member.mtime, member.uid) for member in archive} == {(0o644, 0, 0)}
+
+
+def test_an_image_is_the_same_wherever_it_lies(tmp_path):
+    one, two = (layout(tmp_path / name, BASE, tar(*CELL)) for name in ("one", "two"))
+
+    assert (one == two, one.store == two.store) == (True, False)
 
 
 @pytest.mark.parametrize("stored", [b'{"rungs": 2}', b'{"rungs": 1', b'{"rungs": 1} ', b""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 
 import pytest
 
@@ -80,3 +81,10 @@ def test_gzip_writes_no_hour_and_no_name() -> None:
 )
 def test_the_type_of_a_layer_says_how_it_is_packed(media_type: str, how: str | None) -> None:
     assert packing_of(media_type) == how
+
+
+def test_gzip_packs_as_level_6_does() -> None:
+    text = b"".join(b"%d %d\n" % (number, number * number) for number in range(20_000))
+    deflate = zlib.compressobj(6, zlib.DEFLATED, 31)
+
+    assert _packed("gzip", text) == deflate.compress(text) + deflate.flush()
