@@ -17,9 +17,10 @@
   function el(name, attributes, ...children) {
     const node = document.createElement(name);
     for (const [key, value] of Object.entries(attributes || {})) if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
-    node.append(...children.filter((child) => child !== null && child !== ""));
+    node.append(...children.filter(Boolean));
     return node;
   }
+  const link = (href, text) => el("a", { href }, text);
   const mark = (letter, stale) => el("span", { class: `m ${letter}${stale ? " s" : ""}`, "aria-hidden": "true" });
   const lower = (text) => text.toLowerCase().replace(/\b(cpu|gpu|ci)\b/g, (word) => word.toUpperCase());
   const words = (day) => new Date(day + "T12:00:00Z").toLocaleDateString("en-GB", { day: "numeric", month: "long", year: "numeric", timeZone: "UTC" });
@@ -51,8 +52,9 @@
     const match = /^([a-z]+)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
     if (!match || !(match[1] in short)) return null;
     const framework = short[match[1]], cuda = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
-    const choice = { framework, release: D.frameworks[framework].releases.indexOf(match[2]), torch: D.torches.indexOf(match[3]), cuda, python: D.pythons.indexOf(match[5] + "." + match[6]) };
-    return choice.release < 0 || choice.torch < 0 || choice.python < 0 ? null : choice;
+    const release = D.frameworks[framework].releases.indexOf(match[2]), torch = D.torches.indexOf(match[3]);
+    const python = D.pythons.indexOf(match[5] + "." + match[6]);
+    return Math.min(release, torch, python) < 0 ? null : { framework, release, torch, cuda, python };
   }
   function older(a, b) {
     const x = a.split(".").map(Number), y = b.split(".").map(Number);
@@ -124,7 +126,10 @@
     return facts ? `${facts}You chose ${choice}.` : `It does not work with ${choice}, which you chose.`;
   }
   // The first other choice without which a choice is possible.
-  const blocker = (axis, value) => ["driver", "gpu", "python", "cuda", "torch", "release"].find((other) => other !== axis && state[other] !== null && possible({ [axis]: value, [other]: null }));
+  function blocker(axis, value) {
+    const chosen = ["driver", "gpu", "python", "cuda", "torch", "release"].filter((other) => other !== axis && state[other] !== null);
+    return chosen.find((other) => possible({ [axis]: value, [other]: null }));
+  }
   // A choice that is refused, with as few of the others given up as it takes, or null.
   function instead(axis, value) {
     const other = blocker(axis, value), alone = { ...EMPTY, framework: state.framework, [axis]: value };
@@ -150,7 +155,7 @@
     return "";
   }
   // A sentence whose rules, in brackets, are links.
-  const linked = (text) => text.split(/\[([\w.-]+)\]/).map((part, i) => (i % 2 ? el("span", {}, "(", el("a", { href: "#rule=" + part }, part), ")") : part));
+  const linked = (text) => text.split(/\[([\w.-]+)\]/).map((part, i) => (i % 2 ? el("span", {}, "(", link("#rule=" + part, part), ")") : part));
 
   // -- the tip: a reason beside what it is about ----------------------------------------------------------------------------
   const tip = $("reason");
@@ -190,7 +195,8 @@
     let folded = 0;
     const shown = narrow.matches ? 3 : 7;
     for (const [value, text] of values) {
-      const place = values.findIndex((v) => v[0] === value), checked = state[axis] === value, auto = state[axis] === null && picked[axis] === value && value !== undefined;
+      const place = values.findIndex((v) => v[0] === value), checked = state[axis] === value;
+      const auto = state[axis] === null && picked[axis] === value;
       if (place > shown && values.length > (narrow.matches ? 9 : 12) && !open.has(axis) && !checked && !auto) { folded++; continue; }
       chips.append(chip(axis, value, text, checked, auto));
     }
@@ -255,7 +261,11 @@
   // Return whether the address names a choice. What it does not know it leaves out.
   function fromHash() {
     const text = location.hash.slice(1), params = new URLSearchParams(text);
-    if (params.has("rule") || params.has("q")) { loadSearch((search) => (params.has("rule") ? search.showRule(params.get("rule")) : search.find(params.get("q")))); return false; }
+    const query = params.get("q"), rule = params.get("rule");
+    if (query !== null || rule !== null) {
+      loadSearch((search) => (rule === null ? search.find(query) : search.showRule(rule)));
+      return false;
+    }
     const cell = parse(text), known = (values, name) => { const place = values.indexOf(params.get(name)); return place < 0 ? null : place; };
     if (cell) { state = { ...state, ...EMPTY, ...cell }; return true; }
     const framework = D.frameworks.findIndex((f) => f.name === params.get("framework"));
@@ -270,8 +280,9 @@
 
   // -- the answer -----------------------------------------------------------------------------------------------------------
   function cellId({ f, r, b, p }) {
-    const [torch, cuda] = D.builds[b];
-    return `${D.frameworks[f].short}${D.frameworks[f].releases[r]}-torch${D.torches[torch]}-${cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "")}-py${D.pythons[p].replace(".", "")}`;
+    const [torch, cuda] = D.builds[b], tag = cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "");
+    const release = D.frameworks[f].short + D.frameworks[f].releases[r];
+    return `${release}-torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}`;
   }
   function command(option, tool) {
     const f = D.frameworks[option.f], release = `${f.name}==${f.releases[option.r]}`, [number, cuda, tag] = D.builds[option.b];
@@ -290,8 +301,10 @@
     const tested = (f.tested[option.r] || []).includes(torch), kind = record ? record.kind : tested ? "i" : "o";
     const parts = [`PyTorch ${D.torches[torch]}`, cuda === "cpu" ? "CPU only" : `CUDA ${cuda}`, `Python ${D.pythons[option.p]}`];
     const title = `${f.title} ${f.releases[option.r]}`;
+    const address = location.href.split("#")[0] + "#" + hash(state);
     card.replaceChildren(
-      el("div", { class: "row" }, badge(kind, record), el("button", { type: "button", class: "copy", "data-copy": location.href.split("#")[0] + "#" + hash(state) }, "Copy link")),
+      el("div", { class: "row" }, badge(kind, record, kind === "x" && "Failed when run"),
+        el("button", { type: "button", class: "copy", "data-copy": address }, "Copy link")),
       el("h2", { class: "title" }, title, el("span", {}, parts.join(" · "))),
       el("p", { class: "id" }, el("a", { href: "#" + id, id: "permalink" }, id)),
       ...proof(record, kind, option),
@@ -302,17 +315,19 @@
     $("status").textContent = `${title}, ${parts.join(", ")}. ${D.kinds[kind]}.`;
     $("bar").replaceChildren(mark(kind, record && record.stale), el("span", {}, el("b", {}, title), parts[0]), el("span", { class: "go" }, "See command"));
   }
-  const badge = (kind, record) => el("p", { class: "badge " + kind }, mark(kind, record && record.stale), kind === "x" && record ? "Failed when run" : D.kinds[kind]);
+  const badge = (kind, record, text) => el("p", { class: "badge " + kind }, mark(kind, record && record.stale), text || D.kinds[kind]);
   function refuse(card) {
     const run = state.release !== null && state.torch !== null ? byPair.get([state.framework, state.release, state.torch].join()) : null;
-    const title = state.release === null ? D.frameworks[state.framework].title : `${D.frameworks[state.framework].title} ${label("release", state.release)}`;
+    const f = D.frameworks[state.framework], title = state.release === null ? f.title : `${f.title} ${f.releases[state.release]}`;
+    const parts = axes().slice(2).filter(([axis]) => state[axis] !== null).map(([axis, name]) => `${name} ${label(axis, state[axis])}`);
+    const ways = [{}, { release: null }].map((wider) => best({ torch: null, cuda: null, python: null, ...wider })).filter(Boolean);
     card.replaceChildren(
-      badge("x", null),
-      el("h2", { class: "title" }, title, el("span", {}, ["torch", "cuda", "python", "gpu", "driver"].filter((a) => state[a] !== null).map((a) => `${axes().find((x) => x[0] === a)[1]} ${label(a, state[a])}`).join(" · "))),
+      badge("x"),
+      el("h2", { class: "title" }, title, el("span", {}, parts.join(" · "))),
       el("p", {}, ...linked(why("release", state.release))),
-      ...(run ? [el("p", {}, "It was run. ", el("a", { href: `cell/${run.id}.html` }, "Record and log"))] : []),
+      ...(run ? [el("p", {}, "It was run. ", link(`cell/${run.id}.html`, "Record and log"))] : []),
       el("h3", {}, "Try instead"),
-      ...[{}, { release: null }].map((wider) => best({ torch: null, cuda: null, python: null, ...wider })).filter(Boolean).map((option) => el("p", { class: "id" }, el("a", { href: "#" + cellId(option) }, cellId(option)))),
+      ...ways.map((option) => el("p", { class: "id" }, link("#" + cellId(option), cellId(option)))),
     );
     $("status").textContent = "These choices do not work together.";
     $("bar").replaceChildren(mark("x"), el("span", {}, "Does not work together"), el("span", { class: "go" }, "See why"));
@@ -320,31 +335,38 @@
   function proof(record, kind, option) {
     if (!record) {
       const run = byPair.get([option.f, option.r, D.builds[option.b][0]].join());
-      const near = run && run.id !== cellId(option) ? el("p", { class: "note" }, "Nearest run: ", el("a", { href: "#" + run.id }, run.id), `, ${lower(D.kinds[run.kind])}.`) : "";
-      const text = kind === "i" ? `${D.frameworks[option.f].title}'s own CI runs these two releases. envsmith has not run this combination yet.` : "No known conflict. envsmith has not run this combination yet.";
-      return [el("p", {}, text), near].filter(Boolean);
+      const reason = kind === "i" ? `${D.frameworks[option.f].title}'s own CI runs these two releases.` : "No known conflict.";
+      const near = run && run.id !== cellId(option);
+      return [
+        el("p", {}, reason + " envsmith has not run this combination yet."),
+        near && el("p", { class: "note" }, "Nearest run: ", link("#" + run.id, run.id), `, ${lower(D.kinds[run.kind])}.`),
+      ].filter(Boolean);
     }
     const steps = D.steps.map((step, number) => {
-      const stopped = number === record.rung + 1 && !record.passed, status = number <= record.rung ? "done" : stopped ? (record.host ? "lack" : "failed") : "open";
+      const stopped = number === record.rung + 1 && !record.passed;
+      const status = number <= record.rung ? "done" : stopped ? (record.host ? "lack" : "failed") : "open";
       const spoken = { done: "passed", failed: "failed", lack: "not possible on the test machine", open: "not run" }[status];
       return number > 1 || status !== "done" ? el("li", { class: status }, step, el("span", { class: "hidden" }, ": " + spoken)) : "";
     });
+    const lack = record.host ? "The test machine could not run the next step. " : "", old = record.stale ? "The proof is old, so run it again. " : "";
     return [
       el("ol", { class: "ladder" }, ...steps.filter(Boolean)),
-      el("p", {}, `Run on ${words(record.day)}. ${record.host ? "The test machine could not run the next step. " : ""}${record.stale ? "The proof is old, so run it again. " : ""}`, el("a", { href: `cell/${record.id}.html` }, "Record and log")),
-      record.why ? el("p", { class: "symptom" }, record.why) : "",
+      el("p", {}, `Run on ${words(record.day)}. ${lack}${old}`, link(`cell/${record.id}.html`, "Record and log")),
+      record.why && el("p", { class: "symptom" }, record.why),
     ].filter(Boolean);
   }
   function commands(option) {
     const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Build it with" });
     for (const [tool, [name]] of Object.entries(TOOLS)) {
-      const selected = tool === state.tool;
-      tabs.append(el("button", { type: "button", role: "tab", id: "tool-" + tool, "aria-selected": String(selected), "aria-controls": "commands", tabindex: selected ? "0" : "-1", "data-tool": tool }, name));
+      const selected = tool === state.tool, keys = { "aria-selected": String(selected), tabindex: selected ? "0" : "-1" };
+      tabs.append(el("button", { type: "button", role: "tab", id: "tool-" + tool, "aria-controls": "commands", "data-tool": tool, ...keys }, name));
     }
-    const text = command(option, state.tool);
-    const pre = el("pre", { tabindex: "0", id: "command" }, el("code", {}, ...text.split(/(--\S+ [^-\s]\S*|\S+)/).map((part, i) => (i % 2 ? el("span", {}, part) : part))));
+    // Lines do not break inside an option.
+    const text = command(option, state.tool), parts = text.split(/(--\S+ [^-\s]\S*|\S+)/).map((part, i) => (i % 2 ? el("span", {}, part) : part));
+    const pre = el("pre", { tabindex: "0", id: "command" }, el("code", {}, ...parts));
     const copy = el("button", { type: "button", class: "copy", id: "copy", "data-copy": text }, "Copy", el("span", { class: "hidden" }, " the command"));
-    return [tabs, el("div", { id: "commands", role: "tabpanel", "aria-labelledby": "tool-" + state.tool }, el("div", { class: "command" }, pre, copy), el("p", { class: "note" }, TOOLS[state.tool][1]))];
+    const panel = { id: "commands", role: "tabpanel", "aria-labelledby": "tool-" + state.tool };
+    return [tabs, el("div", panel, el("div", { class: "command" }, pre, copy), el("p", { class: "note" }, TOOLS[state.tool][1]))];
   }
   $("answer").addEventListener("click", (event) => { if (event.target.dataset.tool) choose({ tool: event.target.dataset.tool }); });
   $("answer").addEventListener("keydown", (event) => {
@@ -365,12 +387,14 @@
     const arch = state.gpu ? D.archs.indexOf(D.gpus[state.gpu]) : -1, here = { f, r, t: D.builds[b][0], c: b, p, g: arch };
     const hits = window.ENVSMITH_SEARCH.warnings.filter(([, , , , where]) => Object.entries(where).every(([axis, numbers]) => numbers.includes(here[axis])));
     if (!hits.length) return [];
-    const item = ([rule, note, cause, fix]) => el("li", { class: note ? "note" : "warning" }, el("b", {}, note ? "Note. " : "Warning. "), `${cause} ${fix} `, el("a", { href: "#rule=" + window.ENVSMITH_SEARCH.rules[rule][0] }, "Source"));
+    const item = ([rule, note, cause, fix]) => el("li", { class: note ? "note" : "warning" },
+      el("b", {}, note ? "Note. " : "Warning. "), `${cause} ${fix} `, link("#rule=" + window.ENVSMITH_SEARCH.rules[rule][0], "Source"));
     // Notes are for few readers: the second and the following ones are folded.
     const [first, folded] = [hits.filter((hit) => !hit[1]), hits.filter((hit) => hit[1])];
     if (folded.length) first.push(folded.shift());
     const list = (entries) => el("ul", { class: "warnings" }, ...entries.map(item));
-    return [el("h3", {}, "Good to know"), list(first), folded.length ? el("details", {}, el("summary", {}, folded.length > 1 ? `${folded.length} more notes` : "1 more note"), list(folded)) : ""].filter(Boolean);
+    const more = folded.length && el("details", {}, el("summary", {}, `${folded.length} more note${folded.length > 1 ? "s" : ""}`), list(folded));
+    return [el("h3", {}, "Good to know"), list(first), more].filter(Boolean);
   }
 
   // -- the grid -------------------------------------------------------------------------------------------------------------
@@ -403,7 +427,7 @@
     loaders.push(then);
     if (loaders.length > 1) return;
     const page = {
-      D, $, EMPTY, best, byPair, cellId, cells, choose, cudas, el, hash, hideTip, label, linked, lower, mark,
+      D, $, EMPTY, badge, best, byPair, cellId, cells, choose, cudas, el, hash, hideTip, label, link, linked, lower,
       possible, reasonOf, reveal, showTip, tables, tip, words, isPinned: () => pinned, pin: (on) => { pinned = on; }, chosen: () => state,
     };
     const add = (src, next) => { const script = el("script", { src }); script.onload = next; document.body.append(script); };

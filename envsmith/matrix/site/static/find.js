@@ -21,7 +21,10 @@ window.ENVSMITH_START_FIND = (page) => {
     const found = {}, aliases = { pytorch: "torch", py: "python", "colossal-ai": "colossalai", megatron: "megatron-core" };
     for (const [, word, version] of text.toLowerCase().matchAll(/([a-z][a-z0-9-]*?)(?:[\s=<>~v-]*(\d[\d.]*))?(?=$|[\s,;])/g)) {
       const name = aliases[word] || word, framework = D.frameworks.findIndex((f) => f.name === name || f.short === name);
-      const pick = (values) => { const place = values.findIndex((v) => version && (v + ".").startsWith(version.replace(/\.$/, "") + ".")); return place < 0 ? null : place; };
+      const pick = (values) => {
+        const place = values.findIndex((value) => version && `${value}.`.startsWith(version.replace(/\.?$/, ".")));
+        return place < 0 ? null : place;
+      };
       const gpu = (name + (version || "")).replace(/[\s-]/g, "");
       if (framework >= 0) { found.framework = framework; if (version) found.release = pick(D.frameworks[framework].releases); }
       else if (name === "torch" && version) found.torch = pick(D.torches);
@@ -36,11 +39,16 @@ window.ENVSMITH_START_FIND = (page) => {
     const found = choicesIn(text), items = [];
     if (!found) return items;
     const base = { ...EMPTY, tool: page.chosen().tool, framework: page.chosen().framework, ...found }, option = best(base);
-    const name = (s) => [s.release === null ? D.frameworks[s.framework].title : `${D.frameworks[s.framework].title} ${D.frameworks[s.framework].releases[s.release]}`,
-      s.torch !== null && `PyTorch ${D.torches[s.torch]}`, s.cuda && `CUDA ${s.cuda}`, s.python !== null && `Python ${D.pythons[s.python]}`, s.gpu && label("gpu", s.gpu)].filter(Boolean).join(", ");
+    const name = (s) => {
+      const f = D.frameworks[s.framework], first = s.release === null ? f.title : `${f.title} ${f.releases[s.release]}`;
+      const versions = [s.torch !== null && `PyTorch ${D.torches[s.torch]}`, s.cuda && `CUDA ${s.cuda}`, s.python !== null && `Python ${D.pythons[s.python]}`];
+      return [first, ...versions, s.gpu && label("gpu", s.gpu)].filter(Boolean).join(", ");
+    };
     items.push(item("#" + hash(base), el("b", {}, name(base)), option ? `Best match: ${cellId(option)}` : "These do not work together. See why."));
     if (found.framework !== undefined && found.release === undefined && found.torch === undefined) {
-      D.frameworks[found.framework].releases.slice(0, 4).forEach((_, release) => items.push(item("#" + hash({ ...base, release }), el("b", {}, name({ ...base, release })))));
+      for (const release of D.frameworks[found.framework].releases.slice(0, 4).keys()) {
+        items.push(item("#" + hash({ ...base, release }), el("b", {}, name({ ...base, release }))));
+      }
     }
     return items;
   }
@@ -53,7 +61,8 @@ window.ENVSMITH_START_FIND = (page) => {
       .filter((number) => { const key = errors[number][1] < 0 ? errors[number][2] : errors[number][1]; return !once.has(key) && once.add(key); }).slice(0, 6)
       .map((number) => {
         const [components, rule, symptom] = errors[number];
-        return item(rule < 0 ? `cell/${components}.html` : "#rule=" + rules[rule][0], el("code", {}, symptom), `${components}. ${rule < 0 ? "" : rules[rule][2]}`);
+        const [href, fix] = rule < 0 ? [`cell/${components}.html`, ""] : ["#rule=" + rules[rule][0], rules[rule][2]];
+        return item(href, el("code", {}, symptom), `${components}. ${fix}`);
       });
     const ruleItems = search(query, rules.map((rule) => `${rule[0]} ${rule[0].replaceAll("-", " ")} ${rule[1]} ${rule[2]}`), 0.5).slice(0, 6)
       .map((number) => item("#rule=" + rules[number][0], el("b", {}, rules[number][0]), rules[number][1]));

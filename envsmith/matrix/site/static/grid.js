@@ -1,7 +1,8 @@
 // The reasons of the grid: on pointing, on a tap, with the keyboard. Loaded after the page is shown.
 window.ENVSMITH_START_GRID = (page) => {
   "use strict";
-  const { D, $, EMPTY, byPair, cells, choose, el, hideTip, isPinned, linked, lower, mark, possible, reasonOf, reveal, showTip, tables, tip, words } = page;
+  const { D, $, EMPTY, badge, byPair, cells, choose, el, hideTip, isPinned, link, linked, lower } = page;
+  const { possible, reasonOf, reveal, showTip, tables, tip, words } = page;
   const pairOf = (f, r, t) => `${D.frameworks[f].title} ${D.frameworks[f].releases[r]} with PyTorch ${D.torches[t]}`;
   // What is known of a pair, in words.
   function spoken(f, r, t, kind) {
@@ -9,7 +10,8 @@ window.ENVSMITH_START_GRID = (page) => {
     if (run && (run.kind !== "p" || !reasonOf(f, r, t))) {
       const day = ` on ${words(run.day)}${run.stale ? " (old)" : ""}`, reached = lower(D.steps[run.rung]);
       if (run.passed) return `${D.steps[run.rung]}: passed${day}.${run.rung < D.steps.length - 1 ? " Not run on a GPU yet." : ""}`;
-      return `${run.host ? `Stopped after "${reached}"${day}: the test machine could not run the next step.` : `Failed${day} after "${reached}".`}${run.why ? " " + run.why : ""}`;
+      const end = run.host ? `Stopped after "${reached}"${day}: the test machine could not run the next step.` : `Failed${day} after "${reached}".`;
+      return `${end} ${run.why}`.trim();
     }
     if (reasonOf(f, r, t)) return reasonOf(f, r, t);
     return kind === "i" ? `${D.frameworks[f].title}'s own CI runs this pair. envsmith has not run it yet.` : "Not run yet. No known conflict.";
@@ -20,8 +22,8 @@ window.ENVSMITH_START_GRID = (page) => {
     const run = byPair.get([f, r, t].join()), kind = kindAt(cell), can = possible({ ...EMPTY, framework: f, release: r, torch: t });
     const use = el("button", { type: "button" }, "Show command");
     use.addEventListener("click", () => pick(f, r, t));
-    const links = el("p", { class: "links" }, can ? use : "", run ? el("a", { href: `cell/${run.id}.html` }, "Record and log") : "");
-    return [el("p", { class: "badge " + kind }, mark(kind, run && run.stale), D.kinds[kind]), el("b", {}, pairOf(f, r, t)), el("p", {}, ...linked(spoken(f, r, t, kind))), can || run ? links : ""].filter(Boolean);
+    const links = el("p", { class: "links" }, can && use, run && link(`cell/${run.id}.html`, "Record and log"));
+    return [badge(kind, run), el("b", {}, pairOf(f, r, t)), el("p", {}, ...linked(spoken(f, r, t, kind))), (can || run) && links];
   }
   function pick(f, r, t) {
     if (!possible({ ...EMPTY, framework: f, release: r, torch: t })) return;

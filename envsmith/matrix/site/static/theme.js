@@ -24,8 +24,8 @@
       label.data = "Copied";
       setTimeout(() => { label.data = text; }, 1500);
     };
-    if (navigator.clipboard && isSecureContext) navigator.clipboard.writeText(button.dataset.copy).then(confirm, () => { select(button.dataset.copy); confirm(); });
-    else { select(button.dataset.copy); confirm(); }
+    const copying = navigator.clipboard && isSecureContext ? navigator.clipboard.writeText(button.dataset.copy) : Promise.reject();
+    copying.catch(() => select(button.dataset.copy)).then(confirm);
   });
   const select = (text) => {
     const area = document.createElement("textarea");
