@@ -12,7 +12,7 @@ from typing import Any
 
 import envsmith
 from envsmith.files import digest_of
-from envsmith.model.lock import BuiltWheel, Lock, Pin
+from envsmith.model.lock import PACKAGES, BaseImage, Lock, Pin
 from envsmith.model.record import RECORD_FILE
 from envsmith.schema import parse_json
 
@@ -20,7 +20,6 @@ PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envsmith:build-type:cell:v1"
 # A person or a job ran envsmith: whoever signs vouches for the machine, and nothing isolates the build (level 1).
 BUILDER = "urn:envsmith:builder:signer"
-_SHA256 = "sha256"
 
 
 def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datetime) -> dict[str, Any]:
@@ -32,7 +31,8 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
         "osPackages": lock.os_source,
     }
     documents = {RECORD_FILE: digest_of(record_raw), "sbom.cdx.json": digest_of(sbom)}
-    byproducts = [*map(_wheel, lock.wheels), *(_named(name, digest[7:]) for name, digest in documents.items())]
+    byproducts = [_named(wheel.filename, wheel.sha256) for wheel in lock.wheels]
+    byproducts += [_named(name, digest[7:]) for name, digest in documents.items()]
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
@@ -50,12 +50,17 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
 
 def _dependencies(lock: Lock, sbom: bytes) -> list[dict[str, Any]]:
     """Return the base, the packages of the distribution, every file of a pin, and uv: what the build was made from."""
-    base = [_named(lock.base.name.partition("@")[0], lock.base.digest[7:])] if lock.base else []
+    base = [_named(image.name.partition("@")[0], image.digest[7:]) for image in _base(lock)]
     system = [{"uri": c["purl"]} for c in parse_json(sbom)["components"] if c["bom-ref"].startswith("pkg:deb/")]
     files = [row for pin in (*lock.pins, *lock.build_pins) for row in _files(pin)]
     name, _, version = lock.resolver.partition(" ")
     resolver = [{"uri": f"pkg:pypi/uv@{version}"}] if name == "uv" and version else []
     return [*base, *system, *files, *resolver]
+
+
+def _base(lock: Lock) -> list[BaseImage]:
+    """Return the base, unless it is made of packages: then these are what went in."""
+    return [lock.base] if lock.base and lock.base.origin != PACKAGES else []
 
 
 def _files(pin: Pin) -> list[dict[str, Any]]:
@@ -65,24 +70,20 @@ def _files(pin: Pin) -> list[dict[str, Any]]:
     return [{**_named(one.filename, one.sha256), "uri": uri, **several} for one in pin.artifacts]
 
 
-def _wheel(wheel: BuiltWheel) -> dict[str, Any]:
-    return _named(wheel.filename, wheel.sha256)
-
-
 def _named(name: str, sha256: str) -> dict[str, Any]:
-    return {"name": name, "digest": {_SHA256: sha256}}
+    return {"name": name, "digest": {"sha256": sha256}}
 
 
 def provenance_differences(predicate: Mapping[str, Any], lock: Lock) -> list[str]:
     """Return what a provenance says otherwise than the lock: the lock itself, and every file that went in."""
     try:
         definition = predicate["buildDefinition"]
-        stated_lock = definition["externalParameters"]["lock"]["digest"][_SHA256]
-        stated = {row["digest"][_SHA256] for row in definition["resolvedDependencies"] if "digest" in row}
+        stated_lock = definition["externalParameters"]["lock"]["digest"]["sha256"]
+        stated = {row["digest"]["sha256"] for row in definition["resolvedDependencies"] if "digest" in row}
     except (KeyError, TypeError, AttributeError):
         return ["it is not a provenance of ours"]
     expected = {file.sha256 for pin in (*lock.pins, *lock.build_pins) for file in pin.artifacts}
-    expected |= {lock.base.digest[7:]} if lock.base else set()
+    expected |= {image.digest[7:] for image in _base(lock)}
     differences = [] if f"sha256:{stated_lock}" == lock.digest else ["it is of another lock"]
     differences += [f"sha256:{digest[:12]}… is not listed" for digest in sorted(expected - stated)]
     return differences + [f"sha256:{digest[:12]}… is not in the lock" for digest in sorted(stated - expected)]

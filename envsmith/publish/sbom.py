@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from envsmith.model.lock import BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
+from envsmith.model.lock import PACKAGES, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 from envsmith.schema import parse_json
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
@@ -36,7 +36,7 @@ def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Seq
     """
     compiled = {source.name: source for source in lock.compiled}
     parts = [_pin(pin, lock.wheels, compiled.get(pin.name)) for pin in lock.pins]
-    parts += [_os_package(package, lock.base) for package in system or lock.os_packages]
+    parts += [_os_package(package, lock.base) for package in system or _pinned(lock)]
     parts += [_base(lock.base)] if lock.base else []
     parts = list({part["bom-ref"]: part for part in parts}.values())
     cell = str(lock.cell.id)
@@ -56,6 +56,11 @@ def make_sbom(lock: Lock, image_digest: str, *, moment: dt.datetime, system: Seq
     return (json.dumps({**parse_json(json.dumps(bill, sort_keys=True)), **_FORMAT}, indent=1) + "\n").encode()
 
 
+def _pinned(lock: Lock) -> tuple[OsPackage, ...]:
+    """Return the packages of the distribution that the lock names: those of a cell, and of a base that is made of them."""
+    return (*(lock.base.packages if lock.base else ()), *lock.os_packages)
+
+
 def _purl(kind: str, name: str, version: str, **qualifiers: str) -> str:
     """Return a package URL (ECMA-427)."""
     words = "&".join(f"{key}={quote(value)}" for key, value in qualifiers.items() if value)
@@ -66,8 +71,8 @@ def _component(
     kind: str, name: str, version: str, purl: str, *, bom_ref: str = "", **properties: str
 ) -> dict[str, Any]:
     pairs = [{"name": key, "value": value} for key, value in sorted(properties.items())]
-    component = {"type": kind, "name": name, "version": version, "purl": purl, "bom-ref": bom_ref or purl}
-    return {**component, "properties": pairs} if pairs else component
+    component = {"type": kind, "name": name, "version": version, "bom-ref": bom_ref or purl}
+    return component | ({"purl": purl} if purl else {}) | ({"properties": pairs} if pairs else {})
 
 
 def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) -> dict[str, Any]:
@@ -108,8 +113,10 @@ def _os_package(package: OsPackage, base: BaseImage | None) -> dict[str, Any]:
 
 
 def _base(base: BaseImage) -> dict[str, Any]:
+    """Return the base. One that is made of packages is no image of its own: its digest is that of their list."""
     name = base.name.partition("@")[0]
-    purl = _purl("oci", name.rpartition("/")[2].partition(":")[0].lower(), base.digest)
+    oci = _purl("oci", name.rpartition("/")[2].partition(":")[0].lower(), base.digest)
+    purl = "" if base.origin == PACKAGES else oci
     facts = {"io.envsmith.origin": base.origin, "io.envsmith.distribution": base.distribution}
     return _component("container", name, base.digest, purl, bom_ref="base-image", **facts)
 
@@ -157,7 +164,7 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str, system: Sequenc
 def _system_differences(components: Mapping[str, Any], lock: Lock, system: Sequence[OsPackage]) -> list[str]:
     listed = {f"{c.get('name')} {c.get('version')}" for ref, c in components.items() if ref.startswith("pkg:deb/")}
     required, installed = (
-        {f"{p.name.partition(':')[0]} {p.version}" for p in packages} for packages in (lock.os_packages, system)
+        {f"{p.name.partition(':')[0]} {p.version}" for p in packages} for packages in (_pinned(lock), system)
     )
     missing, surplus = required - listed, set[str]()
     if installed and listed != required:

@@ -17,6 +17,7 @@ from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, OsPackage,
 from envsmith.oci.registry import login
 from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.folder import read_folder, rendered
+from envsmith.publish.provenance import provenance, provenance_differences
 from envsmith.publish.sbom import make_sbom, sbom_differences
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign
 from envsmith.publish.statement import parse_record
@@ -101,6 +102,45 @@ def test_the_bill_lists_every_package_that_was_read_from_the_image_with_its_arch
 
 def test_a_bill_of_an_earlier_release_lists_the_packages_of_the_lock_alone(kit, bill):
     assert sbom_differences(bill, kit.make_lock(), IMAGE, SYSTEM) == []
+
+
+def test_a_base_of_packages_is_listed_as_its_packages_and_as_no_image(kit):
+    lock = kit.make_lock()
+    packages = (OsPackage(name="libc6", version="2.36-9"),)
+    base = dataclasses.replace(lock.base, name="packages", origin="packages", packages=packages)
+    lock = dataclasses.replace(lock, base=base)
+    bill = make_sbom(lock, IMAGE, moment=MADE)
+    components = {c["bom-ref"]: c for c in json.loads(bill)["components"]}
+    assert "pkg:deb/debian/libc6@2.36-9?distro=bookworm" in components
+    assert "purl" not in components["base-image"]
+    assert schema_error(bill) is None
+    assert sbom_differences(bill, lock, IMAGE) == []
+    predicate = provenance(lock, b"{}", bill, finished=MADE)
+    dependencies = predicate["buildDefinition"]["resolvedDependencies"]
+    assert lock.base.digest[7:] not in {row["digest"]["sha256"] for row in dependencies if "digest" in row}
+    assert {"uri": "pkg:deb/debian/libc6@2.36-9?distro=bookworm"} in dependencies
+    assert provenance_differences(predicate, lock) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda p: p["externalParameters"]["lock"]["digest"].update(sha256="0" * 64), "it is of another lock"),
+        (lambda p: p["resolvedDependencies"].pop(), None),
+        (lambda p: p["resolvedDependencies"].pop(0), "is not listed"),
+        (lambda p: p["resolvedDependencies"].append({"digest": {"sha256": "0" * 64}}), "is not in the lock"),
+        (lambda p: p.pop("resolvedDependencies"), "not a provenance of ours"),
+        (lambda p: p.update(resolvedDependencies=7), "not a provenance of ours"),
+    ],
+)
+def test_a_provenance_that_says_otherwise_than_the_lock_is_named(kit, bill, edit, why):
+    lock = dataclasses.replace(kit.make_lock(), resolver="uv 0.13.9")
+    predicate = provenance(lock, b"{}", bill, finished=MADE)
+    # uv stands last, by its version alone: nothing in the lock has its digest.
+    assert predicate["buildDefinition"]["resolvedDependencies"][-1] == {"uri": "pkg:pypi/uv@0.13.9"}
+    edit(predicate["buildDefinition"])
+    differences = provenance_differences(predicate, lock)
+    assert (not differences) if why is None else any(why in line for line in differences)
 
 
 @pytest.mark.parametrize(
