@@ -237,13 +237,14 @@ def _lock(handle: int) -> bool | None:
 def sweep(folder: Path) -> None:
     """Remove the temporary files and folders of killed processes of this user from ``folder``, once a run."""
     with suppress(OSError):
-        for entry in os.scandir(folder):
-            if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                _remove_abandoned(Path(entry.path))
+        for path in [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]:
+            _remove_abandoned(path)
 
 
 def _remove_abandoned(path: Path) -> None:
     with suppress(OSError):
+        if path.lstat().st_uid != os.getuid():
+            return
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             if _lock(handle):
