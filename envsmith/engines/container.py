@@ -191,22 +191,23 @@ class ContainerEngine(Engine):
 
     def build_again(self, lock: Lock, layout: Path, *, progress: Progress = silent) -> OciImage:
         """Run every step of ``lock`` again and write the image to ``layout``. Nothing of it stays in the engine."""
-        before = self.cached_steps()
-        raw = ""
+        earlier, raw = self._cached_steps(), ""
         try:
             raw = self._raw(lock, progress, cache=False)
             return self._export(lock, raw, layout, progress)
         finally:
-            if raw:
-                self._drop(raw)
-            self.forget_steps(self.cached_steps() - before)
+            self._drop(raw)
+            for step in self._cached_steps():
+                if step not in earlier:
+                    with contextlib.suppress(Exception):
+                        self.client.api.prune_builds(filters={"id": step}, all=True)
 
-    def cached_steps(self) -> frozenset[str]:
-        """Return the ids of the steps that the builder keeps beside its images."""
-        return frozenset()
-
-    def forget_steps(self, steps: frozenset[str]) -> None:
-        """Remove steps that the builder keeps."""
+    def _cached_steps(self) -> list[str]:
+        """Return the ids of the steps that the builder keeps beside its images, the last one first."""
+        with contextlib.suppress(Exception):
+            steps = self.client.df().get("BuildCache") or []
+            return [str(step["ID"]) for step in sorted(steps, key=lambda each: each["CreatedAt"], reverse=True)]
+        return []
 
     def _raw(self, lock: Lock, progress: Progress, *, cache: bool) -> str:
         """Build the image as the engine makes it and return the engine's id of it."""
