@@ -29,10 +29,11 @@ from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
 from envsmith.engines.shelf import BaseShelf, engine_errors, refused
+from envsmith.engines.space import refuse_without_room
 from envsmith.errors import BuildError, ContentError, EngineError, storage_error
 from envsmith.files import scratch
 from envsmith.image.dockerfile import ImageOptions, labels
-from envsmith.model.lock import BaseImage, BuiltWheel, Lock
+from envsmith.model.lock import BaseImage, BuiltWheel, Lock, Pin
 from envsmith.model.version import minor_of, public
 from envsmith.oci.saved import Form, loadable, read_saved, repack, to_layout
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -48,6 +49,8 @@ _INSPECT_TIMEOUT = 300
 _WHEELS = "wheels of source distributions"
 # Layers on top of the base's (one, where it is made of packages) up to torch: user and environment, torch.
 _TO_TORCH = 2
+# What images with one torch layer have in common.
+_TORCH_LABELS = ("io.envsmith.torch", "io.envsmith.cuda", "io.envsmith.python", "org.opencontainers.image.base.digest")
 
 
 def image_name(lock: Lock) -> str:
@@ -161,6 +164,7 @@ class ContainerEngine(Engine):
         which is checked, tested and published. Its layers are packed by ``packing`` at the end.
         """
         del directory
+        self._refuse_without_room(lock, layout)
         raw = image = self._raw(lock, progress, cache=True)
         digest = raw
         try:
@@ -191,6 +195,7 @@ class ContainerEngine(Engine):
 
     def build_again(self, lock: Lock, layout: Path, *, progress: Progress = silent) -> OciImage:
         """Run every step of ``lock`` again and write the image to ``layout``. Nothing of it stays in the engine."""
+        self._refuse_without_room(lock, layout)
         earlier, raw = self._cached_steps(), ""
         try:
             raw = self._raw(lock, progress, cache=False)
@@ -208,6 +213,25 @@ class ContainerEngine(Engine):
             steps = self.client.df().get("BuildCache") or []
             return [str(step["ID"]) for step in sorted(steps, key=lambda each: each["CreatedAt"], reverse=True)]
         return []
+
+    def _refuse_without_room(self, lock: Lock, layout: Path | None) -> None:
+        """Raise ``StorageError`` before the first step where the engine's disk, or a layout's, is too small.
+
+        Steps are kept once and the image that is loaded back once more. A layout takes twice its size while it is
+        written. An engine that is elsewhere is not asked.
+        """
+        with engine_errors("the engine does not answer"):
+            root = Path(str(self.client.info().get("DockerRootDir") or "/nowhere"))
+            here = [(image.attrs.get("Config") or {}).get("Labels") or {} for image in self.client.images.list()]
+        mine = labels(lock)
+        is_here = any(all(each.get(key) == mine.get(key) for key in _TORCH_LABELS) for each in here)
+        pins = [pin for pin in lock.pins if not (is_here and pin.layer == "torch")]
+        is_local = self.client.api.base_url.startswith("http+docker") and root.is_dir()
+        places: dict[Path, Sequence[Pin]] = {} if layout is None else {layout.parent: lock.pins * 2}
+        if is_local:
+            places[root] = pins if layout is None else pins * 2
+        hint = "Free space there (docker system df, docker builder prune), or choose another --output."
+        refuse_without_room(lock.cell.id, places, hint=hint)
 
     def _raw(self, lock: Lock, progress: Progress, *, cache: bool) -> str:
         """Build the image as the engine makes it and return the engine's id of it."""
@@ -243,12 +267,15 @@ class ContainerEngine(Engine):
         """
         progress(Event(kind=EventKind.START, step="load", text=image.identity[:19]))
         started = time.monotonic()
-        present = self._layers_here(image.diff_ids)
-        with contextlib.suppress(EngineError):
-            self._send(image, present)
-        if present and not (identity := self._whole(image)):
+        identity = self._whole(image)
+        if identity is None and (present := self._layers_here(image.diff_ids)):
+            with contextlib.suppress(EngineError):
+                self._send(image, present)
+            identity = self._whole(image)
+        if identity is None:
             self._send(image, 0)
-        if not (identity := self._whole(image)):
+            identity = self._whole(image)
+        if identity is None:
             raise EngineError(
                 f"Cannot load {image.identity[:19]} into the engine: it does not describe the image as it was sent.",
                 hint="Report it with the engine's version (docker version).",

@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection
+from envsmith.engines.space import refuse_without_room
 from envsmith.errors import (
     BuildError,
     ContentError,
@@ -36,11 +36,9 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
-    StorageError,
     storage_errors,
 )
 from envsmith.files import digest_of, scratch, sha256_of, write_whole
-from envsmith.http import HttpClient
 from envsmith.lock.pip_files import LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
 from envsmith.programs import execute
@@ -57,11 +55,6 @@ FOLDER = "venv"
 # Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the
 # user's home.
 _EXTENSIONS = "torch-extensions"
-# An installed torch layer takes 1.86 times the bytes of its wheels (torch 2.15.0: 2.8 GiB of wheels, 5.2 GiB on disk).
-_UNPACKED = 2.0
-# With this much free space the largest cell fits, and no server is asked for sizes.
-_PLENTY = 24 << 30
-_SIZING_SECONDS = 30.0
 # The oldest Python that a cell of the graph can have.
 _OLDEST = (3, 8)
 # A framework's setup compiles operators when these are set; what is locked is the plain build.
@@ -242,7 +235,13 @@ class _Builder:
         self._restore(stamps)
         for layer in layers[: len(stamps)]:
             self.progress(Event(kind=EventKind.CACHED, step=_step(layer)))
-        self._check_space([pin for layer in layers[len(stamps) :] for pin in layer.pins])
+        pins = [pin for layer in layers[len(stamps) :] for pin in layer.pins]
+        refuse_without_room(
+            self.lock.cell.id,
+            {self.environment.parent: pins},
+            hint="Free some space, or choose another --output. uv's cache (UV_CACHE_DIR) is best on the same disk.",
+            spared=lambda: self._cached(pins),
+        )
         for number in range(len(stamps), len(layers)):
             self._run(layers, number)
 
@@ -327,19 +326,6 @@ class _Builder:
             message = f"{error.message.removeprefix(step + ': ')} ({step})"
             raise BuildError(message, details=error.details, hint=error.hint) from None
 
-    def _check_space(self, pins: Sequence[Pin]) -> None:
-        """Refuse layers that do not fit. What is in uv's cache on the same disk needs no space."""
-        free = shutil.disk_usage(self.environment.parent).free
-        if free >= _PLENTY or not pins:
-            return
-        needed = int(_wheel_bytes(pins) * _UNPACKED)
-        if needed <= free or self._cached(pins):
-            return
-        raise StorageError(
-            f"{self.environment.parent}: {_gib(needed)} are needed for cell {self.lock.cell.id}, {_gib(free)} are free",
-            hint="free some space, or choose another --output; uv's cache (UV_CACHE_DIR) is best on the same disk",
-        )
-
     def _cached(self, pins: Sequence[Pin]) -> bool:
         """Return whether everything is in uv's cache, on the disk of the environment, so that files are linked."""
         try:
@@ -363,29 +349,6 @@ def _step(layer: _Layer) -> str:
 
 def _key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _gib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB"
-
-
-def _wheel_bytes(pins: Sequence[Pin]) -> int:
-    """Return the bytes of the files to come: from the lock, else from the servers that answer in time."""
-    sized = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
-    urls = [pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts)]
-    client = HttpClient(jobs=8, timeout=10.0)
-
-    def size(url: str) -> int:
-        with suppress(EnvsmithError), client.open_range(url, 0, 1) as reply:
-            return reply.total
-        return 0
-
-    pool = ThreadPoolExecutor(max_workers=8)
-    try:
-        answers, _late = wait([pool.submit(size, url) for url in urls if url], timeout=_SIZING_SECONDS)
-        return sized + sum(answer.result() for answer in answers)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def inspect_python(python: Path, *arguments: str) -> dict[str, str]:
