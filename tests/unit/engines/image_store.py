@@ -121,7 +121,8 @@ class Store:
                 for i in self.known.values()
                 if tuple(i.config["rootfs"]["diff_ids"][: number + 1]) == chain
             ]
-            data = files.get(name) or (here[0] if here and self.kind == "classic" else self.contents.get(name))
+            kept = {"classic": here[:1], "containerd": [self.contents.get(name)]}.get(self.kind) or [None]
+            data = files.get(name) or kept[0]
             if data is None and self.kind != "containerd":
                 yield {"error": f"open {name}: no such file or directory"}
                 return
