@@ -30,7 +30,7 @@ def engine_of(kind, folder, lock, **more):
     """An engine, and the lock on the base that its store has."""
     engine = StoreEngine(kind, folder, lock, **more)
     digest = identity_of(engine.client.get("mine:1").attrs, engine.options.epoch)
-    engine.lock = dataclasses.replace(lock, base=dataclasses.replace(lock.base, digest=digest))
+    engine.lock = dataclasses.replace(lock, base=dataclasses.replace(lock.base, digest=digest, origin="local"))
     return engine
 
 
