@@ -31,14 +31,21 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
 
 
 def _options(command: click.Command) -> Iterator[str]:
+    """Give the rows of a command's options, under the headings that its help has."""
     context = click.Context(command)
+    sections: dict[str, list[str]] = {}
     for parameter in command.params:
+        heading = getattr(parameter, "section", "")
         record = parameter.get_help_record(context)
         if isinstance(parameter, click.Argument):
-            yield f"| `{parameter.make_metavar(context)}` | |"
+            sections.setdefault(heading, []).append(f"| `{parameter.make_metavar(context)}` | |")
         elif record is not None:
             flags, text = (part.replace("|", "\\|") for part in record)
-            yield f"| `{flags}` | {text} |"
+            sections.setdefault(heading, []).append(f"| `{flags}` | {text} |")
+    for heading, rows in sections.items():
+        title = heading or ("Output" if len(sections) > 1 else "")
+        yield from ([f"**{title}**", ""] if title else [])
+        yield from ("| | |", "|---|---|", *rows, "")
 
 
 def cli() -> str:
@@ -48,9 +55,11 @@ def cli() -> str:
     lines = ["# Command line", "", "Results go to stdout, everything else to stderr. Every verb has `--help`.", ""]
     for path, command in _commands(program, "envsmith"):
         lines += [f"## {path}", "", inspect.cleandoc(command.help or "").replace("\b", ""), ""]
-        rows = list(_options(command))
-        if rows:
-            lines += ["| | |", "|---|---|", *rows, ""]
+        lines += _options(command)
+        examples = [*getattr(command, "examples", ()), *(command.epilog or "").replace("\b", "").splitlines()]
+        examples = [line.strip() for line in examples if line.strip().startswith("envsmith ")]
+        if examples:
+            lines += ["**Examples**", "", "```sh", *examples, "```", ""]
     return "\n".join(lines)
 
 
