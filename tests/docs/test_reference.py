@@ -14,8 +14,8 @@ spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "ref
 reference = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reference)
 
-# Read to judge a machine, to compose what a child process gets, or inside the cell by the agent: not settings of the program.
-_JUDGED = ("doctor", "smoke", "preflight", "sources/host/")
+# Read to judge a machine, to compose what a child process gets, or inside the cell or its image: not settings of the program.
+_JUDGED = ("doctor", "smoke", "preflight", "sources/host/", "image/steps/")
 _HANDED_ON = re.compile(r"(UV|PIP|LD|CUDA|NCCL|TORCH|SLURM|MASTER|LOCAL|RANK|WORLD|GITHUB|TORCHELASTIC)_?\w*")
 
 
