@@ -165,13 +165,14 @@ def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Seq
         if wished == ["cpu"] and having:
             return "every other build of torch is made with CUDA"
         if not having:
-            return f"no build of torch{_where(affected)} {one} {_span(component, wished, last='or')}"
+            return f"no known build of torch{_where(affected)} {one} {_span(component, wished, last='or')}"
         what = _span(component, _carried(component, having), last="or")
         verb = _verb(having, {}, one, many)
         return f"only torch {these_versions('torch', _builds(having, {}))}{_where(affected)} {verb} {what}"
     verb = _verb(rows, affected, one.replace("made", "built"), many.replace("made", "built"))
     carried = _span(component, _carried(component, rows))
-    return f"torch {these_versions('torch', _builds(rows, affected))} {verb} {carried}"
+    sentence = f"torch {these_versions('torch', _builds(rows, affected))} {verb} {carried}"
+    return sentence.replace("built with a build without", "built without")
 
 
 def _carried(component: str, rows: Iterable[Row]) -> list[str]:

@@ -151,7 +151,7 @@ def test_refusal_of_a_cuda_counts_the_builds_of_the_platform_only():
 
     messages = conflict(platform=Platform.LINUX_AARCH64, **wishes)
 
-    assert messages == ["cuda 11.8 was asked for", "no build of torch for linux-aarch64 is made with CUDA 11.8"]
+    assert messages == ["cuda 11.8 was asked for", "no known build of torch for linux-aarch64 is made with CUDA 11.8"]
 
 
 def test_every_row_that_keeps_a_release_out_is_named_where_a_rule_has_several():
