@@ -30,10 +30,10 @@ from envsmith.engines import buildkit
 from envsmith.engines.conda import content_digest
 from envsmith.errors import BuildError, ContentError
 from envsmith.image.conda_dockerfile import render_conda
-from envsmith.image.dockerfile import UV_FILE, ImageOptions
+from envsmith.image.context import HostSettings, read_host_settings, write_secrets
+from envsmith.image.dockerfile import ImageOptions, step_files
 from envsmith.model.lock import Lock, Tool
 from envsmith.progress import silent
-from envsmith.python.uv import find_uv
 
 from . import micromamba_stand_in
 from .conda_packages import cell_of, pins_of, served
@@ -107,23 +107,26 @@ def base(engine, docker_base):
     return engine.base_for("3.11", docker_base.name, progress=silent)
 
 
-def context_of(folder: Path, dockerfile: str, conda) -> Path:
+def context_of(folder: Path, dockerfile: str, lock, conda) -> Path:
     """What stands in a cell's folder, as far as the Dockerfile names it."""
     folder.mkdir()
     (folder / "Dockerfile").write_text(dockerfile)
-    for name, text in files(conda).items():
+    for name, text in {**files(conda), **step_files(lock)}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    shutil.copyfile(find_uv(), folder / UV_FILE)
-    (folder / UV_FILE).chmod(0o755)
     return folder
 
 
 def build(engine, context: Path) -> str:
+    private = context.parent / "private"
+    private.mkdir(mode=0o700, exist_ok=True)
+    # uv comes from the index; nothing else may: the cell's own files are on loopback.
+    secrets = write_secrets(HostSettings(ca=read_host_settings().ca), private)
     return buildkit.build(
         buildkit.find_client(),
         context,
         network="host",
-        secrets={},
+        secrets=secrets,
         build_args=(),
         image_id_file=context.parent / f"{context.name}.id",
         progress=silent,
@@ -176,7 +179,7 @@ def taken_out(engine, image: str, prefix: str, target: Path) -> Path:
 def test_image_of_the_conda_lock_holds_what_the_lock_says(engine, tool, locked, tmp_path):
     prefix = ImageOptions().prefix
     text = render_conda(locked.lock, locked.conda, tool)
-    image = build(engine, context_of(tmp_path / "context", text, locked.conda))
+    image = build(engine, context_of(tmp_path / "context", text, locked.lock, locked.conda))
     try:
         out = taken_out(engine, image, prefix, tmp_path / "out")
         part = locked.conda.platforms[0]
@@ -221,7 +224,7 @@ def test_image_of_the_conda_lock_holds_what_the_lock_says(engine, tool, locked, 
 def test_package_whose_sha256_is_not_that_of_the_lock_ends_the_build(engine, tool, locked, tmp_path):
     """MD5 can be made to agree; the sha256 of the lock is looked at in the same step, before there is a layer."""
     text = render_conda(locked.lock, locked.conda, tool)
-    context = context_of(tmp_path / "context", text, locked.conda)
+    context = context_of(tmp_path / "context", text, locked.lock, locked.conda)
     sums = context / "conda-linux-64.sha256"
     first, *rest = sums.read_text().splitlines()
     sums.write_text("\n".join(["0" * 64 + first[64:], *rest]) + "\n")
@@ -232,7 +235,7 @@ def test_package_whose_sha256_is_not_that_of_the_lock_ends_the_build(engine, too
 
 def test_wheel_that_is_not_the_one_of_the_lock_ends_the_build(engine, tool, locked, local, tmp_path):
     text = render_conda(locked.lock, locked.conda, tool)
-    context = context_of(tmp_path / "context", text, locked.conda)
+    context = context_of(tmp_path / "context", text, locked.lock, locked.conda)
     local.make_wheel(locked.folder, "megatron-core", "0.16.1", "EVIL = True\n")
     with pytest.raises(ContentError) as caught:
         build(engine, context)

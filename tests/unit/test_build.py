@@ -13,7 +13,7 @@ from envsmith import options as envsmith_options
 from envsmith.conda import lock as conda_lock
 from envsmith.engines import Choice
 from envsmith.engines.base import Built, Engine
-from envsmith.errors import BuildError, ContentError, EngineError, NetworkError, UsageError
+from envsmith.errors import BuildError, ContentError, DataError, EngineError, NetworkError, UsageError
 from envsmith.model.cell import Request
 from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
@@ -145,6 +145,28 @@ def test_a_frozen_lock_is_built_though_no_base_for_a_new_one_can_be_had(world, t
 
     world.pythons = no_base
     assert build.build(_options(tmp_path, frozen=True)).lock.digest == locked.lock.digest
+
+
+@pytest.mark.parametrize("name", ["", "lock.json", "renamed.json"])
+def test_the_lock_of_a_file_is_built_without_a_request_a_solver_or_an_index(name, world, tmp_path, monkeypatch):
+    first = build.build(_options(tmp_path))
+    (first.directory / "renamed.json").write_text(first.lock.text())
+    monkeypatch.setattr(build, "solve", None)
+    monkeypatch.setattr(build, "lock_cell", None)
+    world.pythons = None
+    options = dataclasses.replace(_options(tmp_path), output=tmp_path / "elsewhere", request=Request())
+    outcome = build.build(dataclasses.replace(options, lock=first.directory / name))
+    assert outcome.lock.digest == first.lock.digest
+    assert outcome.directory == tmp_path / "elsewhere" / first.lock.name
+    assert outcome.record is not None
+    written = {str(path.relative_to(outcome.directory)) for path in outcome.directory.rglob("*") if path.is_file()}
+    assert {"Dockerfile", "steps/cell.sh", "requirements-uv.txt", "lock.json", "record.json"} <= written
+
+
+def test_a_file_that_is_not_a_lock_is_refused(world, tmp_path):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(DataError, match=r"x\.json"):
+        build.build(dataclasses.replace(_options(tmp_path), lock=tmp_path / "x.json"))
 
 
 def test_an_unreachable_channel_is_a_note_and_the_build_goes_on(world, tmp_path):
