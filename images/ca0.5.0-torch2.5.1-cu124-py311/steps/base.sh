@@ -56,7 +56,7 @@ test "$(chroot $root dpkg-query --show --showformat '${db:Status-Status}\n' | so
 # copies such names.
 cd $root
 rm -rf debs dev/* run/* tmp/* var/log/apt var/log/*.log var/cache/ldconfig/aux-cache var/cache/apt/*.bin
-rm -f var/lib/dpkg/*-old var/cache/debconf/*-old var/lib/dpkg/lock* etc/*-
+rm -f var/lib/dpkg/*-old var/lib/dpkg/lock* etc/*- var/cache/debconf/*.dat* var/lib/dpkg/triggers/Lock
 : > etc/machine-id
 find . -type f -links +1 -exec sh -c 'for f; do cp -p "$f" "$f.one" && mv "$f.one" "$f"; done' sh {} +
 find . -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

@@ -31,7 +31,8 @@ trust() {
 # Run apt-get with exact versions: from the live mirror, or from the archive of a day when a version has left it.
 # Debian's own images name the archive as a comment above each live address, so that no address stands here.
 pinned() {
-    day=$(echo "$1" | tr -cd 0-9)
+    day=$1
+    case $day in *T*) ;; *) day=$(echo "$day" | tr -d -)T235959Z ;; esac
     shift
     set -- -qq -o APT::Sandbox::User=root "$@"
     etc=/etc/apt
@@ -40,13 +41,14 @@ pinned() {
     apt_once "$@" && return
     echo "the mirror does not have these versions; the archive of $day is asked" >&2
     mkdir -p $in/dated
-    date="s|^# *(https?://[^ ]+/)[0-9]{8}T[0-9]{6}Z/?\\nURIs:.*|URIs: \\1${day}T235959Z|"
+    date="s|^# *(https?://[^ ]+/)[0-9]{8}T[0-9]{6}Z/?\\nURIs:.*|URIs: \\1$day|"
     for file in $etc/sources.list.d/*.sources; do
+        [ -f "$file" ] || continue
         sed -E "\\|^# *https?://[^ ]+/[0-9]{8}T[0-9]{6}Z/?\$|{N;$date}" "$file" > "$in/dated/${file##*/}"
     done
     # An archive's index is past its own date of expiry.
     apt_once -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=$in/dated \
-        -o Acquire::Check-Valid-Until=false -o APT::Update::Error-Mode=any "$@"
+        -o Acquire::Check-Valid-Until=false -o APT::Update::Error-Mode=any -o Acquire::http::Timeout=30 "$@"
 }
 
 apt_once() {
@@ -63,8 +65,11 @@ apt_once() {
 os_packages() {
     begin
     export DEBIAN_FRONTEND=noninteractive
+    if [ -e /var/lib/dpkg/triggers/Lock ]; then : > $in/base-has-state; fi
     # shellcheck disable=SC2046 # one word a package
     pinned "$1" install --yes --no-install-recommends $(cat $in/packages.txt)
+    # What dpkg writes again with the same content is in the layer of some engines and not of others.
+    [ -e $in/base-has-state ] || rm -f /var/lib/dpkg/triggers/Lock /var/cache/debconf/*.dat*
     rm -rf /var/lib/apt/lists/*_* /var/lib/apt/lists/auxfiles /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /tmp/*
     # Emptied, not removed: removing a file of the base leaves a mark that carries today's time.
     find /var/log /var/cache/ldconfig -type f -newer $in/started -exec truncate --size 0 {} +
