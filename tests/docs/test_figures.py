@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.smoke.plan import Plan
+
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("figures", ROOT / "tools" / "figures.py")
 figures = importlib.util.module_from_spec(spec)
@@ -34,6 +36,19 @@ def test_every_command_of_a_figure_names_files_that_exist():
 def test_badges_say_what_the_records_say():
     for name, text in figures.badges().items():
         assert (figures.BADGES / name).read_text(encoding="utf-8") == text, "run tools/figures.py --show"
+
+
+@pytest.mark.parametrize(
+    ("page", "tier", "ranks", "text"),
+    [
+        ("explanation/smoke.md", "quick", 4, "{} cases: every operation"),
+        ("explanation/smoke.md", "full", 4, "{} cases: dtype"),
+        ("how-to/nodes.md", "full", 2, "{} cases for two ranks"),
+    ],
+)
+def test_numbers_of_cases_are_those_of_the_plan(page, tier, ranks, text):
+    plan = Plan.build({"torch": "2.15.0"}, tier=tier, ranks=ranks, backend="gloo")
+    assert text.format(f"{len(plan.cases):,}") in (ROOT / "docs" / page).read_text(encoding="utf-8")
 
 
 def test_the_readme_is_one_screen_of_words():
