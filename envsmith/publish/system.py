@@ -120,7 +120,7 @@ def system_packages(image: OciImage) -> tuple[OsPackage, ...]:
     for layer in image.manifest.layers:
         opened = image.store.blob(layer.digest)
         if opened is None:
-            raise ContentError(f"{image.store.name}: {layer.digest[:19]}… is missing")
+            raise ContentError(f"Cannot read layer {layer.digest[:19]}… of {image.store.name}: it is missing.")
         with closing(opened) as file, unpacked(file, packing_of(layer.media_type) or "none") as plain:
             system.take(plain)
     return system.packages
