@@ -102,6 +102,20 @@ def test_a_part_whose_bytes_are_others_is_named(published, keys, part, how):
     assert report.exit_code == 8
 
 
+@pytest.mark.parametrize("how", CHANGES)
+def test_only_a_layer_of_another_length_is_named_with_its_lengths(published, keys, how):
+    key = ("cells", blob_of(published, "layer 2"))
+    size = len(published.blobs[key])
+    published.blobs[key] = CHANGES[how](published.blobs[key])
+    (text,) = [check.text for check in look(published, keys).checks if check.state.value == "differs"]
+    assert (f"not {size})" in text) is (how != "changed")
+
+
+def test_labels_that_fit_say_the_cell(published, keys):
+    (text,) = [check.text for check in look(published, keys).checks if check.part == "labels"]
+    assert text == f"they say cell {CELL} and this lock"
+
+
 @pytest.mark.parametrize("part", ["layer 1", "layer 2", "config", "statement", "lock", "record", "sbom", "provenance"])
 def test_a_part_that_is_missing_is_named(published, keys, part):
     del published.blobs["cells", blob_of(published, part)]
