@@ -397,11 +397,14 @@ def cells_option(what: str) -> Any:
 
 
 def flavour_option() -> Any:
-    """Return ``--flavour``."""
-    return choice(
+    """Return ``--flavour``. ``minimal`` is another word for ``runtime``."""
+    return option(
         "--flavour",
-        FLAVOURS,
-        "runtime: what training needs; devel: also the CUDA compiler and all that compiles its operators.",
+        "--flavor",
+        type=click.Choice([*FLAVOURS, "minimal"]),
+        callback=lambda _context, _parameter, word: RUNTIME if word == "minimal" else word,
+        help="runtime (or minimal): what training needs; train: also ssh, pdsh, git, pip and RDMA's libraries; "
+        "devel: also the CUDA compiler.",
         default=RUNTIME,
         section="Request",
     )

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from envsmith import plain
 from envsmith.errors import LockError
 from envsmith.graph.fields import Sources, SpecText, load_table, plain_text
-from envsmith.model.cell import DEVEL, Cell, Request
+from envsmith.model.cell import DEVEL, RUNTIME, Cell, Request
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
 from envsmith.model.rule import LOCK_STAGE, Evidence, Row, Rule, RuleKind, Severity
@@ -50,11 +50,11 @@ _Variable = Annotated[str, plain_text(plain.variable)]
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """What the releases of a component need in images of a flavour. ``devel`` has what ``runtime`` has."""
+    """What the releases of a component need in images of a flavour. Each flavour has what ``runtime`` has."""
 
     component: Text
-    flavour: Literal["runtime", "devel"]
-    needs: tuple[Literal["c++", "cc", "headers", "nvcc"], ...]
+    flavour: Literal["runtime", "train", "devel"]
+    needs: tuple[Literal["c++", "cc", "headers", "nvcc", "cluster"], ...]
     why: Text
     evidence: Sources
     releases: SpecText | None = None
@@ -228,9 +228,7 @@ def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:
     needs = {
         need
         for row in runtime.needs
-        if row.component in versions
-        and (row.flavour != DEVEL or lock.flavour == DEVEL)
-        and row.holds(versions[row.component])
+        if row.component in versions and row.flavour in {RUNTIME, lock.flavour} and row.holds(versions[row.component])
         for need in row.needs
     }
     needs -= {"cc"} if "c++" in needs else set()

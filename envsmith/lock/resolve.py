@@ -23,7 +23,7 @@ from envsmith.graph.runtime import Source, load_runtime, sources_of, toolkit_for
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
-from envsmith.model.cell import RUNTIME, Cell, Platform
+from envsmith.model.cell import RUNTIME, TRAIN, Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
@@ -251,6 +251,8 @@ def lock_pip(
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
     )
+    if flavour == TRAIN:
+        query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 
     def on_line(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))

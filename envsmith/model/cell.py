@@ -12,8 +12,8 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.version import Spec, version_key
 
 # What the image of a cell is for: to train, or to compile operators in as well.
-RUNTIME, DEVEL = "runtime", "devel"
-FLAVOURS = (RUNTIME, DEVEL)
+RUNTIME, TRAIN, DEVEL = "runtime", "train", "devel"
+FLAVOURS = (RUNTIME, TRAIN, DEVEL)
 
 
 class Platform(str, Enum):

@@ -15,7 +15,7 @@ from packaging.utils import is_normalized_name
 
 from envsmith.errors import DataError
 from envsmith.files import digest_of
-from envsmith.model.cell import RUNTIME, Cell, CellId, Platform
+from envsmith.model.cell import FLAVOURS, RUNTIME, Cell, CellId, Platform
 from envsmith.model.version import version_key
 from envsmith.schema import (
     UNWRITTEN,
@@ -235,7 +235,7 @@ class Lock(AsJson):
     os_source: Annotated[str, _of_form(r"|(?:snapshot|mirror) [0-9TZ-]{8,20}", minimum=0)] = field(
         default="", metadata=written(when_set=True)
     )
-    flavour: Annotated[str, _of_form("runtime|devel")] = field(default=RUNTIME, metadata=written(when_set=True))
+    flavour: Annotated[str, _of_form("|".join(FLAVOURS))] = field(default=RUNTIME, metadata=written(when_set=True))
     wheels: tuple[BuiltWheel, ...] = field(default=(), metadata=written(when_set=True))
     compiled: tuple[CompiledSource, ...] = field(default=(), metadata=written(when_set=True))
     image_note: str = field(default="", metadata=UNWRITTEN)

@@ -11,7 +11,7 @@ import pytest
 from envsmith.errors import DataError, LockError
 from envsmith.graph.load import components, knowledge
 from envsmith.graph.runtime import load_runtime, needs_of, nvcc_cuda, source_for, sources_of, toolkit_requirements
-from envsmith.model.cell import DEVEL, Request
+from envsmith.model.cell import DEVEL, TRAIN, Request
 from envsmith.model.lock import BuiltWheel, Compile, GivenArchive, parse_lock
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
@@ -29,6 +29,11 @@ def test_a_devel_image_needs_what_a_runtime_image_needs_and_nvcc(locks):
     lock = locks.deepspeed()
     assert needs_of(lock, RUNTIME) == ("c++", "headers")
     assert needs_of(dataclasses.replace(lock, flavour=DEVEL), RUNTIME) == ("c++", "headers", "nvcc")
+
+
+def test_a_train_image_needs_what_launches_on_several_nodes_and_no_nvcc(locks):
+    assert needs_of(dataclasses.replace(locks.deepspeed(), flavour=TRAIN), RUNTIME) == ("c++", "cluster", "headers")
+    assert toolkit_requirements(locks.deepspeed().cell, TRAIN) == ()
 
 
 def test_a_cell_without_cuda_needs_no_nvcc(locks):

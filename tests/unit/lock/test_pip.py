@@ -106,6 +106,16 @@ def test_another_nccl_overrides_the_pin_of_torch(cell: Cell, table: ComponentTab
     assert "nvidia-nccl-cu12==2.28.9" in lock.facts["overrides"]
 
 
+def test_a_lock_of_the_flavour_train_has_pip(index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv) -> None:
+    index.add("pip", wheel("pip", "26.1"))
+    resolver = Resolver(table=table, uv=uv, judge=fine)
+    lock = lock_pip(cell, exclude_newer=DAY, flavour="train", resolver=resolver)
+    pip = lock.pin("pip")
+    assert pip is not None
+    assert pip.layer == "framework"
+    assert lock.name == f"{cell.id}-train"
+
+
 def test_the_lock_says_so_when_the_index_tells_no_upload_times(lock: Lock) -> None:
     assert "not applied to" in lock.facts["exclude_newer"]
     assert "torch" in lock.facts["exclude_newer"]
