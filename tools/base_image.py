@@ -188,7 +188,22 @@ def _chunks(root: Path, small: dict[str, bytes]) -> Iterator[bytes]:
 
 # What a minimal root is, and what each need adds to it. apt's own patterns.
 _ROOT = ("?essential", "?priority(required)", "apt", "usr-is-merged")
-_NEEDS = {"base": (*INCLUDE,), "c++": ("g++",), "cc": ("gcc", "libc6-dev"), "headers": ("libpython{python}-dev",)}
+_NEEDS = {
+    "base": (*INCLUDE,),
+    "c++": ("g++",),
+    "cc": ("gcc", "libc6-dev"),
+    "cluster": (
+        "git",
+        "ibverbs-providers",
+        "libibverbs1",
+        "numactl",
+        "openssh-client",
+        "openssh-server",
+        "pdsh",
+        "rdma-core",
+    ),
+    "headers": ("libpython{python}-dev",),
+}
 _INST = re.compile(r"^Inst (\S+) \((\S+)", re.MULTILINE)
 
 

@@ -107,6 +107,7 @@ _TITLES = (
     ("requirements-build", "what is compiled with"),
     ("cell.sh os_packages", "distribution packages"),
     ("cell.sh environment", "user and environment"),
+    ("cell.sh bytecode", "byte-code"),
     ("exporting to", "export"),
 )
 

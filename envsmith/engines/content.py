@@ -100,6 +100,18 @@ def read(path):
                 digest.update(block)
     except OSError:
         return None
+def stale(root):
+    # Byte-code that Python believes unchecked is to be of the source beside it.
+    for path in glob.glob(os.path.join(root, "**", "__pycache__", "*.pyc"), recursive=True):
+        try:
+            with open(path, "rb") as code:
+                head = code.read(16)
+            if head[4:8] == b"\1\0\0\0":
+                with open(importlib.util.source_from_cache(path), "rb") as source:
+                    if importlib.util.source_hash(source.read()) != head[8:]:
+                        yield "%s is not the byte-code of its source" % os.path.relpath(path, root)
+        except (OSError, ValueError):
+            pass
 def files(skip):
     import base64, concurrent.futures, csv, hashlib
     recorded, owner, broken, count = [], {}, [], 0
@@ -136,6 +148,8 @@ def files(skip):
                 lines.append("%s %s" % (path, digest.hexdigest()))
         count += len(rows)
         found["content." + name] = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+    for root in {root for _, root, _ in recorded}:
+        broken += stale(root)
     found["files.checked"] = str(count)
     if broken:
         found["files.broken"] = "\n".join(broken[:50] + ["%d differences in all" % len(broken)] * (len(broken) > 50))

@@ -15,6 +15,7 @@ from envsmith.files import digest_of
 from envsmith.image.dockerfile import (
     GENERATED,
     IN,
+    USER_VARIABLES,
     UV,
     ImageOptions,
     base_stages,
@@ -88,7 +89,7 @@ def _pip_layer(name: str, *, sdist: bool) -> str:
 
 
 def _environment(part: PlatformLock, prefix: str, *, cuda: bool) -> str:
-    pairs = {"PATH": f"{prefix}/bin:{_PATH}", "LANG": "C.UTF-8", "HOME": "/home/cell"}
+    pairs = {"PATH": f"{prefix}/bin:{_PATH}", "LANG": "C.UTF-8", **USER_VARIABLES}
     pairs |= {key: _plain(value) for key, value in variables(part, prefix).items()}
     pairs["PYTHONPYCACHEPREFIX"] = "/home/cell/.cache/python"
     if cuda:

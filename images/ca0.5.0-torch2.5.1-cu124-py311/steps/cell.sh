@@ -71,6 +71,8 @@ os_packages() {
     # What dpkg writes again with the same content is in the layer of some engines and not of others.
     [ -e $in/base-has-state ] || rm -f /var/lib/dpkg/triggers/Lock /var/cache/debconf/*.dat*
     rm -rf /var/lib/apt/lists/*_* /var/lib/apt/lists/auxfiles /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /tmp/*
+    # The keys of a ssh server are each container's own, and never an image's.
+    rm -f /etc/ssh/ssh_host_*
     # Emptied, not removed: removing a file of the base leaves a mark that carries today's time.
     find /var/log /var/cache/ldconfig -type f -newer $in/started -exec truncate --size 0 {} +
     settle
@@ -96,10 +98,12 @@ get_uv() {
 # Written by hand: useradd would leave today's date in /etc/shadow.
 add_user() {
     ! grep -q ":x:$user:" /etc/passwd
-    echo "cell:x:$user:$user::/home/cell:/usr/sbin/nologin" >> /etc/passwd
+    echo "cell:x:$user:$user::/home/cell:/bin/sh" >> /etc/passwd
     echo "cell:x:$user:" >> /etc/group
     mkdir -p /home/cell
     chown $user:$user /home/cell
+    # HOME of whoever runs it (docker run --user 4711, OpenShift).
+    chmod 1777 /home/cell
 }
 
 # Add the user and an empty environment: environment PYTHON.
@@ -165,6 +169,14 @@ build_wheels() {
     built_by_user $in/cache/sdists-v*
     mkdir /wheels
     find $in/cache/sdists-v* -name '*.whl' -exec cp --preserve=ownership {} /wheels \;
+}
+
+# Compile what is installed. It is believed unchecked, as no file of a layer changes. One process: the bytes of a file
+# depend on what the same process compiled before.
+bytecode() {
+    begin
+    PYTHONHASHSEED=0 $prefix/bin/python -m compileall -qq -j 1 --invalidation-mode unchecked-hash $prefix/lib || true
+    settle
 }
 
 # -- compiled against torch --------------------------------------------------------------------------------------------

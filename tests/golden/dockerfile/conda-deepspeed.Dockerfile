@@ -32,9 +32,10 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
     sh /dev/cell/steps/cell.sh conda_pip --build-constraints /dev/cell/build.txt --require-build-hashes --preview-features build-dependency-hashes
 
 ENV PATH=/opt/cell/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/home/cell \
-    CONDA_PREFIX=/opt/cell CC=/opt/cell/bin/x86_64-conda-linux-gnu-gcc CXX=/opt/cell/bin/x86_64-conda-linux-gnu-g++ \
-    CUDA_HOME=/opt/cell NVCC_PREPEND_FLAGS=-ccbin=/opt/cell/bin/x86_64-conda-linux-gnu-g++ \
-    PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    USER=cell CONDA_PREFIX=/opt/cell CC=/opt/cell/bin/x86_64-conda-linux-gnu-gcc \
+    CXX=/opt/cell/bin/x86_64-conda-linux-gnu-g++ CUDA_HOME=/opt/cell \
+    NVCC_PREPEND_FLAGS=-ccbin=/opt/cell/bin/x86_64-conda-linux-gnu-g++ PYTHONPYCACHEPREFIX=/home/cell/.cache/python \
+    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /home/cell
 CMD ["python"]

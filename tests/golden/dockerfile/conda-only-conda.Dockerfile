@@ -25,7 +25,7 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps \
     --mount=type=cache,id=envsmith-conda,target=/dev/cell/conda,sharing=locked sh /dev/cell/steps/cell.sh conda
 
 ENV PATH=/opt/cell/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/home/cell \
-    CONDA_PREFIX=/opt/cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \
+    USER=cell CONDA_PREFIX=/opt/cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /home/cell

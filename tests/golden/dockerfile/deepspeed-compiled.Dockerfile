@@ -63,7 +63,7 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
     sh /dev/cell/steps/cell.sh install --no-index --find-links /dev/cell/built
 
 ENV PATH=/opt/cell/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/opt/cell LANG=C.UTF-8 \
-    HOME=/home/cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \
+    HOME=/home/cell USER=cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 WORKDIR /home/cell

@@ -36,7 +36,7 @@ RUN --mount=type=bind,source=steps,target=/dev/cell/steps --mount=type=bind,from
     --mount=type=secret,id=netrc,target=/dev/cell/netrc sh /dev/cell/steps/cell.sh install_and_build
 
 ENV PATH=/srv/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin VIRTUAL_ENV=/srv/env LANG=C.UTF-8 \
-    HOME=/home/cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \
+    HOME=/home/cell USER=cell PYTHONPYCACHEPREFIX=/home/cell/.cache/python NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 4321:4321
 WORKDIR /home/cell

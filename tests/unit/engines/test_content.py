@@ -157,6 +157,18 @@ def test_a_file_that_was_changed_is_named(one, file):
     assert "files.broken" not in read_files(target, "odd")
 
 
+def test_byte_code_that_is_believed_unchecked_and_is_of_another_source_is_named(one):
+    _wheel, target = one
+    compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(site(target))]
+    subprocess.run(compiling, check=True)
+    assert "files.broken" not in read_files(target)
+    code = next(site(target).rglob("more.*.pyc"))
+    content = bytearray(code.read_bytes())
+    content[8] ^= 1
+    code.write_bytes(content)
+    assert read_files(target)["files.broken"] == f"{code.relative_to(site(target))} is not the byte-code of its source"
+
+
 def test_a_file_that_is_gone_is_named_and_a_record_that_was_changed_too_is_another_digest(one):
     wheel, target = one
     (site(target) / "odd" / "more.py").unlink()

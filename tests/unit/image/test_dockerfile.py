@@ -86,6 +86,19 @@ def test_torch_layer_comes_before_the_packages_of_the_distribution(locks):
     )
 
 
+def test_the_flavour_train_is_compiled_after_all_layers_that_others_share(locks):
+    lock = locks.deepspeed()
+    minimal, train = render(lock), render(dataclasses.replace(lock, flavour="train"))
+    assert "bytecode" not in minimal
+    assert train.index("requirements-framework.txt") < train.index("cell.sh bytecode") < train.index("\nENV ")
+    assert "PDSH_RCMD_TYPE=ssh" in train
+    # Python looks nowhere else for byte-code while this is set.
+    assert ("PYTHONPYCACHEPREFIX" in minimal, "PYTHONPYCACHEPREFIX" in train) == (True, False)
+    head = minimal.index("FROM base AS ground")
+    stop = minimal.index("# Packages of the distribution.")
+    assert minimal[head:stop] in train
+
+
 def test_labels_are_the_last_instruction(locks):
     assert instructions(render(locks.deepspeed()))[-1].startswith("LABEL ")
 
