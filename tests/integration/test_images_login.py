@@ -103,18 +103,18 @@ def test_an_image_is_built_with_the_login_and_does_not_have_it(
     lines: list[Event] = []
 
     lock = engine.pin_wheels(lock, progress=lines.append)
-    built = engine.build(lock, tmp_path, progress=lines.append, cache=False)
+    built = engine.build(lock, tmp_path, progress=lines.append)
 
     verify_content(lock, engine.inspect(built))
     code, output = engine.shelf.run(
-        built.digest,
+        built.image,
         ["/opt/cell/bin/python", "-c", "import deepspeed; print(deepspeed.BUILT_AS)"],
         network="none",
         timeout=60,
     )
     assert (code, output.strip()) == (0, "10001")
     secret = private.SECRET.encode()
-    image = engine.client.images.get(built.digest)
+    image = engine.client.images.get(built.image)
     assert secret not in json.dumps([image.attrs, image.history()]).encode()
     with tarfile.open(fileobj=io.BytesIO(b"".join(image.save()))) as archive:
         for layer in (n for n in archive.getnames() if n.endswith("layer.tar")):
