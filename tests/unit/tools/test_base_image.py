@@ -10,6 +10,7 @@ import tarfile
 
 import pytest
 
+from envsmith.engines.bases import load_bases
 from envsmith.errors import BuildError, EngineError, UsageError
 from envsmith.model.cell import Platform
 
@@ -94,3 +95,13 @@ def test_a_hostile_package_never_reaches_the_tool(tool, name, tmp_path, monkeypa
     with pytest.raises(UsageError):
         tool.make_root("bookworm", (name,), tmp_path / "root.tar", events)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_measured_row_reads_back_as_a_row_of_the_bases(tool, tmp_path):
+    closure = {"libc6": "2.36-9+deb12u14", "g++": "4:12.2.0-3", **{f"package-{n}": "1.0" for n in range(40)}}
+    rows = tool._row("bookworm", Platform.LINUX_AARCH64, "c++", ["g++"], closure)
+    head = "evidence:\n  apt-bookworm: {kind: measured, source: x, date: 2026-11-21}\nimages: []\ndistributions: []\npackages:\n"
+    (tmp_path / "bases.yaml").write_text(head + "\n".join(rows) + "\n")
+    (row,) = load_bases(tmp_path).packages
+    assert (row.need, row.platform, row.install, dict(row.closure)) == ("c++", "linux-aarch64", ("g++",), closure)
+    assert max(map(len, rows)) <= 160
