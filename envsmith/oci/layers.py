@@ -1,6 +1,6 @@
 """A layer's tar in one canonical form: the same files give the same bytes, whichever engine and version wrote them.
 
-Members stand sorted by name, owners are numbers, times are whole seconds and none is later than the epoch; a directory
+Members stand sorted by name, owners are numbers, every time is the epoch; a directory
 that an engine only touched on the way to a file is left out, and so is what every engine mounts over (``/dev``,
 ``/proc``, ``/sys``, ``/etc/hosts`` …). Byte-code, package manager logs and the like never get here: the Dockerfile's
 own steps leave none.
@@ -150,7 +150,8 @@ def _plain(member: tarfile.TarInfo, name: str, epoch: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type = tarfile.REGTYPE if member.isreg() else member.type
     info.mode, info.uid, info.gid = member.mode & 0o7777, member.uid, member.gid
-    info.mtime = min(int(member.mtime), epoch)
+    # One time for all: podman gives its own to what Docker leaves as the package had it.
+    info.mtime = epoch
     info.linkname = member.linkname if member.issym() else ""
     info.devmajor, info.devminor = member.devmajor, member.devminor
     capability = {k: v for k, v in member.pax_headers.items() if k == "SCHILY.xattr.security.capability"}
