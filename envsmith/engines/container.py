@@ -166,14 +166,15 @@ class ContainerEngine(Engine):
         del directory
         self._refuse_without_room(lock, layout)
         raw = image = self._raw(lock, progress, cache=True)
-        digest = raw
+        digest, names = raw, {raw}
         try:
             if layout is not None:
                 written = self._export(lock, raw, layout, progress)
+                names |= {written.identity, written.digest}
                 image, digest = self._load(written, progress), written.identity
             facts = self._verify(lock, image, self.shelf.layers(cast("BaseImage", lock.base)), progress)
         except BaseException:
-            for each in {raw, image}:
+            for each in names:
                 self._drop(each)
             raise
         with engine_errors("the image cannot be tagged"):

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from envsmith.errors import ContentError
 from envsmith.oci.spec import IMAGE_LAYER, Descriptor
@@ -38,6 +38,10 @@ class LayerWriter:
         self._digest.update(data)
         self._size += len(data)
         return self._file.write(data)
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._size
 
     def close(self) -> None:
         """End the file."""
@@ -108,9 +112,7 @@ def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: in
     members = {name: m for m in layer if _ours(name := member_name(m.name)) and not seen.hides_nothing(name)}
     first = _first_names(members)
     fresh = {n: m for n, m in members.items() if not (m.isdir() and seen.known(m, n))}
-    written = tarfile.open(  # type: ignore[call-overload]  # noqa: SIM115 - closed below
-        fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK
-    )
+    written = tarfile.TarFile(fileobj=cast("IO[bytes]", out), mode="w", format=tarfile.PAX_FORMAT, copybufsize=CHUNK)
     for name in sorted(fresh):
         member = fresh[name]
         info = _plain(member, name, epoch)

@@ -208,7 +208,7 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
 
         identity = load_manifest(store, report.digest, "manifest").config.digest
         engine = choose_engine().engine
-        rebuilt = engine_rebuild.rebuild_published(lock, identity, fetch, folder, engine=engine, progress=progress)
+        rebuilt = engine_rebuild.rebuild(lock, identity, fetch, folder, engine=engine, progress=progress)
     if rebuilt.same:
         report.add("rebuild", State.OK, f"built again from the lock: {rebuilt.second}")
         return

@@ -22,6 +22,7 @@ from envsmith.lock.pip_files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
 from envsmith.oci.diff import difference
 from envsmith.oci.layout import open_image, open_layer
+from envsmith.oci.saved import repack
 
 from . import test_docker_engine as tools
 from .podman_storage import podman_with
@@ -112,17 +113,46 @@ def test_an_archive_that_is_not_the_locked_one_is_refused(lock, engine, tmp_path
         engine.wheels(dataclasses.replace(lock, pins=pins, wheels=()))
 
 
-def test_a_rebuild_without_cache_at_another_time_under_another_umask_is_the_same_image(cell, engine):
+def test_what_is_built_is_written_loaded_back_checked_and_named_by_one_identity(cell, lock, engine):
+    built = engine.build(lock, cell, layout=cell / "oci")
+
+    image = open_image(cell / "oci", check=True)
+    assert built.digest == image.identity
+    assert engine.has_image(image.identity)
+    attributes = engine.client.images.get(built.reference).attrs
+    assert attributes["RootFS"]["Layers"] == list(image.diff_ids)
+    assert image.config["created"] == "2025-01-01T00:00:00Z"
+    code, output = tools.inside(engine, built, "/opt/cell/bin/python", "-c", "import heavy; print(heavy.x)")
+    assert (code, output.strip()) == (0, "1")
+
+
+def test_a_rebuild_without_cache_at_another_time_under_another_umask_is_the_same_and_leaves_nothing(
+    cell, lock, engine, tmp_path
+):
+    first = open_image(cell / "oci")
+    usage = engine.client.df()
     before = os.umask(0o077)
     try:
-        report = rebuild(cell, engine=engine)
+        report = rebuild(lock, first.identity, lambda _folder: first, tmp_path, engine=engine)
     finally:
         os.umask(before)
+
     assert report.differences == ()
     assert report.same
-    image = open_image(cell / "oci", check=True)
-    assert image.identity == report.first
-    assert image.config["created"] == "2025-01-01T00:00:00Z"
+    after = engine.client.df()
+    assert sorted(step["ID"] for step in after["BuildCache"]) == sorted(step["ID"] for step in usage["BuildCache"])
+    assert sorted(image["Id"] for image in after["Images"]) == sorted(image["Id"] for image in usage["Images"])
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_a_packed_layout_is_smaller_and_the_same_image(cell, tmp_path, packing):
+    first = open_image(cell / "oci")
+
+    packed = repack(first, tmp_path / "packed" / "oci", packing)
+
+    assert packed.identity == first.identity
+    assert sum(b.size for b in packed.manifest.layers) < sum(b.size for b in first.manifest.layers)
+    assert difference(first, packed) == ()
 
 
 def test_nothing_of_the_hour_or_the_host_is_in_a_layer(cell, engine):

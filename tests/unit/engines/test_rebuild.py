@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from envsmith.engines import rebuild
-from envsmith.engines.rebuild import rebuild_published
 from envsmith.errors import EngineError
 
 PUBLISHED = "sha256:" + "1" * 64
@@ -37,7 +36,7 @@ def never(_folder):
 def test_the_published_image_is_not_fetched_while_the_digests_agree(locks, tmp_path):
     engine = Engine()
 
-    report = rebuild_published(locks.megatron(), PUBLISHED, never, tmp_path, engine=engine)
+    report = rebuild.rebuild(locks.megatron(), PUBLISHED, never, tmp_path, engine=engine)
 
     assert (report.same, report.second, report.differences) == (True, PUBLISHED, ())
     assert engine.done == ["oci"]
@@ -48,7 +47,7 @@ def test_another_digest_is_explained_by_file(locks, tmp_path, monkeypatch):
     monkeypatch.setattr(rebuild, "difference", lambda *images: seen.append(images) or ("layer 2: /x: content",))
     engine = Engine(gives="sha256:" + "3" * 64)
 
-    report = rebuild_published(locks.megatron(), PUBLISHED, lambda _folder: "first", tmp_path, engine=engine)
+    report = rebuild.rebuild(locks.megatron(), PUBLISHED, lambda _folder: "first", tmp_path, engine=engine)
 
     assert not report.same
     assert report.differences == ("layer 2: /x: content",)
@@ -59,4 +58,4 @@ def test_an_engine_without_images_is_refused(locks, tmp_path):
     from envsmith.engines.venv import VenvEngine
 
     with pytest.raises(EngineError, match="makes no images"):
-        rebuild_published(locks.megatron(), PUBLISHED, never, tmp_path, engine=VenvEngine())
+        rebuild.rebuild(locks.megatron(), PUBLISHED, never, tmp_path, engine=VenvEngine())

@@ -712,7 +712,7 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
         told = () if same else ("opt/cell/lib/x.py: other bytes",)
         return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
 
-    monkeypatch.setattr(engine_rebuild, "rebuild_published", build_again)
+    monkeypatch.setattr(engine_rebuild, "rebuild", build_again)
     monkeypatch.setattr("envsmith.publish.verbs.choose_engine", lambda: type("Choice", (), {"engine": None}))
     image = NamedImage(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
     report = verify_image(image, trust_of([keys[1]], None, None), rebuild=True)
