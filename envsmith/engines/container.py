@@ -177,7 +177,7 @@ class ContainerEngine(Engine):
             for each in names:
                 self._drop(each)
             raise
-        with engine_errors("the image cannot be tagged"):
+        with engine_errors("Cannot name the image"):
             repository, _, tag = image_name(lock).partition(":")
             self.client.images.get(image).tag(repository, tag)
         if image != raw:
@@ -256,7 +256,7 @@ class ContainerEngine(Engine):
         form = Form(base_layers=self.shelf.layers(cast("BaseImage", lock.base)), epoch=self.options.epoch)
         layout.parent.mkdir(parents=True, exist_ok=True)
         with scratch(layout.parent) as staging:
-            with engine_errors("the image cannot be saved"), disk_errors(layout.parent):
+            with engine_errors("Cannot save the image"), disk_errors(layout.parent):
                 saved = read_saved(self.client.images.get(image).save(chunk_size=1 << 20), staging)
             return to_layout(saved, layout, form, progress=progress)
 
@@ -292,7 +292,7 @@ class ContainerEngine(Engine):
 
     def _layers_here(self, diff_ids: Sequence[str]) -> int:
         """Return how many of these layers, from the lowest, the engine has."""
-        with engine_errors("the engine's images cannot be listed"):
+        with engine_errors("Cannot list the images of the engine"):
             chains = [_layers_of(image.attrs) for image in self.client.images.list(all=True)]
         return max((_alike(diff_ids, chain) for chain in chains), default=0)
 
@@ -323,7 +323,7 @@ class ContainerEngine(Engine):
     def _verify(self, lock: Lock, image: str, base_layers: int, progress: Progress) -> dict[str, str]:
         """Raise ``ContentError`` unless labels, user and content of the image are what the lock says."""
         progress(Event(kind=EventKind.START, step="content"))
-        with engine_errors("the image cannot be inspected"):
+        with engine_errors("Cannot inspect the image"):
             attributes = self.client.images.get(image).attrs
         config = attributes.get("Config") or {}
         actual = config.get("Labels") or {}

@@ -152,7 +152,7 @@ class BaseShelf:
         """
         if (identity := self._image_id(digest)) is not None:
             return identity
-        with engine_errors("the engine's images cannot be listed"):
+        with engine_errors("Cannot list the images of the engine"):
             images = self.client.images.list()
         for image in images:
             layers = (image.attrs.get("RootFS") or {}).get("Layers") or []

@@ -176,6 +176,8 @@ def repack(image: OciImage, directory: Path, how: str, *, progress: Progress = s
             text = f"{layer.size / 1e6:.1f} MB, {size / 1e6:.1f} MB by {how}"
             progress(Event(kind=EventKind.LINE, step=_STEP, text=text))
         _complete(folder, read_blob(image.store, image.manifest.config, "config", limit=MAX_CONFIG), layers)
+    before, after = (sum(layer.size for layer in each) / 1e6 for each in (image.manifest.layers, layers))
+    progress(Event(kind=EventKind.DONE, step=_STEP, text=f"{before:.1f} MB, {after:.1f} MB by {how}"))
     return open_image(directory)
 
 
