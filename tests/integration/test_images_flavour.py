@@ -68,7 +68,7 @@ def test_pdsh_reaches_a_server_that_the_user_of_the_image_has_started(engine, tr
     script = """
 set -e; cd; mkdir -m 700 .ssh; ssh-keygen -q -t ed25519 -N '' -f key; ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519
 cp .ssh/id_ed25519.pub .ssh/authorized_keys
-/usr/sbin/sshd -o StrictModes=no -o PidFile=none -h ~/key -p 2222 -o ListenAddress=127.0.0.1
+/usr/sbin/sshd -o UsePAM=no -o StrictModes=no -o PidFile=none -h ~/key -p 2222 -o ListenAddress=127.0.0.1
 export PDSH_SSH_ARGS_APPEND='-p 2222 -o StrictHostKeyChecking=no -o LogLevel=ERROR'
 pdsh -S -w localhost 'id -u; /opt/cell/bin/python -c "import light; print(light.x)"'
 """
