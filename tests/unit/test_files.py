@@ -339,13 +339,13 @@ _WRITERS = {
     "ci/local.py": "in a scratch folder",
     "conda/channels.py": "in a scratch folder",
     "conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
-    "engines/container.py": "in a scratch folder",
     "engines/venv.py": "in a scratch folder",
     "image/context.py": "in the folder of one build, which is emptied before and after",
     "matrix/campaign/climb.py": "a file that is only locked",
     "matrix/campaign/executors.py": "appends to the log of a job",
     "oci/layers.py": "in a scratch folder, from which the layout is moved",
     "oci/layout.py": "in a scratch folder, from which the layout is moved; a nameless file",
+    "oci/saved.py": "in a scratch folder, from which the layout is moved",
     "smoke/nodes.py": "in a scratch folder",
 }
 _WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy", "copy2", "copytree", "move", "fdopen", "rename"}
@@ -377,6 +377,7 @@ def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() ->
 # Who reads or parses without the readers of envsmith.files and envsmith.schema, and what makes that safe.
 _OWN_READERS = {
     "cache.py": "an entry that is bounded and carries its digest",
+    "cli/console.py": "the kernel's counters of network interfaces",
     "conda/copies.py": "an entry of the cache",
     "conda/linker.py": "the order that envsmith itself gives",
     "engines/buildkit.py": "the digest that the builder was asked to write into our scratch folder",
@@ -387,13 +388,13 @@ _OWN_READERS = {
     "files.py": "the mark, bounded, and a file that is compared with its new content",
     "graph/load.py": "the knowledge that comes with envsmith",
     "http.py": "the head of an entry of the cache",
+    "image/steps/default_index.py": "runs inside a build, on the user's own settings",
     "lock/build_requires.py": "a file whose size was looked at",
     "lock/resolve.py": "the lock that uv has just written into our scratch folder",
     "matrix/campaign/drive.py": "the record that a worker has just written, for one line of talk",
     "matrix/refresh/updates.py": "the maintainer's own files",
     "matrix/site/page.py": "files that come with envsmith",
     "matrix/tables.py": "files that come with envsmith",
-    "oci/layout.py": "one digest in a layout that a build has made",
     "schema.py": "the one parser",
     "smoke/bundle.py": "files that come with envsmith",
 }
