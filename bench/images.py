@@ -80,7 +80,7 @@ def in_one_go(frameworks, how, engine):
     rows, seen = [], {}
     # They end in the order asked for: it is one job.
     for result, end in zip(results, ends.values(), strict=True):
-        mine = layers(engine, result.outcome.built.digest)
+        mine = layers(engine, result.outcome.built.image)
         fresh = {name: size for name, size in mine.items() if name not in seen}
         seen |= mine
         rows.append(
@@ -104,7 +104,7 @@ def ours(locks, engine):
             complete = engine.pin_wheels(lock)
             built = engine.build(complete, Path(folder))
             seconds = time.monotonic() - started
-        mine = layers(engine, built.digest)
+        mine = layers(engine, built.image)
         fresh = {name: size for name, size in mine.items() if name not in seen}
         seen |= mine
         rows.append(
