@@ -103,7 +103,7 @@ def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
         raise EnvsmithError(
             f"{proof.lock.cell.id} is not published: no passing record speaks of this image",
             details=reasons,
-            hint="envsmith build --engine docker proves the image and writes its record",
+            hint="Build it with envsmith build --oci: it tests the very image that is published, and writes its record.",
         )
 
 
