@@ -13,6 +13,7 @@ from envsmith.image.context import HostSettings, read_host_settings, write_secre
 from envsmith.image.dockerfile import image_files
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
+from envsmith.oci.diff import difference
 from envsmith.oci.layout import open_image
 
 from .test_docker_engine import lock_of
@@ -76,5 +77,6 @@ def test_docker_alone_builds_the_image_that_envsmith_builds(engine, bases: Bases
     by_hand = engine._export(lock, done.stdout.strip(), tmp_path / "by-hand", lambda _event: None)
     again = engine.build_again(lock, tmp_path / "again")
 
+    assert list(difference(by_hand, again)) == []
     assert again.manifest.config.digest == by_hand.manifest.config.digest
     assert open_image(tmp_path / "again").labels["io.envsmith.base"] == lock.base.digest
