@@ -90,7 +90,7 @@ def prepare(block: Block, folder: Path) -> None:
 def answer(command: str, folder: Path) -> str:
     """Run one command in a folder. Return what it prints to stdout."""
     words = [sys.executable, "-m", "envsmith", *shlex.split(command, comments=True)[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ENVSMITH_MATRIX": str(ROOT / "matrix"), "NO_COLOR": "1"}
     done = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     return done.stdout
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.cli.app import run
 from envsmith.smoke.plan import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,15 @@ def test_every_command_of_a_figure_names_files_that_exist():
 def test_badges_say_what_the_records_say():
     for name, text in figures.badges().items():
         assert (figures.BADGES / name).read_text(encoding="utf-8") == text, "run tools/figures.py --show"
+
+
+def test_the_tables_of_proved_environments_are_those_of_the_records(tmp_path):
+    page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    (tmp_path / "tables.md").write_text(page, encoding="utf-8")
+    assert run(["matrix", "export", "--markdown", str(tmp_path / "tables.md")]) == 0
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == page, (
+        "run envsmith matrix export --markdown docs/tables.md"
+    )
 
 
 @pytest.mark.parametrize(
