@@ -6,13 +6,16 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 
 import pytest
 
 from envsmith.engines.base import verify_content
+from envsmith.graph.location import find_matrix
 from envsmith.http import HttpClient
-from envsmith.image.dockerfile import render
+from envsmith.image.dockerfile import UV_FILE, render
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import Component, ComponentTable, Role
@@ -35,11 +38,25 @@ def engine(docker_only_ours):
     return DockerEngine()
 
 
+@pytest.fixture(scope="module")
+def uv_wheel(tmp_path_factory):
+    """The uv that a build installs, which a mirror has to offer too."""
+    folder = tmp_path_factory.mktemp("uv")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    command += ["--require-hashes", "--requirement", str(find_matrix() / UV_FILE), "--dest", str(folder)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        pytest.skip(f"no uv can be had here: {ran.stderr[-300:]}")
+    (wheel,) = folder.iterdir()
+    return wheel.name, wheel.read_bytes()
+
+
 @pytest.fixture
-def server(private, load_file, tmp_path):
+def server(private, load_file, tmp_path, uv_wheel):
     tiny = load_file("tests/unit/tiny_index.py")
     index = tiny.framework_index(tmp_path / "index")
     index.files.pop("deepspeed")
+    index.add("uv", uv_wheel)
     index.add("deepspeed", private.hunting_sdist())
     with private.Guarded(tmp_path / "index", header=private.BASIC).up() as running:
         yield running
