@@ -1,4 +1,4 @@
-"""What the user has told uv and pip about package indexes and their logins.
+"""The user's settings of uv and pip for package indexes and their logins.
 
 Resolver, image build and our own client obey the same settings: :func:`uv_settings`, which is uv's configuration with
 pip's settings in it where uv has none. It holds passwords: it is for a pipe or a secret, never for an environment, an
@@ -99,7 +99,7 @@ def netrc_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def uv_settings(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return uv's configuration: its variables before the user's file before the system's, else what pip was told.
+    """Return uv's configuration: its variables before the user's file before the system's, else pip's.
 
     ``UsageError`` for a file of uv that is not TOML: uv would refuse it too.
     """

@@ -168,8 +168,8 @@ def verify(settings: VerifyFlags) -> int:
     """Check an image and its proof: manifest, configuration, layers, lock, labels, record, bill, provenance, signature, tag.
 
     IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0:
-    everything is shown; 8: something differs, and is named; 1: nothing differs, but nobody whom you trust has signed
-    it.
+    everything is shown. 8: the image differs from its proof (differences are listed). 1: it matches, but has no trusted
+    signature.
     """
     from envsmith.publish import verbs
 

@@ -64,7 +64,7 @@ def realise(
     ``build_pins`` are what source distributions of the pip section are built with, by hash. Without them uv chooses.
 
     ``ContentError``: a package is not what the lock says. ``NetworkError``: one cannot be fetched (a channel removes
-    packages). ``UsageError``: the prefix holds something that is no Conda environment. ``InterruptedRunError``: Ctrl-C.
+    packages). ``UsageError``: the prefix holds something that is not a Conda environment. ``InterruptedRunError``: Ctrl-C.
     What was at the prefix is put back on every failure. A prefix that is this lock already is left as it is.
     """
     chosen = platform or Platform.host()

@@ -196,7 +196,7 @@ class Bases:
                 f"--base {base} needs an engine that can look into it (known without one: {example} and its like)"
             )
         digest = parts.digest or registry.resolve_digest(base)
-        evidence = "asked for by digest" if parts.digest else "digest of the tag as its registry told it"
+        evidence = "asked for by digest" if parts.digest else "digest of the tag in its registry"
         return _registry_base(base.partition("@")[0], digest, "/usr/local/bin/python3", distribution, evidence)
 
     def install(self, needs: tuple[str, ...], base: BaseImage) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def title_of(instruction: str) -> str:
 
 @dataclass(slots=True)
 class Transcript:
-    """Reads ``--progress plain`` line by line: vertices of ours become steps, other lines are kept for a failure."""
+    """Reads ``--progress plain`` line by line: vertices of the Dockerfile become steps, other lines are kept for a failure."""
 
     progress: Progress
     titles: dict[str, str] = field(default_factory=dict)

@@ -48,12 +48,12 @@ for dist in importlib.metadata.distributions():
 found["python"] = platform.python_version()
 spec = importlib.util.find_spec("torch")
 if spec and spec.submodule_search_locations:
-    told = {}
+    names = {}
     try:
         with open(os.path.join(list(spec.submodule_search_locations)[0], "version.py")) as file:
-            exec(compile(file.read(), "version.py", "exec"), told)
-        found["torch.version"] = str(told.get("__version__"))
-        found["cuda.version"] = str(told.get("cuda") or "cpu")
+            exec(compile(file.read(), "version.py", "exec"), names)
+        found["torch.version"] = str(names.get("__version__"))
+        found["cuda.version"] = str(names.get("cuda") or "cpu")
     except Exception as error:
         found["torch.version"] = "unreadable: %r" % (error,)
 def ask(command):
@@ -124,11 +124,11 @@ def files(skip):
         # A file may be listed without a hash: it is part of the content, and held against nothing.
         rows = [row for row in csv.reader(record.splitlines()) if len(row) == 3 and (row[1] or not OUTSIDE.match(row[0]))]
         recorded.append((name, root, rows))
-        for path, told, size in rows:
-            if not told.startswith("sha256="):
+        for path, listed, size in rows:
+            if not listed.startswith("sha256="):
                 continue
-            other, first = owner.setdefault(os.path.join(root, path), (name, told))
-            if first != told:
+            other, first = owner.setdefault(os.path.join(root, path), (name, listed))
+            if first != listed:
                 broken.append("%s and %s both bring %s, and it is not the same" % (other, name, path))
                 owner[os.path.join(root, path)] = (other, None)
     for name, root, rows in recorded:
@@ -137,12 +137,12 @@ def files(skip):
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             digests = list(pool.map(read, [os.path.join(root, row[0]) for row in rows]))
         lines = []
-        for (path, told, size), digest in zip(rows, digests):
+        for (path, listed, size), digest in zip(rows, digests):
             if digest is None:
                 broken.append("%s: %s is missing" % (name, path))
                 continue
             here = "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
-            if told.startswith("sha256=") and here != told and owner[os.path.join(root, path)][1] is not None:
+            if listed.startswith("sha256=") and here != listed and owner[os.path.join(root, path)][1] is not None:
                 broken.append("%s: %s is not what its RECORD says" % (name, path))
             if not OUTSIDE.match(path):
                 lines.append("%s %s" % (path, digest.hexdigest()))

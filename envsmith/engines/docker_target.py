@@ -103,7 +103,7 @@ class DockerTarget:
     """Runs ranks in an image, which is given by its id so that a moved tag cannot change what is tested.
 
     The container has no network but its own loopback, no capabilities, and the image's unprivileged user. ``init`` puts
-    the engine's small init process in front of ours, which collects what a killed rank leaves.
+    the engine's small init process in front of envsmith's, which collects what a killed rank leaves.
     """
 
     image: str

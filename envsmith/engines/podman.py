@@ -182,7 +182,7 @@ class BuildahEngine(PodmanEngine):
 
 @dataclass(slots=True)
 class StepTranscript:
-    """Reads ``STEP n/m: …`` line by line: instructions of ours become steps, other lines are kept for a failure."""
+    """Reads ``STEP n/m: …`` line by line: instructions of the Dockerfile become steps, other lines are kept for a failure."""
 
     progress: Progress
     title: str = ""

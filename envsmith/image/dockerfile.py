@@ -83,7 +83,7 @@ def from_reference(base: BaseImage) -> str:
     """Return the reference behind ``FROM``: by digest from a registry, a local base by the tag that names its image id.
 
     BuildKit looks up ``name@digest`` in a registry even when the image is here, so a base that exists only on this
-    machine is addressed by a tag of ours. The engine checks that the tag still is the digest of the lock before and
+    machine is addressed by a tag of envsmith's. The engine checks that the tag still is the digest of the lock before and
     after the build.
     """
     digest = plain.digest(base.digest)
@@ -488,5 +488,5 @@ def labels(lock: Lock) -> dict[str, str]:
     }
 
 
-# What the host has is no property of the image.
+# What the host has is not a property of the image.
 _HOST = frozenset({"driver", "gpu", "toolkit", "gcc", "glibc"})

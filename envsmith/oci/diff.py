@@ -1,4 +1,4 @@
-"""How two images differ, told by layer and file."""
+"""How two images differ, by layer and file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envsmith.files import sha256_of
 from envsmith.oci.layers import member_name
 from envsmith.oci.layout import OciImage, open_layer
 
-# Of one layer: more would be noise, the number of all is told.
+# Of one layer: more would be noise, the number of all is shown.
 _SHOWN = 40
 _KINDS = {tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.LNKTYPE: "hard link"}
 

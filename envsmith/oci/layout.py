@@ -1,6 +1,6 @@
 """An image in an OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, in a folder or in one tar file.
 
-Nothing that a layout or a registry hands out is believed: whoever reads a blob compares it with the digest that named
+Nothing that a layout or a registry hands out is believed: the reader of a blob compares it with the digest that named
 it.
 """
 
@@ -122,7 +122,7 @@ class LayoutStore:
         return self._open(blob_path(digest))
 
     def surplus(self) -> list[str]:
-        """Return the files that no manifest of the index names: whoever unpacks the layout gets them too."""
+        """Return the files that no manifest of the index names: they are unpacked with the layout."""
         named = {"index.json", "oci-layout"}
         for entry in self.entries:
             named.add(blob_path(entry.digest))
@@ -182,7 +182,7 @@ def _members(path: Path, archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]
         for number, member in enumerate(archive, 1):
             name = member.name.removeprefix("./")
             if number > _MAX_MEMBERS:
-                raise DataError(f"{path}: more than {_MAX_MEMBERS} files: no bundle of ours")
+                raise DataError(f"{path}: more than {_MAX_MEMBERS} files: envsmith did not write this bundle")
             if name in members or not (member.isreg() or member.isdir()):
                 raise _damaged(path, f"{name[:80]} is there twice, or is not a file")
             if member.isreg():

@@ -1,6 +1,6 @@
 """From what an engine saves to a canonical layout, and from there back into an engine.
 
-An engine's own image is no function of its lock: its configuration carries the hour of the build, and its layers have
+An engine's own image is not a function of its lock: its configuration carries the hour of the build, and its layers have
 whatever order, headers and packing the engine's version writes. Here the layers of a cell are written anew in one
 canonical form, and those of the base are kept byte for byte. The digest of the configuration, which names every layer
 by what it unpacks to, is the identity of the image on every engine and in every registry.
@@ -78,7 +78,7 @@ def read_saved(pieces: Iterable[bytes], folder: Path) -> Saved:
     """Unpack the archive of ``docker save``, which comes in ``pieces``, into the empty folder ``folder``.
 
     Every engine writes ``manifest.json``, whatever stands beside it. Layers are folders up to version 24, blobs since
-    25, and packed where the engine keeps its images in containerd. Raises ``ContentError`` for what is no archive of
+    25, and packed where the engine keeps its images in containerd. Raises ``ContentError`` for what is not an archive of
     exactly one image.
     """
     files: dict[str, Path] = {}
@@ -138,7 +138,7 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
 
     The files of ``saved`` are used up. Its layers of the base are taken byte for byte, the others are written anew. One
     that is empty then is left out. What was at ``directory`` is replaced at the end. Nothing half-written stays on a
-    failure: ``ContentError`` for a layer that is no tar, ``StorageError`` when the disk does not take it.
+    failure: ``ContentError`` for a layer that is not a tar, ``StorageError`` when the disk does not take it.
     """
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{len(saved.layers)} layers"))
     with os_errors(f"{directory}: the OCI layout cannot be written"), _replacing(directory) as folder:

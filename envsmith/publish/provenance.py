@@ -18,7 +18,7 @@ from envsmith.schema import parse_json
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envsmith:build-type:cell:v1"
-# A person or a job ran envsmith: whoever signs vouches for the machine, and nothing isolates the build (level 1).
+# A person or a job ran envsmith: the signer vouches for the machine, and nothing isolates the build (level 1).
 BUILDER = "urn:envsmith:builder:signer"
 
 
@@ -81,7 +81,7 @@ def provenance_differences(predicate: Mapping[str, Any], lock: Lock) -> list[str
         stated_lock = definition["externalParameters"]["lock"]["digest"]["sha256"]
         stated = {row["digest"]["sha256"] for row in definition["resolvedDependencies"] if "digest" in row}
     except (KeyError, TypeError, AttributeError):
-        return ["it is not a provenance of ours"]
+        return ["envsmith did not write it"]
     expected = {file.sha256 for pin in (*lock.pins, *lock.build_pins) for file in pin.artifacts}
     expected |= {image.digest[7:] for image in _base(lock)}
     differences = [] if f"sha256:{stated_lock}" == lock.digest else ["it is of another lock"]

@@ -113,7 +113,7 @@ def _os_package(package: OsPackage, base: BaseImage | None) -> dict[str, Any]:
 
 
 def _base(base: BaseImage) -> dict[str, Any]:
-    """Return the base. One that is made of packages is no image of its own: its digest is that of their list."""
+    """Return the base. One that is made of packages is not an image of its own: its digest is that of their list."""
     name = base.name.partition("@")[0]
     oci = _purl("oci", name.rpartition("/")[2].partition(":")[0].lower(), base.digest)
     purl = "" if base.origin == PACKAGES else oci
@@ -134,7 +134,7 @@ def sbom_differences(text: bytes, lock: Lock, image_digest: str, system: Sequenc
         stated = {ref: _hashes(c) for ref, c in components.items()}
         differences = [] if str(root["purl"]).endswith(f"@{image_digest}") else ["it is the bill of another image"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        return ["it is not a CycloneDX document of ours"]
+        return ["envsmith did not write it"]
     built = {w.name: [w.sha256] for w in lock.wheels}
     sources = {source.name: source for source in lock.compiled}
     refs = {pin.name: _ref(pin, sources.get(pin.name)) for pin in lock.pins}

@@ -199,7 +199,9 @@ def parse_statement(payload: bytes) -> Claim:
             parts={str(part["name"]): _part(part) for part in predicate["configuration"]},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ContentError(f"statement: it is not one of ours ({type(error).__name__}: {str(error)[:80]})") from None
+        raise ContentError(
+            f"statement: envsmith did not write it ({type(error).__name__}: {str(error)[:80]})"
+        ) from None
     digests = [claim.image, claim.lock, claim.config, *(d.digest for d in claim.parts.values())]
     digests += [*claim.attests.values(), claim.replaces or claim.image]
     if not all(is_digest(d) for d in digests) or set(claim.parts) != {

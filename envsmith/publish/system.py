@@ -72,7 +72,7 @@ class SystemPackages:
         self._files: dict[str, bytes] = {}
 
     def take(self, layer: IO[bytes]) -> None:
-        """Read the unpacked tar of a layer, a block of it at a time. What is no tar says nothing."""
+        """Read the unpacked tar of a layer, a block of it at a time. What is not a tar is passed over."""
         fresh: dict[str, bytes] = {}
         # The name of a member that a header before it renames is too long, or too strange, for a list of dpkg.
         is_renamed = False

@@ -348,7 +348,7 @@ def _statements(
     trusted = {key.keyid for key in trust.keys}
     further: list[_Attestation] = []
     for one in (one for one in attachments if one.artifact_type in _STATEMENTS):
-        # One of ours that is hidden behind another type is missed later, as in the listing.
+        # An attestation of envsmith that is hidden behind another type is missed later, as in the listing.
         stated = one.annotations.get(_KIND, statement.PREDICATE_TYPE)
         if stated not in {statement.PREDICATE_TYPE, *_PARTS}:
             report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, attestation of type {stated[:100]}")

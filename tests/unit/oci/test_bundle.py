@@ -221,7 +221,7 @@ def test_a_tar_of_too_many_files_is_no_bundle(tmp_path: Path, count: int, is_goo
         with open_files(path) as store:
             assert len(store.surplus()) == count
         return
-    with pytest.raises(DataError, match=r"more than 10000 files: no bundle of ours$"):
+    with pytest.raises(DataError, match=r"more than 10000 files: envsmith did not write this bundle$"):
         open_files(path)
 
 
