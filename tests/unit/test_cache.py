@@ -286,6 +286,5 @@ def test_only_modules_that_check_what_they_read_know_where_the_cache_lies() -> N
         "conda/model.py",  # conda/copies.py checks what rattler keeps below it
         "engines/conda.py",  # reads the linked files after the fact
         "http.py",
-        "image/context.py",  # folders that are emptied before they are used
         "matrix/refresh/updates.py",
     }

@@ -83,7 +83,7 @@ def _matrix(folder: Path, torch: str, cuda: str, python: str) -> Path:
     """Write a small matrix: one torch for one Python, and the framework."""
     (folder / "releases").mkdir(parents=True)
     (folder / "rules").mkdir()
-    for path in MATRIX.glob("*.yaml"):
+    for path in (*MATRIX.glob("*.yaml"), *MATRIX.glob("*.txt")):
         shutil.copy(path, folder)
     for name in ("python", "gpu"):
         shutil.copy(MATRIX / "releases" / f"{name}.yaml", folder / "releases")
