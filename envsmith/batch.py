@@ -130,7 +130,7 @@ def _torch_layer(lock: Lock) -> str:
 
 
 def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool) -> tuple[Lock, Outcome | None]:
-    """The cell's lock, written; and what an earlier run made of it, when that is there and proved."""
+    """Write the cell's lock and return it, with what an earlier run made of it where that is proved."""
     outcome = lock_for(options, engine=engine, progress=progress)
     lock, record_file = outcome.lock, outcome.directory / RECORD_FILE
     if again or engine.images is None:

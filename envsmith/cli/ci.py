@@ -52,7 +52,7 @@ _CHECK_FORMATS = ("text", "json", "sarif", "junit", "github", "markdown")
 
 @click.group()
 def ci() -> None:
-    """The matrix of a library's CI, and whether what it declares agrees with the version graph."""
+    """Make the matrix of a library's CI, and compare what it declares with the version graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -95,7 +95,7 @@ class DoctorFlags:
 @click.command()
 @takes(DoctorFlags)
 def doctor(settings: DoctorFlags) -> int:
-    """What is wrong with this machine's environment, or with the one a text tells of, and what to do.
+    """Find out what is wrong with this machine, or with the machine that produced a log, and what to do.
 
     Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity
     was found, 1 otherwise.

@@ -46,7 +46,7 @@ _VERBS = {
 
 @click.group(cls=LazyGroup, verbs=_VERBS, heading="Commands")
 def matrix() -> None:
-    """The knowledge and its proofs: refresh it from its sources, run cells, look at what is proved."""
+    """Look at the knowledge and its proofs, refresh it from its sources, run cells."""
 
 
 @contextmanager

@@ -50,7 +50,9 @@ def _block(d: Diagnosed) -> list[str]:
     if d.finding.fix:
         lines.append(f"  fix:   {clean(d.finding.fix)}")
     lines += [f"         $ {clean(line)}" for line in d.lines]
-    lines += [f"  evidence: {e}" for e in d.finding.evidence[:2]]
+    if evidence := d.finding.evidence:
+        further = f" (and {len(evidence) - 1} more)" if len(evidence) > 1 else ""
+        lines.append(f"  evidence: {evidence[0]}{further}")
     return lines
 
 

@@ -49,7 +49,7 @@ class Step:
         optional = {
             "needs": self.needs,
             "why": self.why,
-            "told": self.stops_with,
+            "stops_with": self.stops_with,
             "shm": self.shm and list(self.shm),
             "tolerance": self.tolerance,
             "issues": list(self.issues),

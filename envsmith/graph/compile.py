@@ -159,7 +159,7 @@ def _is_pre(version: str) -> bool:
 
 
 def _versions(graph: nx.MultiDiGraph[str], releases: Mapping[str, list[Release]]) -> dict[str, list[str]]:
-    """Listed releases, plus what the wheels of torch carry, plus the architectures that GPU names stand for."""
+    """Return listed releases, what the wheels of torch carry, and the architectures that GPU names stand for."""
     by_component = {name: {r.version: None for r in group} for name, group in releases.items()}
     for _, _, data in graph.edges(data=True):
         if data["kind"] == RuleKind.BUNDLES.value and data["side"] == "needs":

@@ -129,7 +129,7 @@ class Spec:
         return words, frozenset(sets)
 
     def contains(self, version: str) -> bool:
-        """Does ``version`` satisfy this spec? Pre-releases count like any other version."""
+        """Return whether ``version`` satisfies this spec. Pre-releases count like any other version."""
         return _contains(self.text, version)
 
     def meet(self, spec: Spec) -> Spec:

@@ -63,7 +63,7 @@ class Sample(AsJson):
 
     @classmethod
     def parse(cls, text: bytes | str, heard: float) -> Sample | None:
-        """The inverse; ``None`` for what is not a sample."""
+        """Parse a sample of another rank. ``None`` for what is not one."""
         try:
             row = json.loads(text)
             return cls(**{k: row[k] for k in cls.__slots__ if k in row and k != "heard"}, heard=heard)
@@ -74,7 +74,7 @@ class Sample(AsJson):
 def alerts_of(
     before: Sequence[Mapping[int, Sample]], now: Mapping[int, Sample], clock: float, limits: Limits
 ) -> list[Alert]:
-    """What rank 0 sees in everybody's samples: who is slow (in two samples running), who stands still, who is silent. Pure."""
+    """Return what rank 0 sees in all samples: ranks that are slow (in two samples running), stand still or are silent."""
     alerts = []
     for rank, sample in now.items():
         if clock - sample.heard > limits.silent:
@@ -100,7 +100,7 @@ def _slower(samples: Mapping[int, Sample], rank: int) -> float:
 
 
 def _stalled(now: Mapping[int, Sample], limits: Limits) -> list[Alert]:
-    """The ranks that are behind while no rank moves: the others wait for them."""
+    """Return the ranks that are behind while no rank moves: the others wait for them."""
     if len(now) < 2 or any(sample.age < limits.stall for sample in now.values()):
         return []
     at = {rank: (sample.step, sample.computed) for rank, sample in now.items()}
@@ -152,14 +152,14 @@ class Watch:
     # -- the training script's side ------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """A step is done."""
+        """Note that a step has ended."""
         now = time.perf_counter()
         self._total += now - self._started_step
         self._started_step = self._last = now
         self._steps += 1
 
     def computed(self) -> None:
-        """The rank's own work of the step is done; what follows waits for others."""
+        """Note that the rank's own work of the step has ended. What follows waits for others."""
         now = time.perf_counter()
         self._own += now - self._started_step
         self._last = now
@@ -279,7 +279,7 @@ def _hear(store: Any, world: int, latest: dict[int, tuple[bytes, Sample]]) -> di
 
 
 def _own_alerts(first: Sample | None, now: Sample, limits: Limits) -> list[Alert]:
-    """What a rank says of itself: memory that grows, and NCCL's error."""
+    """Return what a rank reports of itself: memory that grows, and NCCL's error."""
     alerts = []
     for what, start, here in (("host", first.rss, now.rss), ("GPU", first.gpu, now.gpu)) if first else ():
         growth = here - start
@@ -307,7 +307,7 @@ def _gpu_bytes() -> int:
 
 
 def _nccl_error() -> str:
-    """The default group's error state, where this torch can be asked (``ProcessGroupNCCL.get_error``); nothing is waited for."""
+    """Return the default group's error state where torch has ``ProcessGroupNCCL.get_error``. Nothing is waited for."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""

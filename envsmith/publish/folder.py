@@ -64,7 +64,7 @@ $ docker run --rm --interactive --tty --gpus all envsmith/cell:{cell}
 ```
 
 Everything that is installed stands here by version and hash. An engine writes times of its own into what it builds; in the canonical form
-(sorted members, one time) the image is `{config}`, whoever builds it. `envsmith verify REGISTRY/REPO:CELL@DIGEST --rebuild` builds it once more and
+(sorted members, one time) the image is `{config}` on every machine. `envsmith verify REGISTRY/REPO:CELL@DIGEST --rebuild` builds it once more and
 compares that, `envsmith build --lock lock.json` builds it and runs the smoke test.
 """
 

@@ -370,7 +370,7 @@ def _statements(
             elif trusted.intersection(opened.claimed):
                 raise ContentError("statement: it was changed after it was signed: the signature does not fit it")
             else:
-                strangers.append(", ".join(key[:16] for key in opened.claimed) or "nobody")
+                strangers.append(", ".join(key[:16] for key in opened.claimed) or "no key")
     suspects = [key for one in further for key in one.opened.claimed if key in trusted]
     statements = [replace(one, further=_covered_by(one, further)) for one in statements]
     ours = {one.carrier.digest for covering in statements for one in covering.further.values()}

@@ -183,7 +183,7 @@ class Net:
         return child if self.propagate(child, {variable}) else None
 
     def solvable(self, domains: Domains | None, among: Sequence[int] | None = None) -> Domains | None:
-        """Some full assignment within consistent ``domains`` (smallest domain first), or ``None``.
+        """Return a full assignment within consistent ``domains`` (smallest domain first), or ``None``.
 
         What is not ``among`` is decided already.
         """
@@ -262,7 +262,7 @@ def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: i
 
 
 def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
-    """Indices of ``parts`` that cannot all hold, but any proper subset of them can.
+    """Return indices of ``parts`` that cannot all hold, while any proper subset of them can.
 
     QuickXplain, so early parts are preferred.
 

@@ -226,7 +226,7 @@ _MAX_EXCLUDED = 80
 
 
 def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
-    """``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
+    """Return ``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
 
     Only rules that make something fail count (severity error), and only such that speak of exactly one component
     outside the cell. What a release or wheel declares in its own metadata is left out: the resolver reads that itself.

@@ -17,7 +17,7 @@ _Sentence = Callable[[Rule, Sequence[Row], Mapping[str, Sequence[str]]], str]
 
 
 def join_words(words: Sequence[str], *, last: str = "and") -> str:
-    """``a, b and c``."""
+    """Return ``a, b and c``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}" if words else ""
 
 

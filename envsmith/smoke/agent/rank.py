@@ -198,7 +198,7 @@ def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
     Either way with the innermost line outside of the standard library (and of torch, where there is one): a record
     names the code.
     """
-    gpu_words, trace = str(stage.step.get("told") or ""), traceback.format_exc()[-4000:]
+    gpu_words, trace = str(stage.step.get("stops_with") or ""), traceback.format_exc()[-4000:]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages/" in frame.filename]
     places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
     place = next((p for p in reversed(places) if not p.startswith("torch/")), places[-1] if places else "")

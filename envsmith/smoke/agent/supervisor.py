@@ -328,7 +328,7 @@ class Supervisor:
         alike = sum(
             str(step["kind"]).startswith(framework)
             for step in self.plan["steps"]
-            if step.get("needs") != "gpu" or step.get("told")
+            if step.get("needs") != "gpu" or step.get("stops_with")
         )
         nursery = self.nursery
         if framework == nursery.framework or framework in self.not_preloaded or (framework and alike < 3):
@@ -353,7 +353,7 @@ class Supervisor:
 def _reason_to_skip(step: Mapping[str, Any], placement: Mapping[str, Any]) -> str:
     if step.get("skip"):
         return str(step["skip"])
-    if step.get("needs") == "gpu" and placement["backend"] != "nccl" and not step.get("told"):
+    if step.get("needs") == "gpu" and placement["backend"] != "nccl" and not step.get("stops_with"):
         return str(step.get("why", "needs a GPU"))
     ranks = int(step.get("ranks", 2))
     if placement["devices"] is not None and ranks > placement["ranks"]:

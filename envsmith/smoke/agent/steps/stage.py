@@ -195,4 +195,4 @@ class Stage:
 
 def stated_version(module: Any) -> str:
     """Return what a framework says of itself. megatron-core before 0.7 says nothing."""
-    return str(getattr(module, "__version__", "not told"))
+    return str(getattr(module, "__version__", "unknown"))
