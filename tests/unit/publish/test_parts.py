@@ -20,7 +20,7 @@ from envsmith.publish.folder import read_folder, rendered
 from envsmith.publish.provenance import provenance, provenance_differences
 from envsmith.publish.sbom import make_sbom, sbom_differences
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign
-from envsmith.publish.statement import parse_record
+from envsmith.publish.statement import load_proof, parse_record
 
 IMAGE = "sha256:" + "1a" * 32
 MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)
@@ -177,6 +177,26 @@ def test_a_signature_over_other_bytes_is_not_good(kit, tmp_path):
     value = json.loads(sign(b'{"a": 1}', load_signer(private)))
     value["dsseEnvelope"]["payload"] = base64.b64encode(b'{"a": 2}').decode()
     assert open_envelope(json.dumps(value).encode(), [load_key(public)]).signer == ""
+
+
+@pytest.mark.parametrize(
+    ("of_the_key", "in_the_variable", "why"),
+    [("secret", None, "its passphrase is not set"), (None, "secret", "it has no passphrase, and one is set")],
+)
+def test_a_passphrase_too_few_or_too_many_is_named(kit, tmp_path, monkeypatch, of_the_key, in_the_variable, why):
+    private, _ = kit.make_keys(tmp_path, password=of_the_key.encode() if of_the_key else None)
+    monkeypatch.delenv("ENVSMITH_KEY_PASSWORD", raising=False)
+    if in_the_variable:
+        monkeypatch.setenv("ENVSMITH_KEY_PASSWORD", in_the_variable)
+    with pytest.raises(UsageError, match=why):
+        load_signer(private)
+
+
+def test_a_lock_that_is_not_text_is_refused_with_its_file(kit, tmp_path):
+    folder = kit.make_cell(tmp_path / "cell")
+    (folder / "lock.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"lock\.json: not UTF-8"):
+        load_proof(folder)
 
 
 def test_a_key_with_a_passphrase(kit, tmp_path, monkeypatch):

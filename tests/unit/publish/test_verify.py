@@ -275,6 +275,26 @@ def test_a_layer_that_unpacks_to_something_else_is_refused(kit, tmp_path, keys):
         assert differing(look(reg, keys)) == ["layer 1"]
 
 
+def test_a_layer_that_breaks_off_while_it_is_unpacked_is_read_to_its_end_and_called_unreadable(kit, tmp_path, keys):
+    """Its digest is over bytes that no unpacker takes: they are read all the same, so that the right fault is named."""
+    cell = kit.make_cell(tmp_path / "cell2")
+    layout = cell / "oci"
+    index = json.loads((layout / "index.json").read_text())
+    blobs = layout / "blobs" / "sha256"
+    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_text())
+    packed = gzip.compress(bytes(n * n % 251 for n in range(99_999)), mtime=0)[:200] + b"\xff" * (4 << 20)
+    (blobs / kit.digest(packed)[7:]).write_bytes(packed)
+    manifest["layers"][0] |= {"digest": kit.digest(packed), "size": len(packed)}
+    raw = json.dumps(manifest).encode()
+    (blobs / kit.digest(raw)[7:]).write_bytes(raw)
+    store = open_files(layout)
+
+    report = verify(store, kit.digest(raw), trust_of([keys[1]], None, None))
+
+    text = next(check.text for check in report.checks if check.part == "layer 1")
+    assert "its bytes are not those" not in text
+
+
 def test_of_two_statements_of_one_record_the_one_of_the_later_audit_counts():
     moment = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
     claim = Claim(
