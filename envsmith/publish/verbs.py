@@ -163,7 +163,7 @@ def verify_image(
     image: NamedImage,
     trust: Trust,
     *,
-    layers: bool = True,
+    layers: bool,
     rebuild: bool = False,
     earlier: bool = False,
     progress: Progress = silent,

@@ -735,7 +735,7 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
     monkeypatch.setattr(engine_rebuild, "rebuild", build_again)
     monkeypatch.setattr("envsmith.publish.verbs.choose_engine", lambda: type("Choice", (), {"engine": None}))
     image = NamedImage(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
-    report = verify_image(image, trust_of([keys[1]], None, None), rebuild=True)
+    report = verify_image(image, trust_of([keys[1]], None, None), layers=True, rebuild=True)
     assert seen["digest"] == published.done.digest
     assert json.loads(seen["lock"])["cell"]["id"] == CELL
     assert report.status == ("verified" if same else "differs")
