@@ -14,6 +14,7 @@ import tarfile
 import pytest
 
 from envsmith.cli.app import run
+from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
@@ -30,6 +31,7 @@ from envsmith.publish.statement import (
     SBOM_ARTIFACT,
     Claim,
     load_proof,
+    parse_statement,
     statement_bytes,
 )
 from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
@@ -293,6 +295,33 @@ def test_a_layer_that_breaks_off_while_it_is_unpacked_is_read_to_its_end_and_cal
 
     text = next(check.text for check in report.checks if check.part == "layer 1")
     assert "its bytes are not those" not in text
+
+
+def test_of_many_files_that_nothing_names_the_first_twenty_are_listed(kit, tmp_path, keys):
+    layout = kit.make_cell(tmp_path / "cell2") / "oci"
+    for number in range(25):
+        (layout / f"surplus-{number:02}").write_text("")
+    store = open_files(layout)
+
+    report = verify(store, open_image(layout).digest, trust_of([keys[1]], None, None))
+
+    named = [check.text.split()[0] for check in report.checks if check.part == "bundle"]
+    assert named == [f"surplus-{number:02}" for number in range(20)]
+
+
+def test_what_a_statement_has_instead_of_a_date_is_quoted_as_far_as_eighty_characters():
+    moment = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
+    digest = f"sha256:{'0' * 64}"
+    claim = Claim(
+        image=digest, cell=CELL, lock=digest, config=digest, parts={}, tags=(), rungs=(), recorded=moment,
+        expires=moment.date(), audit={},
+    )  # fmt: skip
+    payload = json.loads(statement_bytes(claim))
+    payload["predicate"]["envsmith"]["expires"] = "x" * 200
+    with pytest.raises(ContentError) as caught:
+        parse_statement(json.dumps(payload).encode())
+    assert caught.value.message.endswith(")")
+    assert len(caught.value.message) == len("statement: envsmith did not write it (ValueError: ") + 80 + 1
 
 
 def test_of_two_statements_of_one_record_the_one_of_the_later_audit_counts():
