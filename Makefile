@@ -43,7 +43,7 @@ integration: $(STAMP)
 
 # The part of the integration tests that starts its own container engine and registry; what is not installed is, where that is allowed.
 images: $(STAMP)
-	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py
+	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py tests/integration/test_images_packages.py tests/integration/test_images_login.py
 
 # Hostile and noisy input for every reader: hypothesis first (FUZZ_EXAMPLES of each kind), then atheris (FUZZ_SECONDS in all; on a
 # Python that it has wheels for, such as 3.11). What broke a reader is left in crash-* and belongs into tests/fuzz/crashes/READER/.

@@ -10,6 +10,7 @@ from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row,
 from envsmith.model.rule import Tested as Line
 from envsmith.model.version import Spec
 from envsmith.solve import cells, check, solve, solver_of
+from envsmith.solve.prefer import _listed
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
 ROLES = {"alpha": Role.FRAMEWORK, "torch": Role.CORE, "kernels": Role.COMPANION, "arrays": Role.COMPANION}
@@ -159,3 +160,8 @@ def test_a_repair_leaves_no_warning_behind_however_old_its_releases_are():
 
     assert judgement.repair is not None
     assert judgement.repair.cell.components["alpha"] == "1.0"
+
+
+def test_values_are_tried_in_the_stated_order_and_only_those_that_are_still_possible():
+    assert list(_listed(1, [2, 0, 1])((0, 0b011))) == [0b001, 0b010]
+    assert list(_listed(0, [2, 0, 1])((0b110,))) == [0b100, 0b010]
