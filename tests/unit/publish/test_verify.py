@@ -16,7 +16,7 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
-from envsmith.oci.layout import open_files, open_image
+from envsmith.oci.layout import REF_NAME, open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
@@ -35,7 +35,7 @@ from envsmith.publish.statement import (
     statement_bytes,
 )
 from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
-from envsmith.publish.verbs import NamedImage, seal_with, trust_of, verify_image
+from envsmith.publish.verbs import NamedImage, find_image, seal_with, trust_of, verify_image
 from envsmith.publish.verify import Covered, _moment, history, verify
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
@@ -775,3 +775,17 @@ def test_the_layout_of_the_build_is_no_proof(cell, keys):
     store = open_files(cell / "oci")
     report = verify(store, open_image(cell / "oci").manifest.digest, trust_of([keys[1]], None, None))
     assert report.status == "unproved"
+
+
+def test_an_image_of_a_bundle_has_the_tag_that_was_given_or_else_the_first_one_that_names_it(kit, tmp_path):
+    cell = kit.make_cell(tmp_path / "cell2")
+    index = json.loads((cell / "oci" / "index.json").read_text())
+    index["manifests"] = [{**index["manifests"][0], "annotations": {REF_NAME: tag}} for tag in ("one", "two")]
+    (cell / "oci" / "index.json").write_text(json.dumps(index))
+
+    found = {}
+    for name in (None, "two"):
+        with find_image(name or index["manifests"][0]["digest"], cell / "oci") as image:
+            found[name] = image.tag
+
+    assert found == {None: "one", "two": "two"}
