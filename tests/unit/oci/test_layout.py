@@ -206,6 +206,17 @@ def test_the_same_image_packed_in_another_way_keeps_its_identity(tmp_path, packi
     assert repack(one, tmp_path / "four" / "oci", packing).digest == two.digest
 
 
+def test_the_size_of_each_layer_before_and_after_packing_is_said_in_megabytes(tmp_path):
+    one = layout(tmp_path / "one", BASE, tar(*CELL))
+    events = []
+
+    two = repack(one, tmp_path / "two" / "oci", "gzip", progress=events.append)
+
+    sizes = zip(one.manifest.layers, two.manifest.layers, strict=True)
+    said = [f"{before.size / 1e6:.1f} MB, {after.size / 1e6:.1f} MB by gzip" for before, after in sizes]
+    assert [event.text for event in events[:-1]] == said
+
+
 def test_a_layout_reads_back_and_shares_its_blobs_with_its_neighbour(tmp_path):
     one = layout(tmp_path / "one", BASE, tar(*CELL))
     two = layout(tmp_path / "two", BASE, tar(member("opt/other", "o")))
