@@ -32,7 +32,7 @@ version = "1.0.0"
 requires-python = ">=3.10"
 dependencies = ["torch>=2.6", "deepspeed>=0.16"]
 """
-_LOG = """Traceback (most recent call last):
+LOG = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
     import deepspeed
   File "/opt/env/lib/python3.11/site-packages/deepspeed/elasticity/elastic_agent.py", line 9, in <module>
@@ -84,7 +84,7 @@ def prepare(block: Block, folder: Path) -> None:
         for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "one"]):
             subprocess.run([*git, *words], cwd=folder, check=True)
     elif kind == "log":
-        (folder / "train.log").write_text(_LOG, encoding="utf-8")
+        (folder / "train.log").write_text(LOG, encoding="utf-8")
 
 
 def answer(command: str, folder: Path) -> str:

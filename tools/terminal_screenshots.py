@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+from sessions import LOG
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = 100
@@ -29,13 +30,6 @@ SESSIONS = {
     "explain": "envsmith explain deepspeed-elastic-socket",
     "doctor": "envsmith doctor --from train.log",
 }
-_LOG = """Traceback (most recent call last):
-  File "train.py", line 3, in <module>
-    import deepspeed
-  File "/opt/env/lib/python3.11/site-packages/deepspeed/elasticity/elastic_agent.py", line 9, in <module>
-    from torch.distributed.elastic.agent.server.api import log, _get_socket_with_port
-ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'
-"""
 
 
 def printed(command: str, folder: Path) -> str:
@@ -62,7 +56,7 @@ def main() -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "train.log").write_text(_LOG, encoding="utf-8")
+        (Path(folder) / "train.log").write_text(LOG, encoding="utf-8")
         for name, command in SESSIONS.items():
             console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
             console.print(Text(f"$ {command}", style="bold"))

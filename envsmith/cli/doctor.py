@@ -128,10 +128,11 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "bad": "red", "
 def _print(text: str, form: str) -> None:
     """Print a report: one for a person in colours."""
     if form != "text":
-        return print_out(text)
+        print_out(text)
+        return
     text = _HEADING.sub(lambda match: click.style(match[0], fg=_COLOURS[match[1]], bold=True), text)
     text = _STATUS.sub(lambda match: click.style(match[0], fg=_COLOURS.get(match[0]), bold=True), text)
-    return print_answer(_EVIDENCE.sub(lambda match: click.style(match[0], dim=True), text))
+    print_answer(_EVIDENCE.sub(lambda match: click.style(match[0], dim=True), text))
 
 
 def _interpreter(text: str | None) -> str | None:

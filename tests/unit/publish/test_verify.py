@@ -258,20 +258,25 @@ def test_an_expired_record_is_told_and_does_not_fail(published, keys):
     assert any(c.part == "age" and "expired" in c.text for c in report.checks)
 
 
-def test_a_layer_that_unpacks_to_something_else_is_refused(kit, tmp_path, keys):
-    """Digest, manifest and signature fit; the configuration says that the layer holds other files."""
-    cell = kit.make_cell(tmp_path / "cell2")
-    layout = cell / "oci"
+def _with_first_layer(kit, layout, packed):
+    """Put other bytes in the place of the first layer, every digest but the configuration's made to fit; the new image's digest."""
     index = json.loads((layout / "index.json").read_text())
     blobs = layout / "blobs" / "sha256"
     manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_text())
-    packed = gzip.compress(b"other", mtime=0)
     (blobs / kit.digest(packed)[7:]).write_bytes(packed)
     manifest["layers"][0] |= {"digest": kit.digest(packed), "size": len(packed)}
     raw = json.dumps(manifest).encode()
     (blobs / kit.digest(raw)[7:]).write_bytes(raw)
     index["manifests"][0] |= {"digest": kit.digest(raw), "size": len(raw)}
     (layout / "index.json").write_text(json.dumps(index))
+    return kit.digest(raw)
+
+
+def test_a_layer_that_unpacks_to_something_else_is_refused(kit, tmp_path, keys):
+    """Digest, manifest and signature fit; the configuration says that the layer holds other files."""
+    cell = kit.make_cell(tmp_path / "cell2")
+    layout = cell / "oci"
+    _with_first_layer(kit, layout, gzip.compress(b"other", mtime=0))
     with kit.registry() as reg:
         publish(load_proof(cell), open_image(layout), Repository(reg.address, "cells", push=True), seal_with(keys[0]))
         assert differing(look(reg, keys)) == ["layer 1"]
@@ -279,19 +284,11 @@ def test_a_layer_that_unpacks_to_something_else_is_refused(kit, tmp_path, keys):
 
 def test_a_layer_that_breaks_off_while_it_is_unpacked_is_read_to_its_end_and_called_unreadable(kit, tmp_path, keys):
     """Its digest is over bytes that no unpacker takes: they are read all the same, so that the right fault is named."""
-    cell = kit.make_cell(tmp_path / "cell2")
-    layout = cell / "oci"
-    index = json.loads((layout / "index.json").read_text())
-    blobs = layout / "blobs" / "sha256"
-    manifest = json.loads((blobs / index["manifests"][0]["digest"][7:]).read_text())
+    layout = kit.make_cell(tmp_path / "cell2") / "oci"
     packed = gzip.compress(bytes(n * n % 251 for n in range(99_999)), mtime=0)[:200] + b"\xff" * (4 << 20)
-    (blobs / kit.digest(packed)[7:]).write_bytes(packed)
-    manifest["layers"][0] |= {"digest": kit.digest(packed), "size": len(packed)}
-    raw = json.dumps(manifest).encode()
-    (blobs / kit.digest(raw)[7:]).write_bytes(raw)
-    store = open_files(layout)
+    digest = _with_first_layer(kit, layout, packed)
 
-    report = verify(store, kit.digest(raw), trust_of([keys[1]], None, None))
+    report = verify(open_files(layout), digest, trust_of([keys[1]], None, None))
 
     text = next(check.text for check in report.checks if check.part == "layer 1")
     assert "its bytes are not those" not in text
