@@ -82,8 +82,8 @@ class _Program(LazyGroup):
             import difflib
 
             near = difflib.get_close_matches(name, VERBS, n=1)
-            advice = f" (did you mean {near[0]!r}?)" if near else f" (verbs: {', '.join(VERBS)})"
-            raise click.UsageError(f"unknown verb {name!r}{advice}", ctx)
+            advice = f", did you mean {near[0]!r}?" if near else f" (verbs: {', '.join(VERBS)})"
+            raise click.UsageError(f"there is no verb {name!r}{advice}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -159,7 +159,11 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     # click does not say where an option that lacks its value stood
     verb = next((word for word in argv if word in VERBS), "")
     path = context.command_path if context else f"envsmith {verb}".rstrip()
-    return UsageError(error.format_message().rstrip("."), hint=f"{path} --help lists what there is")
+    reason = error.format_message().rstrip(".")
+    return UsageError(
+        f"Cannot read the command: {reason[:1].lower() + reason[1:]}.",
+        hint=f"Run {path} --help to list verbs and options.",
+    )
 
 
 @contextmanager
@@ -216,7 +220,8 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _tell(
             InterruptedRunError(
-                "interrupted", hint="run the same command again: what a build, campaign or upload had finished is kept"
+                "Cannot finish the command: it was interrupted.",
+                hint="Run the same command again. It resumes what a build, campaign or upload had finished.",
             )
         )
     except EnvsmithError as error:
@@ -233,12 +238,17 @@ def run(argv: Sequence[str]) -> int:
             raise
         if error.errno in UNWRITABLE:
             return _tell(storage_error(error, error.filename or "a file"))
-        return _tell(StorageError(f"Cannot use {str(error.filename or 'a file')[:200]}: {error.strerror or error}."))
+        return _tell(
+            StorageError(
+                f"Cannot use {str(error.filename or 'a file')[:200]}: {error.strerror or error}.",
+                hint="Check that the path exists and that you may read it.",
+            )
+        )
     except Exception as error:
         if trace:
             raise
-        click.echo(f"error: this is a fault of envsmith itself: {type(error).__name__}: {error}", err=True)
-        click.echo("hint: run it again with --traceback and report what it prints", err=True)
+        click.echo(f"error: Cannot finish the command: envsmith has a bug ({type(error).__name__}: {error}).", err=True)
+        click.echo("hint: Run it again with --traceback and report what it prints.", err=True)
         return _INTERNAL
 
 

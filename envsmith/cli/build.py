@@ -128,11 +128,17 @@ def build(settings: BuildFlags) -> int:
     from envsmith import build
 
     if settings.lock and (settings.all_frameworks or settings.cells or settings.request.framework):
-        raise UsageError("--lock names the whole cell", hint="Leave out --framework, --all-frameworks and --cells.")
+        raise UsageError(
+            "Cannot combine --lock with a choice of frameworks: the lock names the whole cell.",
+            hint="Leave out --framework, --all-frameworks and --cells.",
+        )
     if settings.all_frameworks or settings.cells:
         return _build_many([_options(replace(settings, request=each)) for each in _requests(settings)], settings)
     if not settings.request.framework and not settings.lock:
-        raise UsageError("nothing to build", hint=f"name a framework: envsmith build --framework {EXAMPLE}")
+        raise UsageError(
+            "Cannot build an environment: no framework is named.",
+            hint=f"Name one: envsmith build --framework {EXAMPLE}.",
+        )
     options = _options(settings)
     try:
         with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
@@ -224,10 +230,13 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
 def _requests(settings: BuildFlags) -> tuple[RequestFlags, ...]:
     flags, locking = settings.request, settings.locking
     if flags.framework or (settings.all_frameworks and settings.cells):
-        raise UsageError("--framework, --all-frameworks and --cells exclude each other")
+        raise UsageError(
+            "Cannot combine --framework, --all-frameworks and --cells: each of them says what to build.",
+            hint="Give only one of them.",
+        )
     if locking.locked or locking.frozen:
-        hint = "a batch takes every lock that is current by itself"
-        raise UsageError("--locked and --frozen are for one cell", hint=hint)
+        hint = "Leave them out. A batch uses every lock that is current."
+        raise UsageError("Cannot use --locked or --frozen with many cells: they are for one cell.", hint=hint)
     if settings.cells is None:
         return tuple(replace(flags, framework=(name,)) for name in FRAMEWORKS)
     return read_cells(read_text(settings.cells, 1 << 20, failure=StorageError), str(settings.cells))
@@ -255,9 +264,12 @@ def read_cells(text: str, where: str) -> tuple[RequestFlags, ...]:
         problems.append(f"{where}: more than {_MAX_CELLS} cells")
     if problems or not lines:
         raise UsageError(
-            f"{where}: {len(problems)} lines cannot be understood" if problems else f"{where}: no cell is named",
+            f"Cannot read {where}: {len(problems)} of its lines cannot be understood."
+            if problems
+            else f"Cannot build from {where}: it names no cell.",
             details=problems,
-            hint="a line is a cell id (ds0.19.8-torch2.13.0-cu130-py312) or the request flags of envsmith build",
+            hint="Write one cell on each line: its id (ds0.19.8-torch2.13.0-cu130-py312) or the request flags of "
+            "envsmith build.",
         )
     return tuple(lines)
 

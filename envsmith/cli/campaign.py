@@ -79,7 +79,10 @@ def _planned(file: Path | None) -> Plan:
     from envsmith.build import last_day
 
     if file is None:
-        raise UsageError("no campaign is in that folder yet", hint="name a campaign file: envsmith matrix run FILE")
+        raise UsageError(
+            "Cannot resume a campaign: the folder has none.",
+            hint="Start one with a campaign file: envsmith matrix run FILE.",
+        )
     campaign = read_campaign(file, components())
     pythons = tuple(i.minor for i in find_interpreters())
     return make_plan(campaign, Composer(default_solver(), pythons=pythons), exclude_newer=last_day())
@@ -88,7 +91,9 @@ def _planned(file: Path | None) -> Plan:
 def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
     unknown = [name for name in only if plan.job(name) is None]
     if unknown:
-        raise UsageError(f"campaign {plan.name} has no cell {unknown[0]}", hint="--plan lists its cells")
+        raise UsageError(
+            f"Cannot run {unknown[0]}: the campaign {plan.name} has no such cell.", hint="Use --plan to list its cells."
+        )
     return [job for job in plan.jobs if not only or job.id in only]
 
 
@@ -96,7 +101,10 @@ def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
     from envsmith.matrix.campaign.climb import Ground, climb
 
     if plan is None or len(only) != 1:
-        raise UsageError("--here runs one cell of a campaign that has begun")
+        raise UsageError(
+            "Cannot use --here: the campaign has not begun.",
+            hint="Start it with envsmith matrix run FILE, then run one of its cells with --here.",
+        )
     (job,) = _chosen(plan, only)
 
     def climbed(slot: Path) -> Record:
@@ -135,7 +143,8 @@ def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
         return drive(state, executor, jobs=chosen, tell=_tell)
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            "interrupted; the cells that were under way have no record", hint="the same command goes on"
+            "Cannot finish the campaign: it was interrupted. The cells that were running have no record.",
+            hint="Run the same command again. It resumes the campaign.",
         ) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -64,7 +64,10 @@ def check(settings: CheckFlags) -> int:
     from envsmith.doctor.facts import Draft
 
     if settings.as_json and settings.form not in {"text", "json"}:
-        raise UsageError(f"--json and --format {settings.form} exclude each other")
+        raise UsageError(
+            f"Cannot combine --json with --format {settings.form}: both choose the format of the output.",
+            hint="Leave one of them out.",
+        )
     if "help" in settings.facts:
         from envsmith.doctor.vocabulary import words
 
@@ -77,8 +80,8 @@ def check(settings: CheckFlags) -> int:
     ]
     if not (settings.pairs or settings.sources or settings.facts or settings.variables):
         raise UsageError(
-            "nothing to check",
-            hint=f"envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml",
+            "Cannot check an environment: no version is given.",
+            hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml.",
         )
     draft = Draft()
     stated = _told(settings.sources, draft)
@@ -110,7 +113,10 @@ def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) ->
     for text in facts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"--fact {text[:60]!r}: not KEY=VALUE", hint="envsmith check --fact help lists the keys")
+            raise UsageError(
+                f"Cannot read --fact {text[:60]!r}: it is not KEY=VALUE.",
+                hint="Run envsmith check --fact help to list the keys.",
+            )
         read_fact(draft, key, value)
     for text in variables:
         read_variable(draft, text)
@@ -136,8 +142,8 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
     versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
     if not versions and not draft.size():
         raise UsageError(
-            f"{', '.join(sources)}: no version of a component was found there",
-            hint="known are environment.yml, conda-lock.yml, pixi.lock, conda list, pip list, pip freeze, logs, "
-            "and an environment as JSON",
+            f"Cannot check {', '.join(sources)}: no version of a component is in it.",
+            hint="Give environment.yml, conda-lock.yml, pixi.lock, an environment as JSON, a log, or the output of "
+            "conda list, pip list or pip freeze.",
         )
     return versions

@@ -110,7 +110,8 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
         return [tuple(str(job[n]) for n in names) for job in jobs if job.get("expect") == "pass"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"--known {path}: not a matrix of these axes: {error!r}", hint="give a file written by --format json"
+            f"Cannot read --known {path}: it is not a matrix of these axes ({error!r}).",
+            hint="Give a file that envsmith ci matrix --format json wrote.",
         ) from error
 
 
@@ -133,7 +134,8 @@ def _append(variable: str, text: str) -> None:
     path = os.environ.get(variable)
     if not path:
         raise UsageError(
-            f"${variable} is not set", hint="that is where GitHub Actions wants outputs; elsewhere use --output"
+            f"Cannot write the outputs of the job: the variable {variable} is not set.",
+            hint="Use --output. Only GitHub Actions sets that variable.",
         )
     with os_errors(f"{path}: cannot be written"), Path(path).open("a", encoding="utf-8") as file:
         file.write(text)
@@ -240,8 +242,8 @@ def run(settings: RunFlags) -> int:
     if settings.job not in jobs:
         near = difflib.get_close_matches(settings.job, jobs, n=3)
         raise UsageError(
-            f"no job {settings.job!r} in the matrix",
-            hint=f"did you mean {' or '.join(near)}?" if near else "envsmith ci matrix lists them",
+            f"Cannot run the job {settings.job!r}: the matrix has no such job.",
+            hint=f"Try {' or '.join(near)}." if near else "Run envsmith ci matrix to list the jobs.",
         )
     with Console(verbose=settings.verbose) as console:
         verdict = run_job(

@@ -82,14 +82,19 @@ class DoctorFlags:
         beside = "--python" if self.python else "--deep" if self.deep else None
         if source and beside:
             raise UsageError(
-                f"{beside} and {source} exclude each other: "
-                f"{source} judges what files tell, and looks at no environment",
-                hint="run doctor twice; with --save the first writes a snapshot that --from reads beside other texts",
+                f"Cannot combine {beside} with {source}: {source} judges files and looks at no environment.",
+                hint="Run doctor twice. --save writes a snapshot in the first run, and --from reads it in the second.",
             )
         if self.compare and self.sources:
-            raise UsageError("--from and --compare exclude each other")
+            raise UsageError(
+                "Cannot combine --from with --compare: each of them names what is judged.",
+                hint="Leave one of them out.",
+            )
         if self.as_json and self.form not in {"text", "json"}:
-            raise UsageError(f"--json and --format {self.form} exclude each other")
+            raise UsageError(
+                f"Cannot combine --json with --format {self.form}: both choose the format of the output.",
+                hint="Leave one of them out.",
+            )
 
 
 @click.command()
@@ -143,7 +148,8 @@ def _interpreter(text: str | None) -> str | None:
     path_of = str(path / "bin" / "python") if path.is_dir() else text
     if shutil.which(path_of) is None:
         raise UsageError(
-            f"--python {text}: no interpreter there", hint="give .../bin/python, or the folder of the environment"
+            f"Cannot use --python {text}: it has no interpreter.",
+            hint="Give the folder of an environment, or its bin/python.",
         )
     return path_of if Path(path_of).exists() else shutil.which(path_of)
 
@@ -215,8 +221,8 @@ def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
 
     if diagnosis.repair is None:
         raise UsageError(
-            "--fix-to: there is no repair to write",
-            hint="a repair exists when versions that are known contradict a rule",
+            "Cannot write a repair with --fix-to: no versions contradict a rule.",
+            hint="Leave --fix-to out. A repair exists only for versions that contradict a rule.",
         )
     request, text = request_of(diagnosis.repair)
     outcome = lock_only(Options(request=request, request_text=text, output=directory, conda=None))

@@ -35,16 +35,16 @@ def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...],
     if origin is not None or wanted:
         if origin is None or not wanted or subject is not None:
             raise UsageError(
-                "an upgrade needs --from CELL and --to COMPONENT[SPEC]",
-                hint="example: envsmith explain --from ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'",
+                "Cannot explain an upgrade: it needs both --from CELL and --to COMPONENT[SPEC].",
+                hint="Type for example: envsmith explain --from ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'.",
             )
         table = components()
         pairs = [parse_component(text, table, flag="--to") for text in wanted]
         answer = solve.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
     elif subject is None:
         raise UsageError(
-            "nothing to explain",
-            hint="name a cell (ds0.19.8-torch2.13.0-cu130-py312) or a rule (deepspeed-elastic-log)",
+            "Cannot explain anything: no cell and no rule is named.",
+            hint="Name a cell (ds0.19.8-torch2.13.0-cu130-py312) or a rule (deepspeed-elastic-log).",
         )
     else:
         try:
@@ -66,9 +66,9 @@ def _refuse_component(subject: str) -> None:
     component = components().find(re.split(r"[=<>!~@ ]", subject, maxsplit=1)[0])
     if component is not None:
         raise UsageError(
-            f"{subject!r} is a component; explained are cells and rules",
-            hint=f"envsmith solve --with '{subject}' gives a cell with its reasons; "
-            f"envsmith check {component.name}==VERSION says what speaks against a release",
+            f"Cannot explain {subject!r}: it is a component, and envsmith explains cells and rules.",
+            hint=f"Run envsmith solve --with '{subject}' for a cell with its reasons, or envsmith check "
+            f"{component.name}==VERSION for what speaks against a release.",
         )
 
 

@@ -246,16 +246,18 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
     match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
         raise UsageError(
-            f"{flag} {_short(text)}: not NAME or NAME followed by a spec",
-            hint=f"example: {EXAMPLE}, or '{EXAMPLE}>=0.16,<0.17'",
+            f"Cannot read {flag} {_short(text)}: it is neither a name nor a name followed by a spec.",
+            hint=f"Type for example {EXAMPLE} or '{EXAMPLE}>=0.16,<0.17'.",
         )
     component = table.find(match["name"])
     if component is None or (role is not None and component.role is not role):
         names = table.nearest(match["name"], role=role)
         names_known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
-        hint = f"did you mean {' or '.join(names)}?" if names else f"known: {names_known}"
+        hint = f"Try {' or '.join(names)}." if names else f"Use one of: {names_known}."
         raise UsageError(
-            f"{flag} {_short(text)}: unknown {role.value if role else 'component'} {match['name']!r}", hint=hint
+            f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {role.value if role else 'component'} "
+            "that envsmith knows.",
+            hint=hint,
         )
     if flag == "--with" and component.role is Role.COMPANION and not component.distributions:
         raise UsageError(
@@ -281,12 +283,12 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
             problems.append(str(problem))
             continue
         if versions.setdefault(name, read) != read:
-            problems.append(f"{name}: both {versions[name]} and {read} were given")
+            problems.append(f"{name}: {versions[name]} and {read} contradict each other")
     if problems:
         raise UsageError(
-            "these cannot be judged",
+            "Cannot judge these versions: some of them cannot be read.",
             details=problems,
-            hint=f"example: envsmith check {EXAMPLE}==0.14.0 torch==2.6.0 driver==535.54.03",
+            hint=f"Type for example: envsmith check {EXAMPLE}==0.14.0 torch==2.6.0 driver==535.54.03.",
         )
     return versions
 
@@ -295,7 +297,7 @@ def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
     """Parse ``NAME==VERSION``. The ``ValueError`` is a line for the user."""
     name, equals, version = text.partition("==")
     if not equals:
-        raise ValueError(f"{_short(text)}: not NAME==VERSION" + _spelt_otherwise(text, table))
+        raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(text, table))
     component = table.find(name)
     if component is None:
         return name[:60], version[:60]
@@ -313,9 +315,7 @@ def _spelt_otherwise(text: str, table: ComponentTable) -> str:
     if match is None or component is None:
         return ""
     version = match["spec"].strip(" =<>~!") or "*"
-    return (
-        f" (meant is {component.name}=={version}?)" if "," not in version else " (one version is judged, not a range)"
-    )
+    return f" (did you mean {component.name}=={version}?)" if "," not in version else " (give one version, not a range)"
 
 
 def _short(text: str) -> str:
@@ -325,19 +325,27 @@ def _short(text: str) -> str:
 def _spec(text: str, flag: str) -> Spec:
     clean = text.strip().lstrip("@").strip()
     if not clean:  # "$TORCH" of a script that never set it must not mean "any"
-        raise UsageError(f"{flag}: the version is empty", hint="leave the flag out, or say * for any release")
+        raise UsageError(
+            f"Cannot read {flag}: the version is empty.",
+            hint=f"Leave {flag.partition(' ')[0]} out, or write * for any release.",
+        )
     if clean.startswith("=") and not clean.startswith("=="):
         clean = clean[1:]
     try:
         return Spec.parse(clean)
     except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
+        raise UsageError(
+            f"Cannot read {flag}: {error}.", hint="Give a version or a spec: 2.4, ==2.4.* or '>=0.16,<0.17'."
+        ) from None
 
 
 def _only_version(spec: Spec, flag: str) -> str:
     text = str(spec).removeprefix("==")
     if any(mark in text for mark in "<>!~*|,"):
-        raise UsageError(f"{flag}: give one version, not {str(spec)!r}", hint="it is a fact of the host, not a wish")
+        raise UsageError(
+            f"Cannot read {flag} {str(spec)!r}: it is not one version.",
+            hint="Give exactly one version. It is a fact of the host.",
+        )
     return text
 
 
@@ -348,7 +356,8 @@ def _driver(text: str) -> str:
         return parse_version(floor[1] if floor else clean.removeprefix("=="))
     except ValueError:
         raise UsageError(
-            f"--driver {_short(text)}: not a driver version", hint="as nvidia-smi prints it: 535.54.03"
+            f"Cannot read --driver {_short(text)}: it is not the version of a driver.",
+            hint="Write it as nvidia-smi prints it: 535.54.03.",
         ) from None
 
 
@@ -364,10 +373,8 @@ def _gpu(text: str, names: dict[str, str]) -> str:
 
     near = difflib.get_close_matches(clean, names, n=3, cutoff=0.5)
     raise UsageError(
-        f"--gpu {_short(text)}: unknown GPU",
-        hint=f"did you mean {' or '.join(near)}? sm_NN works too"
-        if near
-        else "name it (h100, v100, rtx4090) or give sm_NN",
+        f"Cannot read --gpu {_short(text)}: it is not a GPU that envsmith knows.",
+        hint=f"Try {' or '.join(near)}, or write sm_NN." if near else "Give its name (h100, v100, rtx4090) or sm_NN.",
     )
 
 
@@ -376,7 +383,7 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
     try:
         return Platform.parse(text)
     except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
+        raise UsageError(f"Cannot read {flag}: {error}.") from None
 
 
 def _day(text: str | None) -> str | None:
@@ -385,7 +392,9 @@ def _day(text: str | None) -> str | None:
     try:
         return dt.date.fromisoformat(text.strip()[:10]).isoformat()
     except ValueError:
-        raise UsageError(f"--exclude-newer {_short(text)}: not a day", hint="example: 2026-11-01") from None
+        raise UsageError(
+            f"Cannot read --exclude-newer {_short(text)}: it is not a day.", hint="Write it as 2026-11-01."
+        ) from None
 
 
 # Flags that mean the same on several verbs: where cells lie, the flavour, Conda, how much is said, what fails.
@@ -473,7 +482,8 @@ class LockFlags:
 
         if self.locked and self.frozen:
             raise UsageError(
-                "--locked and --frozen exclude each other", hint="--frozen does not look whether it is current"
+                "Cannot combine --locked with --frozen: --frozen does not check whether the lock is current.",
+                hint="Leave one of them out.",
             )
         return CondaRequest(
             channels=self.channel,
@@ -493,7 +503,9 @@ class Talk:
 
     def __post_init__(self) -> None:
         if self.verbose and self.quiet:
-            raise UsageError("--verbose and --quiet exclude each other")
+            raise UsageError(
+                "Cannot combine --verbose with --quiet: they contradict each other.", hint="Leave one of them out."
+            )
 
 
 # What ``--from`` names, the same on ``check`` and ``doctor``.

@@ -75,9 +75,13 @@ def lock(settings: PinFlags) -> int:
 
     flags, locking, talk = settings.request, settings.locking, settings.talk
     if not flags.framework and not flags.with_ and flags.torch is None:
-        raise UsageError("nothing to lock", hint=f"name a framework: envsmith lock --framework {EXAMPLE}")
+        raise UsageError(
+            "Cannot lock a cell: no framework is named.", hint=f"Name one: envsmith lock --framework {EXAMPLE}."
+        )
     if settings.form == "conda" and locking.no_conda:
-        raise UsageError("--format conda and --no-conda exclude each other")
+        raise UsageError(
+            "Cannot combine --format conda with --no-conda: they contradict each other.", hint="Leave one of them out."
+        )
     options = lock_options(
         flags,
         settings.sources,

@@ -152,7 +152,10 @@ def refresh(
     for word in clones:
         name, equals, place = word.partition("=")
         if not equals or not Path(place).is_dir():
-            raise UsageError(f"--checkout {word}: NAME=FOLDER was expected, with a folder that is there")
+            raise UsageError(
+                f"Cannot read --checkout {word}: it is not NAME=FOLDER with a folder that exists.",
+                hint="Give the name and the folder of a clone.",
+            )
         checkouts[name] = Path(place)
     with _progress() as progress:
         plan = plan_refresh(
@@ -169,8 +172,8 @@ def refresh(
         say(f"{len(plan.changes)} file{'s' * (len(plan.changes) > 1)} would change ({read}); write with --write")
     if plan.problems:
         raise NetworkError(
-            f"{len(plan.problems)} artifact{'s' * (len(plan.problems) > 1)} could not be read",
-            hint="run the same command again: it resumes",
+            f"Cannot read {len(plan.problems)} artifact{'s' * (len(plan.problems) > 1)}: the package index did not give them.",
+            hint="Run the same command again. It resumes.",
         )
     return 0
 
@@ -255,7 +258,9 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
         try:
             CellId.parse(cell)
         except ValueError as error:
-            raise UsageError(str(error)[:300], hint="envsmith matrix list shows the ids") from None
+            raise UsageError(
+                f"Cannot show {cell[:100]!r}: {str(error)[:200]}.", hint="Run envsmith matrix list to list the ids."
+            ) from None
         say(f"{cell} was never run here; envsmith explain {cell} says what the graph knows of it")
         return 1
     entry = state.to_json()
@@ -352,7 +357,8 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     new, existing = merged(sources, target)
     if not new and not existing:
         raise UsageError(
-            f"{', '.join(map(str, sources))}: no record there", hint="give the folder of a campaign, or of its records"
+            f"Cannot merge {', '.join(map(str, sources))}: it holds no record.",
+            hint="Give the folder of a campaign, or of its records.",
         )
     for name in new:
         print_out(name)

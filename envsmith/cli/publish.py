@@ -66,7 +66,8 @@ class PublishFlags:
             reference = parse_reference(self.to)
             if reference.digest or ":" in self.to.rpartition("/")[2]:
                 raise UsageError(
-                    f"--to {self.to}: a repository without tag or digest was expected", hint="--tag adds tags"
+                    f"Cannot publish to {self.to}: a repository is needed here, without a tag or digest.",
+                    hint="Remove the tag or digest. Use --tag to add tags.",
                 )
             targets.append(Repository(reference.registry, reference.repository, push=True, also=self.also))
         return targets if self.bundle is None else [*targets, self.bundle]
@@ -82,11 +83,14 @@ def publish(settings: PublishFlags) -> int:
     missing.
     """
     if settings.to is None and settings.bundle is None:
-        raise UsageError("nowhere to publish to", hint="--to REGISTRY/REPO, or --bundle FILE.tar")
+        raise UsageError(
+            "Cannot publish an image: no destination is given.",
+            hint="Give --to REGISTRY/REPOSITORY, or --bundle FILE.tar.",
+        )
     if (settings.key is None) == (not settings.keyless):
         raise UsageError(
-            "a published image is signed: give --key FILE or --keyless",
-            hint="openssl genpkey -algorithm ed25519 -out key.pem makes a key; keep it out of the repository",
+            "Cannot publish an image: it must be signed, and neither --key nor --keyless is given.",
+            hint="Make a key with openssl genpkey -algorithm ed25519 -out key.pem, and keep it out of the repository.",
         )
     from envsmith.publish import verbs
 
@@ -174,9 +178,11 @@ def verify(settings: VerifyFlags) -> int:
     from envsmith.publish import verbs
 
     if settings.image is None and settings.bundle is None:
-        raise UsageError("nothing to verify", hint="name an image, or --bundle FILE.tar")
+        raise UsageError("Cannot verify an image: none is named.", hint="Name an image, or give --bundle FILE.tar.")
     if bool(settings.identity) != bool(settings.issuer):
-        raise UsageError("--identity and --issuer belong together")
+        raise UsageError(
+            "Cannot check the signer: --identity and --issuer belong together.", hint="Give both of them, or neither."
+        )
     trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
     with Console(verbose=settings.verbose) as console, verbs.find_image(settings.image, settings.bundle) as named:
         report = verbs.verify_image(

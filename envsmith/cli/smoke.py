@@ -175,16 +175,31 @@ class SmokeFlags:
             self.no_steps, self.framework_only, self.machine, self.nccl_engine, self.sharing,
         )  # fmt: skip
         if self.plot and self.tier != "bandwidth":
-            raise UsageError("--plot is for --tier bandwidth")
+            raise UsageError(
+                f"Cannot use --plot with --tier {self.tier}: only --tier bandwidth measures a curve.",
+                hint="Leave --plot out, or use --tier bandwidth.",
+            )
         if self.nodes is None and any(of_nodes):
-            raise UsageError("--rdzv, --rsh, --emit, --image, --gpus and --rdma are for --nodes")
+            raise UsageError(
+                "Cannot use --rdzv, --rsh, --emit, --image, --gpus or --rdma: they are for --nodes.",
+                hint="Add --nodes, or leave them out.",
+            )
         if self.output and self.tier != "all":
-            raise UsageError("--output is for --tier all")
+            raise UsageError(
+                f"Cannot use --output with --tier {self.tier}: only --tier all writes a record.",
+                hint="Leave --output out, or use --tier all.",
+            )
         if self.nodes is None and self.tier == "all" and any(of_one_tier):
-            hint = "leave the other flags out"
-            raise UsageError("--tier all chooses tiers, engines and placements by itself", hint=hint)
+            hint = "Leave the other flags out."
+            raise UsageError(
+                "Cannot combine --tier all with a choice of cases: it chooses tiers, engines and placements itself.",
+                hint=hint,
+            )
         if self.nodes is None and self.no_steps and self.framework_only:
-            raise UsageError("--no-steps and --framework-only leave nothing to run")
+            raise UsageError(
+                "Cannot combine --no-steps with --framework-only: nothing is left to run.",
+                hint="Leave one of them out.",
+            )
 
 
 @verb(
@@ -250,7 +265,8 @@ def _environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str
     versions = run.probe(target)
     if "torch" not in versions:
         raise UsageError(
-            f"{target.python}: no torch there", hint="name the environment with --python /path/to/env/bin/python"
+            f"Cannot test {target.python}: torch is not installed in it.",
+            hint="Name the environment with --python /path/to/env/bin/python.",
         )
     return target, versions
 
@@ -267,7 +283,10 @@ def _interpreter(path: Path | None) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise UsageError(f"--python {path}: no interpreter there", hint="give an environment's folder or its bin/python")
+    raise UsageError(
+        f"Cannot use --python {path}: it has no interpreter.",
+        hint="Give the folder of an environment, or its bin/python.",
+    )
 
 
 # A run of every case on 64 ranks writes about 30 MB.
@@ -330,12 +349,16 @@ def _on_nodes(settings: SmokeFlags, console: Console) -> SmokeResult | None:
         return None
     if settings.image:
         raise UsageError(
-            "--image is for --emit; an image's environment is tested with `docker run … envsmith`, or through --rsh"
+            "Cannot test an image with --image alone: that option is for --emit.",
+            hint="Run envsmith in the image's environment with docker run, or reach it with --rsh.",
         )
     python = str(settings.python) if settings.python else sys.executable if not settings.rsh else "python3"
     if settings.rdzv:
         if any(hosts):
-            raise UsageError("--rdzv goes with a number of nodes: each of them runs this command")
+            raise UsageError(
+                "Cannot combine --rdzv with names of nodes: every node runs this command itself.",
+                hint="Give a number of nodes: --nodes 2 --rdzv HOST:PORT.",
+            )
         meeting = Rendezvous(endpoint=settings.rdzv, nodes=len(hosts), ranks_per_node=settings.ranks)
         return _under_torchrun(meeting, _python_here(python), settings, console)
     return _central(hosts, _launcher(hosts, addresses, settings), python, settings, console)
@@ -397,10 +420,13 @@ def _versions_of_any(ask: Callable[[str], Mapping[str, str]], hosts: Sequence[st
             continue
         if "torch" not in versions:
             raise UsageError(
-                f"{host or 'the node'}: no torch there", hint="--python is the interpreter's path on the nodes"
+                f"Cannot test {host or 'the node'}: torch is not installed in its environment.",
+                hint="Give --python the path of the interpreter on the nodes.",
             )
         return versions
-    raise last or UsageError("no node answers")
+    raise last or UsageError(
+        "Cannot plan the test: no node answers.", hint="Check that the nodes can be reached from here, and their names."
+    )
 
 
 def _probe_here(python: str) -> Mapping[str, str]:
@@ -409,7 +435,10 @@ def _probe_here(python: str) -> Mapping[str, str]:
 
 def _plan(hosts: Sequence[str], settings: SmokeFlags, versions: Mapping[str, str]) -> Plan:
     if settings.tier not in {"quick", "full", "bandwidth"}:
-        raise UsageError(f"--nodes is for collectives: --tier quick, full or bandwidth, not {settings.tier}")
+        raise UsageError(
+            f"Cannot run the tier {settings.tier} with --nodes: only tiers of collectives run on many nodes.",
+            hint="Use --tier quick, full or bandwidth.",
+        )
     plan = Plan.build(
         versions,
         tier=settings.tier,
@@ -427,12 +456,14 @@ def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], settings: Smok
     if settings.rsh is None and (not any(hosts) or "SLURM_JOB_ID" in os.environ):
         if not shutil.which("srun"):
             raise UsageError(
-                "a number of nodes needs Slurm's srun, which is not on PATH",
-                hint="name the nodes (--nodes a,b,c), or run this on each of them with --rdzv HOST:PORT",
+                "Cannot start a number of nodes: Slurm's srun is not on PATH.",
+                hint="Name the nodes (--nodes a,b,c), or run this on each of them with --rdzv HOST:PORT.",
             )
         return Slurm(gpus_per_node=settings.gpus)
     if not any(hosts):
-        raise UsageError("--rsh goes with the names of the nodes")
+        raise UsageError(
+            "Cannot use --rsh with a number of nodes: it needs their names.", hint="Name the nodes: --nodes a,b,c."
+        )
     if settings.rsh is None:
         return RemoteShell(address=addresses)
     return RemoteShell(template=settings.rsh, address=addresses, name="--rsh")
@@ -446,9 +477,15 @@ def _python_here(python: str) -> str:
 
 def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
     if any(hosts) or settings.rdzv or settings.rsh:
-        raise UsageError("--emit goes with a number of nodes")
+        raise UsageError(
+            "Cannot combine --emit with names of nodes, --rdzv or --rsh: the job gets its nodes from the scheduler.",
+            hint="Give a number of nodes: --nodes 2 --emit slurm.",
+        )
     if not settings.image:
-        raise UsageError("--emit needs --image: the one that holds the environment")
+        raise UsageError(
+            "Cannot write a job with --emit: no image is given.",
+            hint="Name the image that holds the environment with --image.",
+        )
     python = str(settings.python) if settings.python else "python"
     job = Job(
         image=settings.image,

@@ -41,7 +41,9 @@ def solve(settings: SolveFlags) -> int:
     from envsmith import solve
 
     if settings.limit is not None and not settings.every:
-        raise UsageError("--limit is for --all", hint="envsmith solve --all --limit 3")
+        raise UsageError(
+            "Cannot use --limit without --all: one cell is printed.", hint="Add --all: envsmith solve --all --limit 3."
+        )
     request = settings.request.request()
     try:
         if settings.every:

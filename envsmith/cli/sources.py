@@ -49,12 +49,16 @@ class SourceFlags:
         wishes = tuple(parse_wish(text) for text in self.source)
         names = [wish.name for wish in wishes]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UsageError(f"--source {twice[0]}: given twice")
+            raise UsageError(
+                f"Cannot use --source {twice[0]}: it is given twice.", hint="Give one archive for each package."
+            )
         variables: dict[str, dict[str, str]] = {}
         for text in self.compile_:
             name, variable, value = _variable(text)
             if variables.setdefault(name, {}).setdefault(variable, value) != value:
-                raise UsageError(f"--compile {name}: {variable} is given twice")
+                raise UsageError(
+                    f"Cannot use --compile {name}: {variable} is given twice.", hint="Give each variable once."
+                )
         return Sources(wishes=wishes, variables={n: tuple(sorted(v.items())) for n, v in sorted(variables.items())})
 
 
@@ -122,8 +126,9 @@ def _with(request: Request, archives: Iterable[GivenArchive]) -> Request:
         spec = place.get(component.name)
         if spec is not None and not spec.contains(archive.version):
             raise UsageError(
-                f"--source {archive.name}: the archive is that of {archive.version}, "
-                f"and {component.name} {spec} was asked for"
+                f"Cannot use --source {archive.name}: the archive is {archive.version}, and the request asks for "
+                f"{component.name} {spec}.",
+                hint=f"Change the request to {component.name}=={archive.version}, or give another archive.",
             )
         place[component.name] = exact
     return replace(request, constraints=constraints, frameworks=frameworks)
@@ -133,10 +138,13 @@ def _variable(text: str) -> tuple[str, str, str]:
     match = _VARIABLE.fullmatch(text) if len(text) <= 600 else None
     if not match:
         raise UsageError(
-            f"--compile {text[:80]!r}: not NAME:VARIABLE=VALUE",
-            hint="example: --compile deepspeed:DS_BUILD_FUSED_ADAM=1",
+            f"Cannot read --compile {text[:80]!r}: it is not NAME:VARIABLE=VALUE.",
+            hint="Type for example --compile deepspeed:DS_BUILD_FUSED_ADAM=1.",
         )
     try:
         return canonicalize_name(match["name"]), match["variable"], plain_value(match["value"])
     except ValueError as error:
-        raise UsageError(f"--compile {match['name']}: {match['variable']}: {error}") from None
+        raise UsageError(
+            f"Cannot read --compile {match['name']}:{match['variable']}: {error}.",
+            hint="Use plain letters, digits and signs in the value.",
+        ) from None

@@ -41,7 +41,7 @@ def test_an_archive_of_a_component_puts_its_release_into_the_request(apex):
 
 def test_another_release_than_the_archive_s_cannot_be_asked_for(apex):
     flags = SourceFlags(source=(apex,)).parse()
-    with pytest.raises(UsageError, match=r"that of 0\.1, and apex >=1 was asked for"):
+    with pytest.raises(UsageError, match=r"is 0\.1, and the request asks for apex >=1"):
         flags.read(Request(constraints={"apex": Spec.parse(">=1")}), offline=True)
 
 

@@ -59,7 +59,7 @@ def test_an_interpreter_that_is_not_there_is_refused_and_a_folder_is_an_environm
 
     refused = live(tmp_path / "bin" / "python").exception
     assert isinstance(refused, UsageError)
-    assert "no interpreter there" in refused.message
+    assert "has no interpreter" in refused.message
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     assert json.loads(live(tmp_path).stdout)["facts"]["host"]["environment"] == str(tmp_path)
@@ -128,9 +128,9 @@ def test_hostile_terminal_codes_do_not_reach_the_terminal():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--python", "/usr/bin/env"), "--python and --from"),
-        (("--deep",), "--deep and --from"),
-        (("--json", "--format", "sarif"), "--json and --format sarif"),
+        (("--python", "/usr/bin/env"), "--python with --from"),
+        (("--deep",), "--deep with --from"),
+        (("--json", "--format", "sarif"), "--json with --format sarif"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(options, words):

@@ -248,7 +248,7 @@ def test_mistakes_of_a_campaign_end_with_a_sentence(tmp_path, capsys):
     from envsmith.cli.app import run
 
     assert run(["matrix", "run", "--state", str(tmp_path / "none")]) == 2
-    assert "name a campaign file" in capsys.readouterr().err
+    assert "Start one with a campaign file" in capsys.readouterr().err
     assert run(["matrix", "run", str(tmp_path / "missing.yaml"), "--state", str(tmp_path / "none")]) == 3
     path = tmp_path / "c.yaml"
     path.write_text(CAMPAIGN)
@@ -256,7 +256,7 @@ def test_mistakes_of_a_campaign_end_with_a_sentence(tmp_path, capsys):
         run(["matrix", "run", str(path), "--only", "ds9.9.9-torch2.6.0-cu124-py312", "--state", str(tmp_path / "s")])
         == 2
     )
-    assert "has no cell" in capsys.readouterr().err
+    assert "has no such cell" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
