@@ -4,7 +4,8 @@
 
 Reads of each record what a user could paste (``env``, ``error_lines``, ``env_report``), never its title or its answer; then compares the first
 finding with ``cause_key``, ``cause_group``, ``culprit``, ``accepted_fix`` and ``fix_pattern``. Two counts of a right cause: *exact* (the key of the study)
-and *equivalent* (the same group of causes and a component of the culprit). ``also`` of a record holds keys that are as right; ``split`` keeps a part aside until the work is done.
+and *equivalent* (the same group of causes and a component of the culprit). *Specific* is a right cause whose ``needs`` (or fix) takes a release of the culprit
+that works and none that fails, where the record names them (``releases``). ``also`` of a record holds keys that are as right; ``split`` keeps a part aside until the work is done.
 """
 
 from __future__ import annotations
@@ -133,6 +134,22 @@ def specs_in(text: str) -> list[tuple[str, Spec]]:
     return found
 
 
+def specific(first: Diagnosed | None, record: dict[str, Any]) -> bool:
+    """Whether the finding names releases of a culprit: those that work are in, those that fail are out."""
+    good, bad = (record.get("releases", {}).get(side, {}) for side in ("good", "bad"))
+    if not good and not bad:
+        return True
+    if first is None:
+        return False
+    specs = [(name, spec) for name, spec in getattr(first.finding, "needs", {}).items()] or specs_in(first.finding.fix or "")
+    return any(
+        name in {*good, *bad}
+        and (name not in good or spec.contains(good[name]))
+        and (name not in bad or not spec.contains(bad[name]))
+        for name, spec in specs
+    )
+
+
 def sample(spec: Spec) -> list[str]:
     numbers = re.findall(r"\d+(?:\.\d+)*", str(spec))
     points = []
@@ -235,6 +252,7 @@ def summary_of(
         "cause exact or equivalent (the same)": rate(revealed, lambda r: r[3]),
         "fix (the same)": rate(revealed, lambda r: r[4]),
         "cause exact or equivalent (all evaluable)": rate(evaluable, lambda r: r[3]),
+        "cause right and specific (all evaluable)": rate(evaluable, lambda r: r[3] and specific(r[2], r[0])),
         "fix (all evaluable)": rate(evaluable, lambda r: r[4]),
         "cause, fix of those with a log line or two facts": rate(told, lambda r: r[3])
         + ", "
