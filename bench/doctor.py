@@ -141,12 +141,12 @@ def specific(first: Diagnosed | None, record: dict[str, Any]) -> bool:
         return True
     if first is None:
         return False
-    specs = [(name, spec) for name, spec in getattr(first.finding, "needs", {}).items()] or specs_in(first.finding.fix or "")
+    needs = [(name, Spec.parse(spec)) for name, spec in first.finding.needs.items()]
     return any(
         name in {*good, *bad}
         and (name not in good or spec.contains(good[name]))
         and (name not in bad or not spec.contains(bad[name]))
-        for name, spec in specs
+        for name, spec in needs or specs_in(first.finding.fix or "")
     )
 
 

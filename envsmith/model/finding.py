@@ -14,12 +14,14 @@ from envsmith.schema import AsJson, written
 class Finding(AsJson):
     """``components`` maps each component of the finding to the release (or spec) it is about.
 
+    ``needs`` maps components to the PEP 440 spec of the releases that do not have this fault, where that is known.
     ``where`` is ``file:line``, or the file alone, of what it was read from, where that is known.
     """
 
     rule: str
     severity: Severity
     components: Mapping[str, str]
+    needs: Mapping[str, str] = field(default_factory=dict, metadata=written(when_set=True))
     message: str
     evidence: tuple[Evidence, ...] = ()
     fix: str | None = None

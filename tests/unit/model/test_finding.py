@@ -15,7 +15,14 @@ def test_a_finding_is_written_without_what_is_not_known_of_it():
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("symptom", "s"), ("stage", "import"), ("inferred", {"cuda": "12.8"}), ("where", "a:1")]
+    ("name", "value"),
+    [
+        ("symptom", "s"),
+        ("stage", "import"),
+        ("inferred", {"cuda": "12.8"}),
+        ("where", "a:1"),
+        ("needs", {"torch": ">=2.10"}),
+    ],
 )
 def test_what_is_known_of_a_finding_is_written(name, value):
     finding = Finding(rule="r", severity=Severity.ERROR, components={"torch": "2.9.1"}, message="m", **{name: value})
