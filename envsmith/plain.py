@@ -37,6 +37,8 @@ _LABEL_KEY = re.compile(r"[a-z][a-z0-9.-]{1,99}")
 # Printable ASCII without what means something to a shell, to the Dockerfile parser or inside double quotes.
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9 .,:;@/+_=<>()\[\]~^*-]{0,255}")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,79}")
+# An address without user, query or fragment.
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[A-Za-z0-9._~%+-]{1,255}){1,16}")
 # What may stand between single quotes of a shell in a Dockerfile and mean nothing else.
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9 .,;:+_=-]{0,255}")
 
@@ -157,6 +159,11 @@ def epoch(number: int) -> int:
             f"{number!r} is not a time between 1980 and 2100", hint="set SOURCE_DATE_EPOCH to whole seconds"
         )
     return number
+
+
+def address(text: str) -> str:
+    """Return the address of a file: ``https://`` or ``http://``, a host, and plain names."""
+    return _match(_ADDRESS, text, "the address of a file")
 
 
 def variable(text: str) -> str:

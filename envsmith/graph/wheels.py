@@ -1,0 +1,145 @@
+"""``matrix/wheels/*.yaml`` as values: ready wheels of compiled extensions, who built them and for what.
+
+``publishers.yaml`` is written by people: it says whom we trust and why. The other files hold one distribution each and
+are written by ``tools/gather_wheels.py``, which takes every address and hash from files that it read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from envsmith import plain
+from envsmith.cache import cached
+from envsmith.graph.fields import Sources, load_table, plain_text
+from envsmith.graph.location import DataFiles, find_matrix
+from envsmith.model.rule import Evidence
+from envsmith.model.wheel import ReadyWheel
+from envsmith.schema import Flag, Parsed, Sha256, Text, WrongValueError, strict
+
+FOLDER = "wheels"
+PUBLISHERS_FILE = f"{FOLDER}/publishers.yaml"
+_SHAPES = ("envsmith.model.", "envsmith.graph.wheels")
+
+
+def _wheel_name(value: Any, _context: object) -> str:
+    try:
+        parse_wheel_filename(str(value))
+    except InvalidWheelFilename as error:
+        raise WrongValueError(f"not the name of a wheel: {error}") from None
+    return str(value)
+
+
+_Distribution = Annotated[str, plain_text(plain.os_package)]
+_Address = Annotated[str, plain_text(plain.address)]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Publisher:
+    """Somebody who publishes wheels below ``releases``.
+
+    ``official`` names the distributions that are the publisher's own. ``glibc`` is what its files need where their
+    tags do not say so.
+    """
+
+    name: Text
+    releases: _Address
+    evidence: Sources
+    official: tuple[_Distribution, ...] = ()
+    glibc: Annotated[str, plain_text(plain.version)] | None = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Publishers:
+    """The whole file. ``distributions`` are those that are worth a ready wheel."""
+
+    distributions: tuple[_Distribution, ...]
+    publishers: tuple[Publisher, ...]
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirements:
+    """What the wheels with some versions in their METADATA require at run time."""
+
+    versions: tuple[Annotated[str, plain_text(plain.version)], ...]
+    requires: tuple[Text, ...]
+    evidence: Sources
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelLine:
+    """One line: a file below the publisher's ``releases``, in the folder ``tag``."""
+
+    by: Text
+    tag: Text
+    file: Annotated[str, Parsed(_wheel_name)]
+    version: Annotated[str, plain_text(plain.version)]
+    sha256: Sha256
+    evidence: Sources
+    torch: Text | None = None
+    cuda: Text | None = None
+    cxx11_abi: Flag | None = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelsFile:
+    """The whole file of a distribution."""
+
+    distribution: _Distribution
+    wheels: tuple[WheelLine, ...]
+    requires: tuple[Requirements, ...] = ()
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+
+
+def catalogued(root: Path | None = None) -> tuple[str, ...]:
+    """Return the distributions of the catalogue, sorted."""
+    folder = (root or find_matrix()) / FOLDER
+    return tuple(sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "publishers"))
+
+
+@lru_cache(maxsize=64)
+def ready_wheels(distribution: str, root: Path | None = None) -> tuple[ReadyWheel, ...]:
+    """Return every ready wheel of a distribution, in the order of its file. ``DataError`` for a broken file."""
+    root, name = root or find_matrix(), canonicalize_name(distribution)
+    if name not in catalogued(root):
+        return ()
+    files = DataFiles(root, (f"{FOLDER}/{name}.yaml", PUBLISHERS_FILE))
+    state = f"{files.stamp()} {ReadyWheel.__slots__}"
+    wheels: tuple[ReadyWheel, ...] = cached(f"wheels-{name}", state, lambda: _read(name, root), modules=_SHAPES)
+    return wheels
+
+
+def _read(name: str, root: Path) -> tuple[ReadyWheel, ...]:
+    file = load_table(WheelsFile, f"{FOLDER}/{name}.yaml", root)
+    publishers = {p.name: p for p in load_table(Publishers, PUBLISHERS_FILE, root).publishers}
+    requires = {version: each.requires for each in file.requires for version in each.versions}
+    return tuple(_wheel(file.distribution, line, publishers[line.by], requires) for line in file.wheels)
+
+
+def _wheel(name: str, line: WheelLine, publisher: Publisher, requires: Mapping[str, tuple[str, ...]]) -> ReadyWheel:
+    return ReadyWheel(
+        distribution=name,
+        version=line.version,
+        address=f"{publisher.releases}/{line.tag}/{quote(line.file)}",
+        sha256=line.sha256,
+        publisher=publisher.name,
+        official=name in publisher.official,
+        evidence=line.evidence,
+        torch=line.torch,
+        cuda=line.cuda,
+        cxx11_abi=line.cxx11_abi,
+        glibc=publisher.glibc,
+        requires=requires.get(line.version),
+    )
