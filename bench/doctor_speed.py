@@ -51,7 +51,7 @@ def own_facts(text: str) -> list[str]:
         "deepspeed version": "deepspeed" in components,
         "compiler": "gcc" in components or "clang" in components or "c++" in tools,
         "nvcc": "nvcc" in tools,
-        "driver": "driver" in components or "gpu_absent" in facts["host"],
+        "driver": "driver" in components or facts["host"].get("gpu") == "none",
         "/dev/shm": "shm" in facts["limits"],
         "limits": "memlock" in facts["limits"],
         "variables": "variables" in facts,

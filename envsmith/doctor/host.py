@@ -265,7 +265,7 @@ def gpus(draft: Draft) -> None:
         read_log(output_of([smi], 4.0) + "\n" + output_of([smi, "-L"], 4.0), draft, "nvidia-smi")
     if not draft.gpus and not Path("/dev/nvidia0").exists():
         draft.gpu_count = None
-        draft.host["gpu_absent"] = "yes"
+        draft.host["gpu"] = "none"
 
 
 def _nvml(draft: Draft) -> bool:

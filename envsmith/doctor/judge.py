@@ -28,7 +28,7 @@ from envsmith.graph.load import knowledge
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
-from envsmith.model.version import minor_of
+from envsmith.model.version import ABSENT, minor_of
 
 _STAGES = (
     "install",
@@ -48,7 +48,7 @@ _STAGES = (
 _GRAVITY = tuple(Severity)
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
-# Tools of the installation: their releases are not in the matrix, no rule speaks of them.
+# Tools of the installation: what they declare says nothing about what runs later.
 _NO_RULES = frozenset({"pip", "wheel"})
 # Named groups of signatures that are the version of a component.
 _VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
@@ -509,7 +509,7 @@ def facts_of(versions: Mapping[str, str], draft: Draft) -> Facts:
     for name, version in versions.items():
         if component_of(name) is None:
             continue
-        if version == "none":
+        if version in ABSENT:
             draft.components.pop(name, None)
             if name in _TOOLS:
                 draft.tools[_TOOLS[name]] = None
@@ -532,18 +532,22 @@ def findings_of(facts: Facts) -> list[Diagnosed]:
     return sorted(unique.values(), key=lambda d: _GRAVITY.index(d.finding.severity))
 
 
+def _stated_beside(facts: Facts) -> dict[str, str]:
+    """Return the components of which a fact says the version or the absence: a list of GPUs, an OS, ``tool.nvcc``."""
+    exact = {n: v for n, v in _versions_of(facts).items() if facts.components[n].exact}
+    tools = {name for name, tool in _TOOLS.items() if facts.tools.get(tool, "") is None}
+    absent = tools | {name for name, value in facts.host.items() if value == "none" and component_of(name) == name}
+    return {**dict.fromkeys(sorted(absent), "none"), **exact}
+
+
 def check_environment(versions: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
     """Judge a set of versions together with the facts beside it (see :mod:`envsmith.doctor.stated`).
 
     Findings of both kinds are in one list. The repair is that of the versions, for no release mends a limit or a
     variable. Raises ``UsageError`` when a version is not one.
     """
-    absent = {name: "none" for name, tool in _TOOLS.items() if tool in draft.tools and draft.tools[tool] is None}
-    versions = {**absent, **versions}
     facts = facts_of(versions, copy.deepcopy(draft))
-    glibc = facts.components.get("glibc")
-    if glibc is not None and "glibc" not in versions:  # that of the distribution that was named
-        versions = {**versions, "glibc": glibc.version}
+    versions = {**_stated_beside(facts), **versions}
     judgement = Judgement(status="ok")
     if versions or not facts.count:
         judgement = solve.check(versions, platform, features=features_of(facts))

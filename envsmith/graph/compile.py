@@ -46,6 +46,12 @@ class CompiledRule:
     components: tuple[str, ...]
     rows: tuple[CompiledRow, ...]
 
+    @property
+    def declared(self) -> tuple[str, str] | None:
+        """The component whose releases declare something, and of what. ``None`` for any other rule."""
+        source, middle, target = self.id.partition("-declares-")
+        return (source, target) if middle else None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiled:

@@ -5,33 +5,28 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from packaging.version import Version as Pep440
-
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version, check_file
+from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, check_file
 from envsmith.graph.location import DataFiles, find_matrix, list_files
+from envsmith.graph.releases import GpuFile, ReleasesFile, Short, declared_rules, in_order
 from envsmith.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
-from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules, with_hash
+from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
-from envsmith.model.version import Spec, version_key
+from envsmith.model.version import Spec
 from envsmith.schema import (
     Checked,
-    Day,
-    Flag,
     Made,
     Parsed,
     Prepared,
     Problems,
-    Sha256,
     UnreadableError,
     WrongValueError,
     check,
@@ -166,162 +161,7 @@ def _assemble(
     return Knowledge(components=table, releases=releases, rules=tuple(rules), tested=tuple(tested), gpus=gpus)
 
 
-# ``releases/<component>.yaml`` -> releases, and the rules that they declare themselves.
-
-
 _TORCH, _GPU = "releases/torch.yaml", "releases/gpu.yaml"
-_Short = Annotated[str, text_of(60)]
-
-
-def _one_text_or_many(value: object, _context: object) -> object:
-    one = text_of().function
-    return [one(entry, None) for entry in value] if isinstance(value, list) else one(value, None)
-
-
-def _yanked(value: object, _context: object) -> object:
-    return {True: "yanked", False: None}[value] if isinstance(value, bool) else text_of().function(value, None)
-
-
-_Words = Annotated[object, Parsed(_one_text_or_many)]
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReleaseLine:
-    """A release and what it says it needs."""
-
-    version: Version
-    evidence: Sources
-    date: Day | None = None
-    yanked: Annotated[str | None, Parsed(_yanked)] = None
-    requires: Specs = field(default_factory=dict)
-    python: SpecText | None = None
-    sha256: Sha256 | None = None
-    sdist_only: Flag | None = None
-    cuda_majors: _Words | None = None
-    driver: _Words | None = None
-    runfile_driver: _Words | None = None
-    cudart: _Words | None = None
-    cuda_shown: _Words | None = None
-    family: _Words | None = None
-    build_imports: _Words | None = None
-
-    def release(self, component: str) -> Release:
-        """Return the release without what it declares."""
-        return Release(
-            component=component,
-            version=self.version,
-            date=self.date,
-            yanked=self.yanked,
-            facts={name: value for name in _FACTS if (value := getattr(self, name)) is not None},
-            evidence=self.sources,
-        )
-
-    @property
-    def sources(self) -> tuple[Evidence, ...]:
-        """The evidence of the line, with the hash of the file that was read."""
-        return with_hash(self.evidence, self.sha256)
-
-    def declares(self, target: str) -> Spec | None:
-        """Return what the release asks of ``target``, or ``None`` when that bars no version."""
-        spec = self.requires.get(target)
-        if target == "python" and spec is None:
-            spec = self.python
-        return None if spec is None or spec.is_any else spec
-
-
-_FACTS = tuple(
-    f.name
-    for f in fields(ReleaseLine)
-    if f.name not in {"version", "evidence", "date", "yanked", "requires", "python", "sha256"}
-)
-
-
-def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
-    versions: set[str] = set()
-    for number, line in enumerate(lines):
-        if line.version in versions:
-            raise WrongValueError(f"{line.version} stands in this file twice", "remove one line", path=f"[{number}]")
-        versions.add(line.version)
-    return lines
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReleasesFile:
-    """``releases/<component>.yaml``."""
-
-    component: ComponentName
-    releases: Annotated[tuple[ReleaseLine, ...], Checked(_versions_once)]
-    evidence: object = None
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _GpuNames:
-    gpu: Version
-    names: tuple[_Short, ...]
-    evidence: Sources
-
-
-def _fold(name: str) -> str:
-    return re.sub(r"[-_\s]+", "", name.lower())
-
-
-def _one_architecture_each(lines: tuple[_GpuNames, ...], _context: object) -> tuple[_GpuNames, ...]:
-    architectures: dict[str, str] = {}
-    for number, line in enumerate(lines):
-        for place, name in enumerate(line.names):
-            first = architectures.setdefault(_fold(name), line.gpu)
-            if first != line.gpu:
-                path = f"[{number}].names[{place}]"
-                raise WrongValueError(f"names both {first} and {line.gpu}", path=path, part=name)
-    return lines
-
-
-@strict
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuFile(ReleasesFile):
-    """``releases/gpu.yaml``: the architectures, what people call them, and what runs on which."""
-
-    names: Annotated[tuple[_GpuNames, ...], Checked(_one_architecture_each)] = ()
-    runs_on: tuple[Device, ...] = ()
-
-    def folded_names(self) -> dict[str, str]:
-        """Return the architecture of each name of a GPU, without hyphens, spaces and capitals."""
-        return {_fold(name): line.gpu for line in self.names for name in line.names}
-
-
-def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:
-    """Sort by version, oldest first. Words such as ``cpu`` come first of all."""
-    return sorted(lines, key=lambda line: version_key(line.version) or Pep440("0.dev0"))
-
-
-def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
-    """Return the rules ``<component>-declares-<target>``.
-
-    One row per run of consecutive releases that declare the same.
-    """
-    targets = dict.fromkeys(t for line in lines for t in [*line.requires, *(["python"] if line.python else [])])
-    rules = []
-    for target in targets:
-        rows: list[Row] = []
-        for spec, group in groupby(lines, key=lambda line, t=target: line.declares(t)):  # type: ignore[misc]
-            if spec is not None:
-                rows.append(_release_row(component, target, spec, list(group)))
-        if rows:
-            rule_id = f"{component}-declares-{target}"
-            rules.append(Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install"))
-    return rules
-
-
-def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine]) -> Row:
-    first, last = run[0].version, run[-1].version
-    when = f"=={first}" if len(run) == 1 else f">={first},<={last}"
-    evidence = tuple(dict.fromkeys(e for line in run for e in line.sources))
-    return Row(
-        when={component: Spec.parse(when)}, needs={target: spec}, cause="its metadata says so", evidence=evidence[:4]
-    )
 
 
 # ``rules/<topic>.yaml`` -> :class:`Rule` values.
@@ -371,7 +211,7 @@ class _RowLine:
     platform: Platform | None = None
     needs: Specs | None = None
     severity: Severity | None = None
-    feature: _Short | None = None
+    feature: Short | None = None
     symptom: _Long | None = None
     cause: _Long | None = None
     fix: _Long | None = None

@@ -13,7 +13,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Rule, Severity
-from envsmith.model.version import WORDS, parse_release, version_key
+from envsmith.model.version import WORDS, parse_release, public, version_key
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
 from envsmith.solve.request import FOLLOWS
@@ -22,6 +22,8 @@ from envsmith.solve.words import name_release
 
 # What a torch wheel carries.
 CARRIED = ("cuda", *FOLLOWS)
+# Some release of it is there; it is known to be absent.
+ANY, NONE = "*", "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +78,32 @@ def subject_of(solver: Solver, versions: Mapping[str, str], platform: Platform) 
         subject = replace(subject, masks={**subject.masks, "torch": sum(builds.values())})
     if not builds or not all(v.endswith("+cpu") for v in builds):
         return subject
+    if "+" not in subject.text["torch"] and states_cuda(subject):
+        return _of_no_published_build(solver, subject, platform)
     beside = {n for n in FOLLOWS if n in subject.plain and "none" in listed.get(n, ())}
     find = solver.graph.components.find
     own = {n: v for n, v in versions.items() if (component := find(n)) is None or component.name not in beside}
     return subject_of(solver, own, platform) if len(own) < len(versions) else subject
+
+
+def states_cuda(subject: Given) -> bool:
+    """Tell whether something is stated that only a torch with CUDA goes with: a GPU, its driver, nvcc, a library."""
+    return any(subject.text.get(n, NONE) not in WORDS for n in ("gpu", "driver", "toolkit", "cuda", "nccl", "cudnn"))
+
+
+def _of_no_published_build(solver: Solver, subject: Given, platform: Platform) -> Given:
+    """Return the subject with a torch of which only the version is known.
+
+    The platform has builds without CUDA only, and CUDA is there: a vendor made this one, or it was compiled.
+    """
+    torch = subject.text["torch"]
+    reason = f"which build of torch {torch} it is: with CUDA none was published for {platform.value}"
+    return replace(
+        subject,
+        masks={**subject.masks, "torch": 1 << len(solver.compiled.versions["torch"])},
+        extras={**subject.extras, "torch": (torch,)},
+        unknown=(*subject.unknown, reason),
+    )
 
 
 def states_cpu(solver: Solver, subject: Given) -> bool:
@@ -147,10 +171,6 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
     return next((i for i in bits(domain) if index.get(str(problem.values[torch][i])) == "default"), None)
 
 
-# Some release of it is there; it is known to be absent.
-ANY, NONE = "*", "none"
-
-
 def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
     """Read ``{component: version}``.
 
@@ -201,24 +221,16 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
 
 
 def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
-    """Tell whether a release that is not listed leaves something unknown.
+    """Tell whether a release that is not listed leaves something unknown: nobody read what it declares.
 
-    Files of companions list every final release of the index, those of the host not every patch.
+    Files of the host do not list every patch. A build of a listed release (``2.7.4+cu12``) says what that one says.
     """
-    return role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and _is_a_gap(releases, text))
+    return bool(releases) and role is not Role.HOST and public(text) not in releases
 
 
 def _newest(versions: tuple[str, ...]) -> str:
     stable = [v for v in versions if (key := version_key(v)) and not key.is_prerelease]
     return f" (the newest is {stable[-1]})" if stable else ""
-
-
-def _is_a_gap(versions: tuple[str, ...], text: str) -> bool:
-    """Tell whether a final release lies between the oldest and the newest that are listed, and is none of them."""
-    if not versions or (key := version_key(text)) is None or key.is_prerelease or key.is_postrelease or key.local:
-        return False
-    first, last = version_key(versions[0]), version_key(versions[-1])
-    return first is not None and last is not None and first < key < last
 
 
 def _versions(solver: Solver, name: str, value: str) -> list[str]:

@@ -27,7 +27,7 @@ from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, 
 from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Domains, Net, Nogood, bits
 from envsmith.solve.prefer import Nearest, Support
-from envsmith.solve.problem import Group, Problem, Wish, pose
+from envsmith.solve.problem import Group, Problem, Wish, carried_by, pose
 from envsmith.solve.request import CORE, Posed, avoided
 from envsmith.solve.solver import Solver
 from envsmith.solve.words import finding_of_row, join_words, message_of, name_release, strongest
@@ -40,8 +40,11 @@ def judge(
     *,
     keep: Collection[str] = frozenset(),
     features: Collection[str] = frozenset(),
+    mend: bool = True,
 ) -> Judgement:
     """Return ``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair.
+
+    ``mend`` says whether a repair is looked for.
 
     The repair leaves the components of ``keep`` as they are, as long as there is one that does. What is conditional on
     one of ``features`` is judged as what holds.
@@ -92,7 +95,7 @@ def judge(
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=_repair(case, names, versions, warned if bad else frozenset()) if bad or doubt else None,
+        repair=_repair(case, names, versions, warned if bad else frozenset()) if mend and (bad or doubt) else None,
     )
 
 
@@ -102,7 +105,7 @@ def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
     A release that is not listed may do, unless a wheel that is named carries the listed one.
     """
     compiled, full = problem.compiled, problem.full
-    carried = CARRIED if "torch" in named else ()
+    carried = carried_by(compiled, named.get("torch", 0), problem.platform)
     unnamed = {v for v, name in enumerate(problem.names) if name not in named and name not in carried}
     # A Python before all that are listed goes with a torch before all that are listed.
     unlisted = {
@@ -188,7 +191,8 @@ def _of_nightly(
         return []
     base = {n: v for n, v in versions.items() if case.subject.text.get(n) != text} | {"torch": key.base_version}
     rules = {f.rule for f in findings}
-    later = [f for f in judge(case.solver, base, platform).findings if "torch" in f.components and f.rule not in rules]
+    judged = judge(case.solver, base, platform, mend=False)
+    later = [f for f in judged.findings if "torch" in f.components and f.rule not in rules]
     return [
         replace(
             f,
@@ -230,6 +234,7 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
     """Return what the knowledge cannot say about the given set."""
     subject, problem = case.subject, case.problem
     reasons = [reason for name in subject.plain if (reason := _unproved(case, name))]
+    reasons += [f"{name}: no rule and no declaration speaks of it" for name in subject.plain if _unheard_of(case, name)]
     torch = problem.variable("torch")
     if torch is not None and "torch" in subject.masks:
         listed = case.listed("torch")
@@ -246,6 +251,13 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
         if not any(set(r.components) <= components for r in case.rules.values()):
             reasons.append("no rule relates " + join_words(sorted(components)) if components else "nothing was given")
     return reasons
+
+
+def _unheard_of(case: Case, name: str) -> bool:
+    """Tell whether the knowledge has no release of a component, and no rule over what somebody has."""
+    compiled = case.solver.compiled
+    rules = (compiled.rules[number] for number in compiled.about.get(name, ()))
+    return not compiled.versions.get(name) and all(rule.locking for rule in rules)
 
 
 def _silent(case: Case, torches: int, torch: int) -> set[str]:
@@ -501,12 +513,23 @@ def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], w
         *avoided(problem, {}),  # of the set they may stay: the passes without these masks allow them
     )
     repairs = case.solver.repairs(posed, warned=warned)
-    if not repairs:
-        return None
-    repair = min(repairs, key=lambda r: _dearness(roles, r))
-    followers = _followers(case, repair, read_given(case.solver, versions))
-    message = repair.message or " and ".join(f"{c.component} {c.new} instead of {c.old}" for c in followers)
-    return replace(repair, changes=(*repair.changes, *followers), message=message)
+    for repair in sorted(repairs, key=lambda r: _dearness(roles, r)):
+        followers = _followers(case, repair, read_given(case.solver, versions))
+        message = repair.message or " and ".join(f"{c.component} {c.new} instead of {c.old}" for c in followers)
+        whole = replace(repair, changes=(*repair.changes, *followers), message=message)
+        if _mends(case, whole, versions):
+            return whole
+    return None
+
+
+def _mends(case: Case, repair: Repair, versions: Mapping[str, str]) -> bool:
+    """Tell whether the given set has no error any more after the changes of a repair."""
+    find = case.solver.graph.components.find
+    changes = {change.component: change.new for change in repair.changes}
+    untouched = {n: v for n, v in versions.items() if (c := find(n)) is None or c.name not in changes}
+    mended = untouched | {n: v for n, v in changes.items() if v is not None}
+    judged = judge(case.solver, mended, case.problem.platform, features=case.features, mend=False)
+    return judged.status != "bad"
 
 
 def _followers(case: Case, repair: Repair, subject: Given) -> list[Change]:
@@ -547,7 +570,7 @@ def _is_older(new: str | None, old: str | None) -> bool:
 def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
     """Return the wish for CUDA: giving it up is not a repair for somebody who has it."""
     with_cuda, text = problem.with_cuda(), case.subject.text
-    if with_cuda is None or text.get("cuda") == "cpu" or text.get("torch", "").endswith("+cpu"):
+    if with_cuda is None or text.get("torch", "").endswith("+cpu") or states_cpu(case.solver, case.subject):
         return []
     return [Wish("cuda", "with CUDA", (with_cuda,), reason="a build without CUDA is not a repair", host=True)]
 

@@ -219,8 +219,8 @@ def _brought(compiled: Compiled, components: Iterable[str]) -> tuple[str, ...]:
     asked_for = len(present)
     for component in present:
         for rule in compiled.rules_of([component]):
-            target = rule.components[-1]
-            if rule.id == f"{component}-declares-{target}" and target not in present and compiled.versions.get(target):
+            source, target = rule.declared or ("", "")
+            if source == component and target not in present and compiled.versions.get(target):
                 present += [target] if compiled.roles[target] is Role.COMPANION else []
     return tuple(present[asked_for:])
 
@@ -230,6 +230,12 @@ def _carriers(compiled: Compiled, active: set[str]) -> dict[str, CompiledRule]:
     pairs = [r for r in compiled.rules_of(["torch"]) if r.bundles and len(r.components) == 2]
     carriers = {r.components[1]: r for r in pairs if r.components[0] == "torch" and r.components[1] in active}
     return carriers if "torch" in active else {}
+
+
+def carried_by(compiled: Compiled, torches: int, platform: Platform) -> list[str]:
+    """Return the components of which it is known what each of these builds of torch carries."""
+    rules = _carriers(compiled, {*compiled.versions}) if torches else {}
+    return [name for name, rule in rules.items() if not torches & _silent_on(compiled, rule, platform)]
 
 
 def _silent_on(compiled: Compiled, rule: CompiledRule, platform: Platform, *, of_platform: bool = False) -> int:
@@ -307,7 +313,7 @@ class _Lay:
         """Return the rule's nogoods, errors and warnings apart."""
         by_severity: dict[Severity, list[tuple[int, Nogood]]] = {}
         beside = not self.brought.isdisjoint(rule.components)
-        declared = rule.components[-1] if beside and "-declares-" in rule.id else ""
+        _, declared = (rule.declared if beside else None) or ("", "")
         for row in rule.rows:
             severity = Severity.ERROR if row.feature in self.features else row.severity
             if severity is Severity.NOTE or (row.platforms and self.platform.value not in row.platforms):

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from envsmith.model.cell import Platform
+from envsmith.model.component import Role
 from envsmith.model.rule import Severity
 from envsmith.solve import check, default_solver
 
@@ -40,6 +41,26 @@ def environment(seed):
             if name in ("gpu", "driver", "toolkit", "nccl") and dice.random() < 0.1:
                 stated[name] = "none"
     return stated, dice.choice([*[Platform.LINUX_64] * 5, Platform.LINUX_AARCH64])
+
+
+def with_companions(seed):
+    """A set of torch or a framework, and two to five companions of any age."""
+    dice, compiled = random.Random(seed), default_solver().compiled
+    companions = [n for n, role in compiled.roles.items() if role is Role.COMPANION and compiled.versions.get(n)]
+    names = [*dice.sample(["torch", "deepspeed", "megatron-core"], 2), *dice.sample(companions, dice.randint(2, 5))]
+    return {name: dice.choice(compiled.versions[name]) for name in names}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_repair_of_what_companions_declare_leaves_no_error_behind(seed):
+    stated = with_companions(seed)
+    repair = check(stated).repair
+    if repair is None:
+        return
+    changes = {change.component: change.new for change in repair.changes}
+    mended = {name: version for name, version in {**stated, **changes}.items() if version is not None}
+
+    assert check(mended).status != "bad", (stated, changes)
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -229,7 +229,7 @@ def _build_word(value: str) -> str | None:
 def read_gpus(draft: Draft, value: str, *, single: bool) -> None:
     """Add GPUs by name, and how many: ``8 x V100``. ``single`` where the key has already said that it is one."""
     if value.lower().startswith(("none", "no", "n/a")):
-        draft.host["gpu_absent"] = "yes"
+        draft.host["gpu"] = "none"
         return
     name = re.sub(r"^GPU \d+:\s*", "", value)
     architecture = gpu_architecture(name)

@@ -1,14 +1,13 @@
 """``releases/<component>.yaml`` of everything that is a distribution: which releases there are, and what each declares.
 
-Frameworks are read release by release, METADATA or PKG-INFO of one file each; a line whose ``sha256`` names a file of
-the index was read already and is not read again, so what people corrected by hand stays. Companions take dates and
-yanks from the file list, and only a release that is new has its METADATA read.
+Every release is read, METADATA or PKG-INFO of one file each. A line whose ``sha256`` names a file of the index was read
+already and is not read again, so what people corrected by hand stays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from envsmith.http import NotFoundError
 from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, spec_text, yanked_text
 from envsmith.matrix.refresh.table import Table
 from envsmith.model.cell import Platform
-from envsmith.model.component import ComponentTable, Role
+from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import WORDS
 from envsmith.python.distribution import ReleaseFacts, best_file, read_release
 from envsmith.python.index import IndexFile
@@ -32,19 +31,20 @@ _KIND = "release"
 # The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every
 # release that is listed.
 _MINORS = tuple(f"3.{n}" for n in range(6, 16))
-_METADATA_SOURCE = "METADATA, PKG-INFO or requires.txt of one file of the release on the package index"
+_METADATA_SOURCE = (
+    "package index: release list of the project and METADATA, PKG-INFO or requires.txt of one file of each release"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
     """How a file is kept.
 
-    ``read_all``: every release was opened, not only new ones. ``finals``: no pre-releases. ``joins``: distributions of
-    the same version whose requirements belong to it. ``cuda_core``: a hard requirement on ``<name>-cuNN`` bounds CUDA
-    to that major. ``ignore``: requirements that depend on the machine that made the metadata.
+    ``finals``: no pre-releases. ``joins``: distributions of the same version whose requirements belong to it.
+    ``cuda_core``: a hard requirement on ``<name>-cuNN`` bounds CUDA to that major. ``ignore``: requirements that depend
+    on the machine that made the metadata.
     """
 
-    read_all: bool = False
     finals: bool = True
     joins: tuple[str, ...] = ()
     cuda_core: str | None = None
@@ -52,17 +52,13 @@ class Policy:
     sdist_facts: bool = False
 
 
-# Companions that require other components: what an older release declares decides as much as the newest.
-_READ = (
-    "accelerate", "bitsandbytes", "datasets", "diffusers", "lightning", "nvidia-modelopt", "peft", "tensorstore",
-    "tokenizers", "transformers", "trl",
-)  # fmt: skip
 _POLICIES: Mapping[str, Policy] = {
-    **dict.fromkeys(_READ, Policy(read_all=True)),
-    "transformer-engine": Policy(read_all=True, joins=("transformer-engine-torch",), cuda_core="transformer-engine"),
-    "flash-attn": Policy(read_all=True, sdist_facts=True),
-    "horovod": Policy(read_all=True, sdist_facts=True),
+    "transformer-engine": Policy(joins=("transformer-engine-torch",), cuda_core="transformer-engine"),
+    "flash-attn": Policy(sdist_facts=True),
+    "horovod": Policy(sdist_facts=True),
 }
+# A file of releases that is new begins with what was published since then: torch 1.11 was the newest in that month.
+_SINCE = "2022-04-01"
 
 
 def policy_of(component: str) -> Policy:
@@ -70,7 +66,7 @@ def policy_of(component: str) -> Policy:
     framework = FRAMEWORKS.get(component)
     if framework is None:
         return _POLICIES.get(component, Policy())
-    return Policy(read_all=True, finals=False, ignore=framework.ignored_requirements, sdist_facts=framework.reads_sdist)
+    return Policy(finals=False, ignore=framework.ignored_requirements, sdist_facts=framework.reads_sdist)
 
 
 def _minors(requires_python: str | None) -> list[str]:
@@ -99,29 +95,79 @@ def declared(
     python_spec = spec_text(requires_python or "", drop_patch=True)
     if python_spec != "*":
         specs["python"] = python_spec
-    for name, text in _everywhere(list(requires), _minors(requires_python)).items():
+    for name, at in _by_place(requires, requires_python).items():
         core = re.fullmatch(r"(.+)-cu(\d+)", name)
+        texts = list(dict.fromkeys(at.values()))
+        if None in texts:
+            continue
         if policy.cuda_core and core and core[1] == policy.cuda_core:
             specs["cuda"] = f"=={core[2]}.*"
             continue
-        component = components.find(name)
-        if component is None or component.name == own or component.name in policy.ignore:
-            continue
-        if text != "*" or component.role is Role.CORE:
-            specs[component.name] = text
+        component = _component(name, components, own, policy)
+        if component is not None and ("*" not in texts or component.role is Role.CORE):
+            specs[component.name] = "*" if "*" in texts else " || ".join(filter(None, texts))
     return _first(specs, ("python", "cuda", "torch"))
 
 
-def _everywhere(requires: list[str], pythons: Iterable[str]) -> dict[str, str]:
-    """Return what is required on every platform and for every one of ``pythons``: where that differs, any of it."""
-    each = [
-        {name: spec_text(r.specifier) for name, r in active(requires, python=python, platform=platform).items()}
-        for python in pythons
-        for platform in Platform
+def declared_where(
+    requires: Iterable[str],
+    requires_python: str | None,
+    components: ComponentTable,
+    *,
+    own: str,
+    policy: Policy = Policy(),
+) -> list[dict[str, Any]]:
+    """Return what a release asks for on one platform or some Pythons only: ``{platform, python, requires}``."""
+    minors = _minors(requires_python)
+    entries: dict[tuple[str, str], dict[str, str]] = {}
+    for name, at in _by_place(requires, requires_python).items():
+        component = _component(name, components, own, policy)
+        specs = dict.fromkeys(at.values())
+        if component is None or len(specs) < 2:
+            continue
+        for spec in specs:
+            pythons = {p: [m for m in minors if at[p, m] == spec] for p in Platform}
+            if spec is None or spec == "*":
+                continue
+            everywhere = len({tuple(ms) for ms in pythons.values()}) == 1
+            for platform in [None] if everywhere else [p for p in Platform if pythons[p]]:
+                some = _range_of(pythons[platform or next(iter(Platform))], minors)
+                entry = entries.setdefault((platform.value if platform else "", some), {})
+                entry[component.name] = spec
+    return [
+        {**({"platform": platform} if platform else {}), **({"python": some} if some else {}), "requires": specs}
+        for (platform, some), specs in sorted(entries.items())
     ]
-    names = [n for n in each[0] if all(n in specs for specs in each)] if each else []
-    specs = {n: list(dict.fromkeys(specs[n] for specs in each)) for n in names}
-    return {n: "*" if "*" in texts else " || ".join(texts) for n, texts in specs.items()}
+
+
+def _range_of(some: Sequence[str], minors: Sequence[str]) -> str:
+    """Return the spec of ``some`` of the minors that a release admits: ``>=3.12``, or nothing for all of them."""
+    if list(some) == list(minors):
+        return ""
+    places = [minors.index(m) for m in some]
+    if places != list(range(places[0], places[-1] + 1)):
+        return " || ".join(f"=={m}.*" for m in some)
+    start = [] if places[0] == 0 else [f">={some[0]}"]
+    return ",".join(start if places[-1] + 1 == len(minors) else [*start, f"<{minors[places[-1] + 1]}"])
+
+
+def _component(name: str, components: ComponentTable, own: str, policy: Policy) -> Component | None:
+    component = components.find(name)
+    return None if component is None or component.name == own or component.name in policy.ignore else component
+
+
+def _by_place(
+    requires: Iterable[str], requires_python: str | None
+) -> dict[str, dict[tuple[Platform, str], str | None]]:
+    """Return for each distribution what is asked of it by platform and Python, ``None`` where it is not required."""
+    lines = list(requires)
+    at = {
+        (platform, python): active(lines, python=python, platform=platform)
+        for python in _minors(requires_python)
+        for platform in Platform
+    }
+    names = dict.fromkeys(name for lines_of_place in at.values() for name in lines_of_place)
+    return {n: {place: spec_text(rs[n].specifier) if n in rs else None for place, rs in at.items()} for n in names}
 
 
 def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -132,14 +178,15 @@ def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 def _wanted(
     table: Table, policy: Policy, releases: Mapping[str, tuple[IndexFile, ...]]
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """Return the releases that belong into a file: not older than its oldest line."""
+    """Return the releases that belong into a file: not older than its oldest line, or the oldest of recent years."""
+    published = {v: files for v, files in releases.items() if not policy.finals or not Version(v).is_prerelease}
     listed = [Version(r["version"]) for r in table.records if r["version"] not in WORDS]
-    oldest = min(listed, default=Version("0.dev0"))
-    return {
-        v: files
-        for v, files in releases.items()
-        if Version(v) >= oldest and (not policy.finals or not Version(v).is_prerelease)
-    }
+    listed = listed or [Version(v) for v, files in published.items() if (_published(files) or "") >= _SINCE]
+    return {v: files for v, files in published.items() if listed and Version(v) >= min(listed)}
+
+
+def _published(files: Iterable[IndexFile]) -> str | None:
+    return min((f.day for f in files if f.day), default=None)
 
 
 def _line(version: str, files: tuple[IndexFile, ...]) -> dict[str, Any]:
@@ -152,7 +199,7 @@ def _line(version: str, files: tuple[IndexFile, ...]) -> dict[str, Any]:
     pythons = pythons_of(tags) or None
     line = {
         "version": version,
-        "date": min((f.day for f in files if f.day), default=None),
+        "date": _published(files),
         "yanked": yanked_text(files),
         "python": pythons if isinstance(pythons, list) and not pure and not has_sdist else None,
         "sdist_only": True if has_sdist and not usable else None,
@@ -165,6 +212,7 @@ _FIELDS = (
     "date",
     "yanked",
     "requires",
+    "requires_where",
     "python",
     "sdist_only",
     "build_imports",
@@ -172,6 +220,10 @@ _FIELDS = (
     "sha256",
     "evidence",
 )
+
+
+# Fields of a line that end with the artifact they were read from.
+_READ_AGAIN = frozenset({"yanked", "requires", "requires_where", "python", "sdist_only"})
 
 
 def ordered(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +283,7 @@ def update_releases(table: Table, context: Context, component: str) -> list[str]
         line = lines.get(Version(version))
         file = best_file(listed, sdist=policy.sdist_facts)
         measured = line is not None and line.get("sha256") in {f.sha256 for f in listed}
-        if file and (line is None or (policy.read_all and (context.again or not measured))):
+        if file and (context.again or not measured):
             files[version] = next((f for f in listed if line and f.sha256 == line.get("sha256")), file)
     tasks = {v: f"{component} {v}" for v in files}
 
@@ -257,13 +309,11 @@ def update_releases(table: Table, context: Context, component: str) -> list[str]
     return summary
 
 
-def _evidence(table: Table, context: Context, policy: Policy) -> str:
+def _evidence(table: Table, context: Context) -> str:
     """Return the key under which what was read today is filed."""
-    if not policy.read_all:
-        return table.evidence_key("metadata", "declared", _METADATA_SOURCE, context.today)
-    named = table.named.get("index", {})
-    kind, source = str(named.get("kind", "declared")), str(named.get("source", _METADATA_SOURCE))
-    return table.evidence_key("index", kind, source, context.today)
+    source = str(table.named.get("index", {}).get("source", ""))
+    reads_metadata = "METADATA" in source
+    return table.evidence_key("index", "declared", source if reads_metadata else _METADATA_SOURCE, context.today)
 
 
 def _merge(
@@ -280,25 +330,25 @@ def _merge(
     policy = policy_of(component)
     listed = [*facts.requires, *joined]
     requires = declared(listed, facts.requires_python, context.components, own=component, policy=policy)
-    key = _evidence(table, context, policy)
-    fresh = {**fresh, "sha256": facts.sha256, **({"requires": requires} if requires else {})}
+    where = declared_where(listed, facts.requires_python, context.components, own=component, policy=policy)
+    demands = {"requires": requires, "requires_where": where}
+    fresh = {**fresh, "sha256": facts.sha256, **{name: value for name, value in demands.items() if value}}
     if line is None:
         if "torch" in facts.setup_imports:
             fresh["build_imports"] = ["torch"]
-        table.insert(ordered({**fresh, "evidence": key}), by_version)
+        table.insert(ordered({**fresh, "evidence": _evidence(table, context)}), by_version)
         return [f"{component} {fresh['version']}: new"]
     before = line.get("requires", {})
     if before and before.keys() == requires.keys() and all(same_spec(before[k], requires[k]) for k in before):
         fresh["requires"] = before
-    stable_fields = {k: v for k, v in line.items() if k not in {"yanked", "requires", "python", "sdist_only"}}
-    named = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
-    keys = [key if re.fullmatch(r"index(_[\d_]+)?", str(k)) else k for k in named]
-    keys = list(dict.fromkeys(keys))
-    new = ordered(
-        {**stable_fields, **fresh, "version": line["version"], "evidence": keys if len(keys) > 1 else keys[0]}
-    )
-    if {k: v for k, v in line.items() if k != "evidence"} == {k: v for k, v in new.items() if k != "evidence"}:
+    stable_fields = {k: v for k, v in line.items() if k not in _READ_AGAIN}
+    new = ordered({**stable_fields, **fresh, "version": line["version"]})
+    if new == line:
         return []  # read again, and nothing is new: the day on which it was first read stays
+    key = _evidence(table, context)
+    named = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
+    keys = list(dict.fromkeys(key if re.fullmatch(r"index(_[\d_]+)?", str(k)) else k for k in named))
+    new["evidence"] = keys if len(keys) > 1 else keys[0]
     changed = [k for k in sorted({*line, *new} - {"evidence", "sha256"}) if line.get(k) != new.get(k)]
     table.replace(line, new)
     words = ", ".join(f"{k}: {line.get(k)} -> {new.get(k)}" for k in changed)

@@ -30,12 +30,18 @@ from envsmith.matrix.refresh.torch_releases import (
     update_toolkit,
     update_torch,
 )
-from envsmith.model.component import ComponentTable
+from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import minor_of
 from envsmith.python.index import PackageIndex, find_index
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
 _WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")
+_NEW_FILE = """\
+# Final releases of {name}, oldest first; `requires` is what the METADATA of one file declares
+# (a minor of Python counts when one of its patch releases does).
+component: {name}
+releases:
+"""
 _WHEELS_RECORD = Path("cases") / "wheels" / "torch.json"
 
 
@@ -70,9 +76,14 @@ class Plan:
 
 
 def refreshable(matrix_dir: Path, components: ComponentTable) -> list[str]:
-    """Return the components that an updater keeps: distributions with a file of releases, CUDA, its toolkit."""
-    names = [c.name for c in components.by_name.values() if c.distributions or c.name in {"cuda", "toolkit"}]
-    return [n for n in names if (matrix_dir / "releases" / f"{n}.yaml").is_file()]
+    """Return the components that an updater keeps: distributions, CUDA, its toolkit.
+
+    What is not of the index alone (a tool of the host, say) has a file of releases already or none.
+    """
+    listed = components.by_name.values()
+    own = {c.name for c in listed if c.role is Role.COMPANION and c.distributions}
+    names = [c.name for c in listed if c.distributions or c.name in {"cuda", "toolkit"}]
+    return [n for n in names if n in own or (matrix_dir / "releases" / f"{n}.yaml").is_file()]
 
 
 def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) -> list[str]:
@@ -154,7 +165,7 @@ class _Run:
     def __init__(self, matrix_dir: Path, context: Context, tests: Path) -> None:
         self._releases = matrix_dir / "releases"
         self._context = context
-        self._tables: dict[str, tuple[str, Table]] = {}
+        self._tables: dict[str, tuple[str | None, Table]] = {}
         self._summary: dict[str, list[str]] = {}
         self._apart: list[FileChange] = []
         self._record = tests / _WHEELS_RECORD
@@ -165,8 +176,9 @@ class _Run:
         """Return the table of a component. ``DataError`` when its file is not one that can be edited line by line."""
         if name not in self._tables:
             path = self._releases / f"{name}.yaml"
-            text = _text(path)
-            self._tables[name] = (text, Table.parse(text, f"releases/{path.name}"))
+            old = _text(path) if path.is_file() else None
+            text = _NEW_FILE.format(name=name) if old is None else old
+            self._tables[name] = (old, Table.parse(text, f"releases/{path.name}"))
         return self._tables[name][1]
 
     def update(self, name: str) -> None:
@@ -232,7 +244,7 @@ class _Run:
         changes = []
         for name, (old, table) in self._tables.items():
             new = table.text()
-            if new != old:
+            if new != old and table.records:
                 summary = tuple(self._summary.get(name, ()))
                 changes.append(FileChange(path=self._releases / f"{name}.yaml", old=old, new=new, summary=summary))
         if self._recorded is not None and "torch" in self._summary:

@@ -284,3 +284,24 @@ def test_unknown_name_in_an_environment_as_json_is_listed(tmp_path):
 
     report = json.loads(result.stdout)
     assert (report["status"], report["unknown"]) == ("unknown", ["unheard-of 1: envsmith knows no such component"])
+
+
+@pytest.mark.parametrize(
+    ("given", "facts"),
+    [({"gpu": "none"}, ()), ({"gpu": "absent"}, ()), ({}, ("gpus=none",)), ({"gpu": "missing"}, ("gpus=none",))],
+)
+def test_absent_gpu_is_one_fact_however_it_is_stated(given, facts):
+    of_import = {"deepspeed": "0.19.4", "torch": "2.9.1", "toolkit": "none"}
+
+    with_gpu = judged({**of_import, "gpu": "sm_90"})
+    without = judged({**of_import, **given}, facts=facts)
+
+    assert "deepspeed-needs-nvcc-at-import" in graves(with_gpu)
+    assert (graves(without), without) == ({}, judged({**of_import, "gpu": "none"}))
+
+
+def test_component_that_a_fact_states_is_judged_like_one_that_is_given():
+    stated = judged({"torch": "2.9.1+cu128"}, facts=("gpus=8 x V100", "os=Ubuntu 22.04"))
+    given_too = judged({"torch": "2.9.1+cu128", "gpu": "sm_70", "glibc": "2.35"})
+    assert graves(stated) == graves(given_too)
+    assert "torch-runs-on-gpu" in graves(judged({"torch": "2.9.1+cu130"}, facts=("gpus=8 x V100",)))

@@ -41,6 +41,18 @@ def test_declarations_become_one_row_per_run_of_equal_ones(matrix):
     assert rule(read_knowledge(matrix.root), "alpha-declares-python").rows[0].needs["python"].contains("3.10")
 
 
+def test_declarations_of_one_platform_or_some_pythons_become_rows_of_their_own(matrix):
+    where = 'requires_where: [{platform: linux-64, python: ">=3.11", requires: {torch: "<2.2"}}], evidence: index}'
+    matrix.change("releases/alpha.yaml", 'requires: {torch: ">=2.1"}, evidence: index}', where)
+
+    rows = rule(read_knowledge(matrix.root), "alpha-declares-torch").rows
+
+    assert [({n: s.text for n, s in row.when.items()}, row.needs["torch"].text, row.platforms) for row in rows] == [
+        ({"alpha": ">=1.0.0,<=1.1.0", "python": ">=3.11"}, "<2.2", (Platform.LINUX_64,)),
+        ({"alpha": "==2.0.0"}, ">=2.2", ()),
+    ]
+
+
 def test_torch_builds_become_rules_with_their_own_evidence(matrix):
     knowledge = read_knowledge(matrix.root)
     nccl = rule(knowledge, "torch-bundles-nccl")

@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 
 from envsmith.errors import UsageError
+from envsmith.graph.read import read_knowledge
 from envsmith.model.cell import Platform, Request
+from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
-from envsmith.solve import check, constraints_for, solve
+from envsmith.solve import check, constraints_for, solve, solver_of
 from envsmith.solve.judge import known_bad
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
@@ -225,6 +227,60 @@ def test_build_without_cuda_is_inferred_with_a_note_where_the_platform_has_no_ot
     assert found.findings[0].message == (
         "torch 2.3.0+cpu is built without CUDA, and linux-aarch64 has no other build of it"
     )
+
+
+@pytest.mark.parametrize(
+    "beside", [{"gpu": "sm_90"}, {"driver": "580.65.06"}, {"nccl": "2.18.1"}, {"cuda": "12.6"}, {"gpu": "*"}]
+)
+def test_build_without_cuda_is_not_inferred_where_cuda_is_stated(solver, beside):
+    found = check({"torch": "2.3.0", **beside}, Platform.LINUX_AARCH64, solver=solver)
+
+    assert (found.status, found.inferred, found.findings) == ("unknown", {}, ())
+    assert found.unknown == ("which build of torch 2.3.0 it is: with CUDA none was published for linux-aarch64",)
+
+
+def test_rules_over_releases_of_torch_hold_for_a_build_that_nobody_published(solver):
+    given = {"alpha": "1.0.0", "torch": "2.3.0", "gpu": "sm_90"}
+    assert errors(check(given, Platform.LINUX_AARCH64, solver=solver)) == ["alpha-declares-torch"]
+
+
+@pytest.mark.parametrize("version", ["1.20.0", "1.26.5", "2.9.0", "2.2.0rc1"])
+def test_release_of_a_companion_that_nobody_read_is_unknown(solver, version):
+    found = check({"torch": "2.2.0", "numpy": version}, solver=solver)
+
+    assert (found.status, errors(found)) == ("unknown", [])
+    assert found.unknown == (f"numpy {version} is not among the releases envsmith knows (the newest is 2.1.0)",)
+
+
+def test_build_of_a_listed_release_is_not_unknown(solver):
+    assert check({"torch": "2.2.0", "numpy": "2.1.0+mkl"}, solver=solver).unknown == ()
+
+
+def test_component_without_rules_and_declarations_is_unknown_and_the_rest_is_judged(knowledge):
+    title = Component(name="extra", role=Role.COMPANION, short="ex", title="Extra", distributions=("extra",))
+    table = ComponentTable.of([*knowledge.components.by_name.values(), title])
+    unread = solver_of(dataclasses.replace(knowledge, components=table))
+
+    unknown = check({"torch": "2.2.0", "extra": "1.0"}, solver=unread)
+    bad = check({"torch": "2.2.0", "triton": "2.1.0", "extra": "1.0"}, solver=unread)
+
+    assert (unknown.status, unknown.unknown) == ("unknown", ("extra: no rule and no declaration speaks of it",))
+    assert errors(bad) == ["torch-bundles-triton"]
+
+
+def test_what_a_release_declares_is_not_held_against_a_torch_that_does_not_carry_it(matrix_files, tmp_path):
+    lines = matrix_files["releases/torch.yaml"].replace('cudnn: "8.7.0", triton: "2.1.0", ', "")
+    alpha = matrix_files["releases/alpha.yaml"].replace(
+        '{torch: ">=2.1,<2.3"}', '{torch: ">=2.1,<2.3", triton: "==0.2.3"}'
+    )
+    files = {**matrix_files, "releases/torch.yaml": lines, "releases/alpha.yaml": alpha}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    solver = solver_of(read_knowledge(tmp_path))
+
+    assert errors(check({"alpha": "1.0.0", "torch": "2.1.0"}, solver=solver)) == []
+    assert errors(check({"alpha": "1.0.0", "torch": "2.2.0"}, solver=solver)) == ["alpha-declares-triton"]
 
 
 def test_library_beside_a_torch_without_cuda_is_not_what_torch_carries(solver):

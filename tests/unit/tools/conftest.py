@@ -156,7 +156,7 @@ def world():
     made.publish(
         "triton", "triton-3.10.1-cp311-cp311-manylinux_2_28_x86_64.whl", _pure("triton", "3.10.1"), "2026-11-30"
     )
-    made.publish("triton", "triton-3.9.0-cp311-cp311-manylinux_2_28_x86_64.whl", b"", "2026-10-27")
+    made.publish("triton", "triton-3.9.0-cp311-cp311-manylinux_2_28_x86_64.whl", _pure("triton", "3.9.0"), "2026-10-27")
     for major in ("12", "13"):
         made.publish(
             f"nvidia-nccl-cu{major}",
@@ -180,7 +180,7 @@ def world():
             "2026-12-01",
         )
     made.publish("deepspeed", "deepspeed-0.19.8.tar.gz", sdist("deepspeed", "0.19.8"), "2026-10-20")
-    made.publish("numpy", "numpy-2.0.0-cp311-cp311-manylinux_2_28_x86_64.whl", b"", "2024-06-16")
+    made.publish("numpy", "numpy-2.0.0-cp311-cp311-manylinux_2_28_x86_64.whl", _pure("numpy", "2.0.0"), "2024-06-16")
     return made
 
 
@@ -200,13 +200,14 @@ def index(world):
 
 
 @pytest.fixture
-def knowledge(tmp_path):
+def knowledge(tmp_path, world):
     """A ``matrix/`` that does not know torch 2.16 yet, and a ``tests/`` beside it."""
     root = tmp_path / "project" / "matrix"
     (root / "releases").mkdir(parents=True)
     (root / "rules").mkdir()
     (root.parent / "tests" / "cases").mkdir(parents=True)
     (root / "components.yaml").write_text(COMPONENTS)
+    digest = world.pages["numpy"][0]["hashes"]["sha256"]
     lines = {
         "deepspeed": '- {version: "0.19.8", date: 2026-10-20, requires: {torch: ">=2.0"}, sdist_only: true, evidence: index}\n',
         "nccl": '- {version: "2.32.3", date: 2026-09-12, cuda_majors: ["12", "13"], evidence: index}\n',
@@ -216,7 +217,8 @@ def knowledge(tmp_path):
         "toolkit": "".join(
             f'- {{version: "{v}", evidence: index}}\n' for v in ("12.4.1", "12.8.0", "13.0.2", "13.2.0")
         ),
-        "numpy": '- {version: "2.0.0", date: 2024-06-16, evidence: index}\n',
+        "numpy": '- {version: "2.0.0", date: 2024-06-16, requires: {python: ">=3.11,<3.16"}, '
+        f'python: ["3.11"], sha256: "{digest}", evidence: index}}\n',
     }
     for name, text in lines.items():
         (root / "releases" / f"{name}.yaml").write_text(HEAD.format(name=name) + text)

@@ -9,7 +9,7 @@ import pytest
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.graph.read import read_components
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
-from envsmith.matrix.refresh.releases import Policy, declared
+from envsmith.matrix.refresh.releases import Policy, declared, declared_where
 from envsmith.matrix.refresh.shared import same_spec, spec_text, yanked_text
 from envsmith.matrix.refresh.updates import refreshable
 from envsmith.python.distribution import ReleaseFacts
@@ -152,3 +152,36 @@ def test_a_requirement_that_differs_between_pythons_is_one_of_its_alternatives()
     specs = declared(requires, ">=3.9", COMPONENTS, own="trl")
     assert specs["transformers"] == ">=4.56.1,!=4.57.0 || >=4.56.1"
     assert "transformers" not in declared(requires[1:], ">=3.9", COMPONENTS, own="trl")
+
+
+def _where(*requires, python=">=3.10"):
+    return declared_where(requires, python, COMPONENTS, own="vllm")
+
+
+def test_a_requirement_of_one_platform_is_kept_with_the_platform():
+    pinned = "xformers==0.0.32; platform_system == 'Linux' and platform_machine == 'x86_64'"
+    assert _where(pinned) == [{"platform": "linux-64", "requires": {"xformers": "==0.0.32"}}]
+
+
+def test_requirements_that_differ_between_pythons_are_kept_with_the_pythons():
+    lines = ["numpy>=1.26; python_version >= '3.12'", "numpy>=1.22; python_version < '3.12'"]
+    assert _where(*lines) == [
+        {"python": "<3.12", "requires": {"numpy": ">=1.22"}},
+        {"python": ">=3.12", "requires": {"numpy": ">=1.26"}},
+    ]
+
+
+def test_the_pythons_between_two_bounds_are_one_range_and_others_are_listed():
+    between = "numpy>=1.23; python_version >= '3.11' and python_version < '3.13'"
+    around = "numpy>=1.23; python_version != '3.11'"
+    assert [entry["python"] for entry in _where(between)] == [">=3.11,<3.13"]
+    assert [entry["python"] for entry in _where(around, python=">=3.10,<3.13")] == ["==3.10.* || ==3.12.*"]
+
+
+@pytest.mark.parametrize("line", ["numpy>=1; sys_platform == 'win32'", "numpy; python_version < '3.12'", "numpy>=1"])
+def test_what_bars_nothing_here_or_holds_everywhere_has_no_place(line):
+    assert _where(line) == []
+
+
+def test_what_an_extra_asks_for_is_not_asked_of_the_release():
+    assert _where("numpy>=2; extra == 'audio' and platform_machine == 'x86_64'") == []

@@ -218,6 +218,36 @@ def test_a_companion_gains_its_new_release_only(plan, world, make_wheel):
     assert 'version: "2.1.0", date: 2026-12-01, requires: {python: ">=3.11,<3.16"}' in found.changes[0].new
 
 
+def test_a_release_that_is_listed_and_was_not_read_says_all_it_declares_after_a_refresh(plan, world, knowledge):
+    digest = world.pages["triton"][-1]["hashes"]["sha256"]
+
+    apply(plan("triton").changes)
+
+    line = yaml.safe_load((knowledge / "releases/triton.yaml").read_text())["releases"][0]
+    assert (line["version"], line["requires"], line["sha256"]) == ("3.9.0", {"python": ">=3.11,<3.16"}, digest)
+
+
+def test_a_component_without_a_file_gets_one_with_its_releases_of_recent_years(plan, world, knowledge, make_wheel):
+    (knowledge / "releases/numpy.yaml").unlink()
+    world.pages["numpy"] = []
+    for version, day in (
+        ("0.9.0", "2019-01-01"),
+        ("1.0.1", "2021-01-01"),
+        ("2.1.0", "2026-12-01"),
+        ("1.0.0", "2023-05-01"),
+    ):
+        metadata = f"Name: numpy\nVersion: {version}\nRequires-Dist: triton==3.1.0; platform_machine == 'x86_64'\n"
+        body = make_wheel({f"numpy-{version}.dist-info/METADATA": metadata})
+        world.publish("numpy", f"numpy-{version}-py3-none-any.whl", body, day)
+
+    apply(plan("numpy").changes)
+
+    lines = yaml.safe_load((knowledge / "releases/numpy.yaml").read_text())["releases"]
+    assert [line["version"] for line in lines] == ["1.0.0", "1.0.1", "2.1.0"]
+    assert lines[0]["requires_where"] == [{"platform": "linux-64", "requires": {"triton": "==3.1.0"}}]
+    assert plan("numpy").changes == ()
+
+
 @pytest.mark.parametrize(("name", "version"), [("triton", "2.1.0"), ("numpy", "1.0"), ("numpy", "not-a-version")])
 def test_the_metadata_of_another_project_or_version_is_a_problem_and_not_taken(plan, world, make_wheel, name, version):
     world.publish("numpy", "numpy-2.1.0-py3-none-any.whl", _numpy(make_wheel, name, version), "2026-12-01")

@@ -1,0 +1,204 @@
+"""``releases/<component>.yaml`` -> releases, and the rules that they declare themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import groupby
+from typing import Annotated
+
+from packaging.version import Version as Pep440
+
+from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version
+from envsmith.graph.torch_builds import Device, with_hash
+from envsmith.model.cell import Platform
+from envsmith.model.rule import Evidence, Release, Row, Rule, RuleKind
+from envsmith.model.version import Spec, version_key
+from envsmith.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, strict, text_of
+
+Short = Annotated[str, text_of(60)]
+
+
+def _one_text_or_many(value: object, _context: object) -> object:
+    one = text_of().function
+    return [one(entry, None) for entry in value] if isinstance(value, list) else one(value, None)
+
+
+def _yanked(value: object, _context: object) -> object:
+    return {True: "yanked", False: None}[value] if isinstance(value, bool) else text_of().function(value, None)
+
+
+_Words = Annotated[object, Parsed(_one_text_or_many)]
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Where:
+    """What a release asks for on one platform or some Pythons only."""
+
+    requires: Specs
+    platform: Platform | None = None
+    python: SpecText | None = None
+
+    @property
+    def place(self) -> _Place:
+        return self.platform, self.python
+
+
+_Place = tuple[Platform | None, Spec | None]
+_EVERYWHERE: _Place = (None, None)
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleaseLine:
+    """A release and what it says it needs."""
+
+    version: Version
+    evidence: Sources
+    date: Day | None = None
+    yanked: Annotated[str | None, Parsed(_yanked)] = None
+    requires: Specs = field(default_factory=dict)
+    requires_where: tuple[_Where, ...] = ()
+    python: SpecText | None = None
+    sha256: Sha256 | None = None
+    sdist_only: Flag | None = None
+    cuda_majors: _Words | None = None
+    driver: _Words | None = None
+    runfile_driver: _Words | None = None
+    cudart: _Words | None = None
+    cuda_shown: _Words | None = None
+    family: _Words | None = None
+    build_imports: _Words | None = None
+
+    def release(self, component: str) -> Release:
+        """Return the release without what it declares."""
+        return Release(
+            component=component,
+            version=self.version,
+            date=self.date,
+            yanked=self.yanked,
+            facts={name: value for name in _FACTS if (value := getattr(self, name)) is not None},
+            evidence=self.sources,
+        )
+
+    @property
+    def sources(self) -> tuple[Evidence, ...]:
+        """The evidence of the line, with the hash of the file that was read."""
+        return with_hash(self.evidence, self.sha256)
+
+    def declares(self, target: str, place: _Place = _EVERYWHERE) -> Spec | None:
+        """Return what the release asks of ``target`` (at that place only), or ``None`` when that bars no version."""
+        places = (
+            [self.requires] if place == _EVERYWHERE else [w.requires for w in self.requires_where if w.place == place]
+        )
+        spec = next((specs[target] for specs in places if target in specs), None)
+        if target == "python" and spec is None:
+            spec = self.python
+        return None if spec is None or spec.is_any else spec
+
+    def targets(self) -> list[tuple[str, _Place]]:
+        """Return the components that the release asks for, and where."""
+        always = [*self.requires, *(["python"] if self.python else [])]
+        return [(t, _EVERYWHERE) for t in always] + [(t, w.place) for w in self.requires_where for t in w.requires]
+
+
+_FACTS = tuple(
+    f.name
+    for f in fields(ReleaseLine)
+    if f.name not in {"version", "evidence", "date", "yanked", "requires", "requires_where", "python", "sha256"}
+)
+
+
+def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
+    versions: set[str] = set()
+    for number, line in enumerate(lines):
+        if line.version in versions:
+            raise WrongValueError(f"{line.version} stands in this file twice", "remove one line", path=f"[{number}]")
+        versions.add(line.version)
+    return lines
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReleasesFile:
+    """``releases/<component>.yaml``."""
+
+    component: ComponentName
+    releases: Annotated[tuple[ReleaseLine, ...], Checked(_versions_once)]
+    evidence: object = None
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _GpuNames:
+    gpu: Version
+    names: tuple[Short, ...]
+    evidence: Sources
+
+
+def _fold(name: str) -> str:
+    return re.sub(r"[-_\s]+", "", name.lower())
+
+
+def _one_architecture_each(lines: tuple[_GpuNames, ...], _context: object) -> tuple[_GpuNames, ...]:
+    architectures: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        for place, name in enumerate(line.names):
+            first = architectures.setdefault(_fold(name), line.gpu)
+            if first != line.gpu:
+                path = f"[{number}].names[{place}]"
+                raise WrongValueError(f"names both {first} and {line.gpu}", path=path, part=name)
+    return lines
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuFile(ReleasesFile):
+    """``releases/gpu.yaml``: the architectures, what people call them, and what runs on which."""
+
+    names: Annotated[tuple[_GpuNames, ...], Checked(_one_architecture_each)] = ()
+    runs_on: tuple[Device, ...] = ()
+
+    def folded_names(self) -> dict[str, str]:
+        """Return the architecture of each name of a GPU, without hyphens, spaces and capitals."""
+        return {_fold(name): line.gpu for line in self.names for name in line.names}
+
+
+def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:
+    """Sort by version, oldest first. Words such as ``cpu`` come first of all."""
+    return sorted(lines, key=lambda line: version_key(line.version) or Pep440("0.dev0"))
+
+
+def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
+    """Return the rules ``<component>-declares-<target>``.
+
+    One row per run of consecutive releases that declare the same, for each platform and range of Pythons.
+    """
+    pairs = dict.fromkeys(pair for line in lines for pair in line.targets())
+    rules = []
+    for target in dict.fromkeys(target for target, _ in pairs):
+        rows: list[Row] = []
+        for place in (place for name, place in pairs if name == target):
+            for spec, group in groupby(lines, key=lambda line, t=target, p=place: line.declares(t, p)):  # type: ignore[misc]
+                if spec is not None:
+                    rows.append(_release_row(component, target, spec, list(group), place))
+        if rows:
+            rule_id = f"{component}-declares-{target}"
+            rules.append(Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install"))
+    return rules
+
+
+def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine], place: _Place) -> Row:
+    first, last = run[0].version, run[-1].version
+    when = {component: Spec.parse(f"=={first}" if len(run) == 1 else f">={first},<={last}")}
+    evidence = tuple(dict.fromkeys(e for line in run for e in line.sources))
+    platform, python = place
+    return Row(
+        when=when if python is None else {**when, "python": python},
+        needs={target: spec},
+        platforms=(platform,) if platform else (),
+        cause="its metadata says so",
+        evidence=evidence[:4],
+    )
