@@ -10,6 +10,7 @@ import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from envsmith.conda import lock as conda_lock
@@ -38,6 +39,7 @@ from envsmith.progress import Clock, Event, EventKind, Progress, silent
 from envsmith.proof import prove
 from envsmith.python.uv import Uv
 from envsmith.solve import cells, constraints_for, solve
+from envsmith.wheels.fit import best_wheel
 
 
 def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
@@ -272,7 +274,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         constraints=constraints_for(cell),
         flavour=options.flavour,
         compile=options.compile,
-        resolver=Resolver(uv=Uv(offline=options.offline)),
+        resolver=Resolver(uv=Uv(offline=options.offline), ready=partial(best_wheel, policy=options.request.wheels)),
         progress=progress,
     )
 
@@ -287,7 +289,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
     hashed = sum(len(p.artifacts) for p in lock.pins)
     clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
-    for sentence in _compiled_sentences(lock):
+    for sentence in (*_ready_sentences(lock), *_compiled_sentences(lock)):
         clock.note(sentence)
     lock = _with_image(lock, options, engine, clock)
     if engine is not None:
@@ -308,6 +310,16 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
         notes=tuple(notes),
         seconds=clock.seconds,
     )
+
+
+def _ready_sentences(lock: Lock) -> list[str]:
+    """Return what is installed as a ready wheel from outside the package index, and where it lies."""
+    return [
+        f"{pin.name} {pin.version} is a ready wheel, so nothing is compiled: {pin.address} "
+        f"(sha256 {pin.artifacts[0].sha256[:16]}…)"
+        for pin in lock.pins
+        if pin.address
+    ]
 
 
 def _compiled_sentences(lock: Lock) -> list[str]:

@@ -17,7 +17,7 @@ from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.graph.load import components, gpu_names
-from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request
+from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
 
@@ -188,6 +188,12 @@ class RequestFlags:
     exclude_newer: str | None = option(
         "--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."
     )
+    wheels: str = choice(
+        "--wheels",
+        [policy.value for policy in WheelPolicy],
+        "Ready wheels that spare compiling: the projects' own, all listed ones (envsmith wheel), or none.",
+        default=WheelPolicy.OFFICIAL.value,
+    )
 
     def request(self) -> Request:
         """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
@@ -224,6 +230,7 @@ class RequestFlags:
             gpus=tuple(dict.fromkeys(_gpu(name, gpu_names()) for name in gpus)),
             platform=parse_platform(self.platform),
             exclude_newer=_day(self.exclude_newer),
+            wheels=WheelPolicy(self.wheels),
         )
 
     def text(self, *, flavour: str = "runtime", sources: str = "") -> str:
@@ -233,6 +240,7 @@ class RequestFlags:
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
         ]
         parts += [f"--gpu {g}" for g in sorted(self.gpu)]
+        parts += [f"--wheels {self.wheels}"] if self.wheels != WheelPolicy.OFFICIAL.value else []
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         parts += [sources] if sources else []
         return " ".join([*parts, f"--platform {self.platform}"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from envsmith.model.cell import Platform
+from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.rule import Release, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, version_key
@@ -38,13 +38,17 @@ class CompiledRow:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """A rule by id. ``bundles`` says that a wheel carries it, ``locking`` that it holds for what is to be locked only."""
+    """A rule by id. ``bundles`` says that a wheel carries it, ``locking`` that it holds for what is to be locked only.
+
+    ``policies`` are those of ready wheels under which it holds, all of them when empty.
+    """
 
     id: str
     bundles: bool
     locking: bool
     components: tuple[str, ...]
     rows: tuple[CompiledRow, ...]
+    policies: tuple[WheelPolicy, ...] = ()
 
     @property
     def declared(self) -> tuple[str, str] | None:
@@ -186,7 +190,7 @@ def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule
     ]
     components = tuple(dict.fromkeys(data["component"] for data in edges))
     rule: Rule = graph.nodes[node]["value"]
-    return CompiledRule(rule.id, rule.kind is RuleKind.BUNDLES, rule.locking, components, tuple(rows))
+    return CompiledRule(rule.id, rule.kind is RuleKind.BUNDLES, rule.locking, components, tuple(rows), rule.policies)
 
 
 def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:

@@ -12,7 +12,7 @@ from envsmith.errors import DataError, UsageError
 from envsmith.files import read_bounded
 
 MATRIX_VARIABLE = "ENVSMITH_MATRIX"
-_PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("records", ".json"))
+_PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("wheels", ".yaml"), ("records", ".json"))
 # Far above what people write (the largest file today is 0.1 MB), far below what exhausts memory.
 MAX_FILE_BYTES = 8_000_000
 

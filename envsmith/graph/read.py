@@ -13,9 +13,11 @@ from typing import Annotated, Any, Literal
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, check_file
 from envsmith.graph.location import DataFiles, find_matrix, list_files
+from envsmith.graph.ready import Readiness
 from envsmith.graph.releases import GpuFile, ReleasesFile, Short, declared_rules, in_order
 from envsmith.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
+from envsmith.graph.wheels import catalogue
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records
@@ -128,6 +130,8 @@ def _assemble(
     tested: list[Tested] = []
     devices: tuple[Device, ...] = ()
     gpus: Mapping[str, str] = {}
+    runtime: Runtime | None = None
+    builds: Sequence[Build] = ()
     for name, document in documents.items():
         if name == _TORCH:
             torch = check_file(TorchFile, name, document, problems, table)
@@ -136,7 +140,6 @@ def _assemble(
             rules += torch_rules(builds, devices)
         elif name == RUNTIME_FILE:
             runtime = check_file(Runtime, name, document, problems, table)
-            rules += lock_rules(runtime, table) if runtime else ()
         elif name.startswith("releases/"):
             file = check_file(GpuFile if name == _GPU else ReleasesFile, name, document, problems, table)
             if isinstance(file, GpuFile):
@@ -153,6 +156,9 @@ def _assemble(
         elif name.startswith("tested/"):
             tested_file = check_file(_TestedFile, name, document, problems, table)
             tested += tested_file.values() if tested_file else ()
+    if runtime:
+        ready = Readiness(catalogue(documents, problems, table), builds)
+        rules = [*lock_rules(runtime, table, ready.unready), *rules]
     rules += failed_runs(records, table)
     tested += [t for name, record in records.items() for t in _passed_run(name, record, table)]
     for rule_id, count in Counter(rule.id for rule in rules).items():

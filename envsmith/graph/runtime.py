@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,7 +15,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from envsmith import plain
 from envsmith.errors import LockError
 from envsmith.graph.fields import Sources, SpecText, load_table, plain_text
-from envsmith.model.cell import DEVEL, RUNTIME, Cell, Request
+from envsmith.graph.ready import Unready, everywhere
+from envsmith.model.cell import DEVEL, RUNTIME, Cell, Request, WheelPolicy
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Compile, CompiledSource, Lock, Pin
 from envsmith.model.rule import LOCK_STAGE, Evidence, Row, Rule, RuleKind, Severity
@@ -151,8 +153,13 @@ class Runtime:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-def lock_rules(runtime: Runtime, table: ComponentTable) -> Iterator[Rule]:
-    """Yield what ``sources`` say of what can be locked: with which CUDA, which releases, and what compiling takes."""
+def lock_rules(
+    runtime: Runtime, table: ComponentTable, unready: Callable[[str, str, Spec], Iterable[Unready]] | None = None
+) -> Iterator[Rule]:
+    """Yield what ``sources`` say of what can be locked: with which CUDA, which releases, and what compiling takes.
+
+    ``unready`` tells, for a component, its distribution and some of its releases, where they have no ready wheel.
+    """
     cuda = {"cuda": Spec.parse(_with_nvcc(runtime) or "none")}
     missing = [t for t in runtime.toolkits if t.missing]
     no_nvcc = [e for t in missing for e in t.evidence]
@@ -160,23 +167,35 @@ def lock_rules(runtime: Runtime, table: ComponentTable) -> Iterator[Rule]:
         component = table.find(source.distribution)
         if component is None:
             continue
-        name, every = component.name, {component.name: Spec.parse("*")}
+        name = component.name
+        compiling = functools.partial(unready or everywhere, name, source.distribution)
         if source.unreadable:
-            when = {name: Spec.parse(source.unreadable.text)}
-            row = Row(when=when, cause=_UNREADABLE, fix="Take a newer release.", evidence=source.unreadable.evidence)
-            yield Rule(id=f"{name}-unreadable", kind=RuleKind.CONFLICTS, rows=(row,), stage=LOCK_STAGE)
+            row = Row(when={}, cause=_UNREADABLE, fix="Take a newer release.", evidence=source.unreadable.evidence)
+            places = compiling(Spec.parse(source.unreadable.text))
+            yield from _rules(f"{name}-unreadable", RuleKind.CONFLICTS, row, places)
         if source.toolkit and not source.optional:
             cause = "; ".join([f"a lock compiles {source.distribution} with nvcc", *(t.missing for t in missing)])
             fix = f"Take a build of torch with such a CUDA, or install {name} on top of the finished cell."
-            row = Row(when=every, needs=cuda, cause=cause, fix=fix, evidence=(*no_nvcc, *source.evidence))
-            yield Rule(id=f"{name}-nvcc", kind=RuleKind.REQUIRES, rows=(row,), stage=LOCK_STAGE)
+            row = Row(when={}, needs=cuda, cause=cause, fix=fix, evidence=(*no_nvcc, *source.evidence))
+            yield from _rules(f"{name}-nvcc", RuleKind.REQUIRES, row, compiling(Spec.parse("*")))
         if source.time:
             cause = f"compiled from source when the cell is built ({source.time.text})"
             if not component.distributions:
                 cause += f"; {component.title} is on no index: lock and build want its archive (--source)"
             fix = "Name the GPUs, so that it is compiled for no others: --gpu."
-            row = Row(when=every, severity=Severity.NOTE, cause=cause, fix=fix, evidence=source.time.evidence)
-            yield Rule(id=f"{name}-compiled", kind=RuleKind.CONFLICTS, rows=(row,), stage=LOCK_STAGE)
+            row = Row(when={}, severity=Severity.NOTE, cause=cause, fix=fix, evidence=source.time.evidence)
+            yield from _rules(f"{name}-compiled", RuleKind.CONFLICTS, row, compiling(Spec.parse("*")))
+
+
+def _rules(rule_id: str, kind: RuleKind, row: Row, places: Iterable[Unready]) -> Iterator[Rule]:
+    """Yield a rule for each group of policies: where nothing is ready, what ``row`` says holds."""
+    groups: dict[tuple[WheelPolicy, ...], list[Row]] = {}
+    for place in places:
+        groups.setdefault(place.policies, []).append(replace(row, when=place.when, platforms=place.platforms))
+    for policies, rows in groups.items():
+        usual = not policies or WheelPolicy.OFFICIAL in policies
+        suffix = "" if usual else "-" + "-".join(policy.value for policy in policies)
+        yield Rule(id=rule_id + suffix, kind=kind, rows=tuple(rows), stage=LOCK_STAGE, policies=policies)
 
 
 def source_for(name: str, runtime: Runtime | None = None) -> Source | None:

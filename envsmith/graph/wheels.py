@@ -122,10 +122,16 @@ def ready_wheels(distribution: str, root: Path | None = None) -> tuple[ReadyWhee
 
 
 def _read(name: str, root: Path) -> tuple[ReadyWheel, ...]:
-    file = load_table(WheelsFile, f"{FOLDER}/{name}.yaml", root)
-    publishers = {p.name: p for p in load_table(Publishers, PUBLISHERS_FILE, root).publishers}
+    return wheels_of(
+        load_table(WheelsFile, f"{FOLDER}/{name}.yaml", root), load_table(Publishers, PUBLISHERS_FILE, root)
+    )
+
+
+def wheels_of(file: WheelsFile, publishers: Publishers) -> tuple[ReadyWheel, ...]:
+    """Return the wheels of a file. A line by nobody of ``publishers`` is left out."""
+    by_name = {p.name: p for p in publishers.publishers}
     requires = {version: each.requires for each in file.requires for version in each.versions}
-    return tuple(_wheel(file.distribution, line, publishers[line.by], requires) for line in file.wheels)
+    return tuple(_wheel(file.distribution, x, by_name[x.by], requires) for x in file.wheels if x.by in by_name)
 
 
 def _wheel(name: str, line: WheelLine, publisher: Publisher, requires: Mapping[str, tuple[str, ...]]) -> ReadyWheel:

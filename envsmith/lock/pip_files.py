@@ -1,6 +1,7 @@
 """Write a lock as hashed requirements files and as ``pylock.toml``, which pip and uv install as they are.
 
-No address stands in them: which index serves the files is the installing user's business, the hashes are the lock's.
+Which index serves the files is the installing user's business, the hashes are the lock's. Only a ready wheel, which is
+on no index, has its address there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -44,7 +46,8 @@ def layer_text(pins: Iterable[Pin], wheels: Iterable[BuiltWheel] = ()) -> str:
     lines = []
     for pin in sorted(pins, key=lambda p: p.name):
         hashes = sorted({a.sha256 for a in pin.artifacts} | built.get(pin.name, set()))
-        lines.append(" \\\n    ".join([f"{pin.name}=={pin.version}", *(f"--hash=sha256:{h}" for h in hashes)]))
+        what = f"{pin.name} @ {pin.address}" if pin.address else f"{pin.name}=={pin.version}"
+        lines.append(" \\\n    ".join([what, *(f"--hash=sha256:{h}" for h in hashes)]))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -133,18 +136,22 @@ def pylock_text(lock: Lock) -> str:
 
 
 def _package(pin: Pin) -> Package:
-    from packaging.pylock import Package, PackageSdist, PackageWheel
+    from packaging.pylock import Package, PackageArchive, PackageSdist, PackageWheel
 
     def fields(artifact: Artifact) -> dict[str, Any]:
         place = {"url": artifact.url} if artifact.url else {"path": artifact.filename}
         return {"name": artifact.filename, "size": artifact.size, "hashes": {"sha256": artifact.sha256}, **place}
 
+    # A ready wheel stands as an archive without a version. Projects rename a finished wheel, and pip and uv refuse a
+    # version that the name of the file does not have.
+    ready = PackageArchive(url=pin.address, hashes={"sha256": pin.artifacts[0].sha256}) if pin.address else None
     return Package(
         name=canonicalize_name(pin.name),
-        version=Version(pin.version),
+        version=None if ready else Version(pin.version),
         dependencies=[{"name": name} for name in pin.requires] or None,
+        archive=ready,
         sdist=PackageSdist(**fields(pin.artifacts[0])) if pin.sdist else None,
-        wheels=None if pin.sdist else [PackageWheel(**fields(a)) for a in pin.artifacts],
+        wheels=None if pin.sdist or ready else [PackageWheel(**fields(a)) for a in pin.artifacts],
     )
 
 
@@ -207,16 +214,25 @@ class Beside:
 def parse_beside(text: str) -> Beside:
     """Read a ``pylock.toml`` that envsmith wrote. ``DataError`` when it is not one."""
     try:
-        packages = parse_pylock(text)
-    except LockError as error:
-        raise DataError(error.message, hint="write it again with envsmith lock") from None
-    document = read_toml(text)
+        document = read_toml(text)
+        ready = {p["name"]: p["archive"] for p in document.get("packages", []) if "archive" in p}
+        packages = parse_pylock(text, ready)
+    except (LockError, ValueError, TypeError, KeyError) as error:
+        raise DataError(str(error), hint="write it again with envsmith lock") from None
     ours = document.get("tool", {}).get("envsmith", {})
     listed = {p["name"]: p.get("dependencies", []) for p in document["packages"]}
     requires = {
         name: tuple(d["name"] for d in needed if isinstance(d.get("name"), str)) for name, needed in listed.items()
     }
-    artifacts = {(a.filename, a.sha256): a for package in packages for a in package.artifacts}
+    files = [a for package in packages for a in package.artifacts] + [_ready(archive) for archive in ready.values()]
+    artifacts = {(a.filename, a.sha256): a for a in files}
     return Beside(
         lock=str(ours.get("lock", "")) if isinstance(ours, dict) else "", artifacts=artifacts, requires=requires
+    )
+
+
+def _ready(archive: Mapping[str, Any]) -> Artifact:
+    address = str(archive.get("url", ""))
+    return Artifact(
+        filename=unquote(address.rpartition("/")[2]), sha256=str(archive.get("hashes", {}).get("sha256")), url=address
     )

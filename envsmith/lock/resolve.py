@@ -29,10 +29,12 @@ from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
+from envsmith.model.wheel import ReadyWheel
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import find_interpreter, running_interpreter
 from envsmith.python.uv import Finished, Uv, explain_failure
 from envsmith.solve import check
+from envsmith.wheels.fit import Ready, best_wheel
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
@@ -62,7 +64,7 @@ class Query:
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
     edges: bool = True
-    archives: tuple[GivenArchive, ...] = ()
+    archives: tuple[GivenArchive | ReadyWheel, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +107,7 @@ class _Run:
         if run.status != 0:
             raise explain_failure(run, what=self.what)
         packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.archives})
-        own = (Resolved(name=a.name, version=a.version, artifacts=(a.artifact,), sdist=True) for a in query.archives)
+        own = (_resolved(archive) for archive in query.archives)
         packages = tuple(sorted((*packages, *own), key=lambda r: r.name))
         requires = self._edges(query, packages, undated) if query.edges else {}
         return Resolution(packages=packages, requires=requires, undated=undated)
@@ -145,18 +147,30 @@ class _Run:
         return requires
 
 
+def _resolved(archive: GivenArchive | ReadyWheel) -> Resolved:
+    """Return what uv was not asked about: the user's source archive, or a ready wheel."""
+    wheel = isinstance(archive, ReadyWheel)
+    return Resolved(
+        name=archive.name,
+        version=archive.version,
+        artifacts=(archive.artifact,),
+        sdist=not wheel,
+        address=archive.address if wheel else "",
+    )
+
+
 def _project(filename: str) -> str:
     return canonicalize_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
 
 
-def _stand_in(archive: GivenArchive, folder: Path) -> Path:
-    """Write a wheel without content that says what the archive says, whose setup needs torch to run."""
+def _stand_in(archive: GivenArchive | ReadyWheel, folder: Path) -> Path:
+    """Write a wheel without content that says what the archive says: its setup needs torch, or nobody fetched it yet."""
     stem = f"{archive.name.replace('-', '_')}-{archive.version}"
     path = folder / f"{stem}-py3-none-any.whl"
     if path.exists():
         return path
     metadata = [f"Metadata-Version: 2.1\nName: {archive.name}\nVersion: {archive.version}"]
-    metadata += [f"Requires-Dist: {requirement}" for requirement in archive.requires]
+    metadata += [f"Requires-Dist: {requirement}" for requirement in archive.requires or ()]
     wheel = "Wheel-Version: 1.0\nGenerator: envsmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{stem}.dist-info/METADATA", "\n".join(metadata) + "\n")
@@ -213,7 +227,7 @@ _ATTEMPTS = 5
 class Resolver:
     """Who resolves and who judges: by default the user's own uv and index, and the rules of the version graph.
 
-    ``find_links`` are folders or pages of files that are asked for by name (pip's own setting is not used: a local
+    ``ready`` gives the ready wheel of a release that fits a cell, by default the project's own. ``find_links`` are folders or pages of files that are asked for by name (pip's own setting is not used: a local
     build would replace the wheel of the cell).
     """
 
@@ -222,6 +236,7 @@ class Resolver:
     table: ComponentTable = field(default_factory=components)
     fetcher: Fetcher = field(default_factory=HttpClient)
     find_links: tuple[str, ...] = ()
+    ready: Ready = best_wheel
 
 
 def lock_pip(
@@ -246,7 +261,7 @@ def lock_pip(
     toolkit = toolkit_requirements(cell, flavour)
     minor = _minor(cell)
     query = replace(
-        query_of(cell, resolver.table, constraints, archives=compile.archives),
+        query_of(cell, resolver.table, constraints, archives=_with_ready(cell, compile, resolver)),
         newest=cutoff(exclude_newer),
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
@@ -289,6 +304,9 @@ def _judged(
     for _ in range(_ATTEMPTS):
         with _own_index(cell):
             resolution = resolve(query, by.uv, what=what, on_line=on_line)
+        if ready := _ready_instead(cell, resolution.packages, query, by.ready):
+            query = replace(query, archives=(*query.archives, *ready))
+            continue
         if toolkit:
             parts, toolkit = _following(toolkit, resolution.packages), ()
             query = replace(query, requirements=tuple(sorted({*query.requirements, *parts})))
@@ -313,6 +331,24 @@ def _judged(
         added = (*added, *constraints)
         query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in constraints)})))
     raise LockError(f"{what}: no set of packages was found that keeps every rule", details=[text for text, _ in added])
+
+
+def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[GivenArchive | ReadyWheel, ...]:
+    """Return the user's archives, and the ready wheels of the cell's components that the user has no archive of."""
+    wheels = []
+    for name, version in cell.components.items():
+        component = by.table.by_name.get(name)
+        for distribution in component.distributions if component and component.role is Role.COMPANION else ():
+            wheel = None if user.archive(distribution) else by.ready(distribution, version, cell)
+            wheels += [wheel] if wheel else []
+    return (*user.archives, *wheels)
+
+
+def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready: Ready) -> tuple[ReadyWheel, ...]:
+    """Return ready wheels of what the resolver took as source, which the cell did not name."""
+    own = {archive.name for archive in query.archives}
+    wheels = (ready(p.name, p.version, cell) for p in packages if p.sdist and p.name not in own)
+    return tuple(wheel for wheel in wheels if wheel)
 
 
 def _following(toolkit: Iterable[str], pins: Iterable[Resolved | Pin]) -> list[str]:
@@ -427,7 +463,7 @@ def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple
             lines += [
                 f"{name}: the cell says {version}, the resolver pinned {d} {v}"
                 for d, v in pinned.items()
-                if not _same(v, exact)
+                if not _same(v, exact) and (name == "torch" or not _same(public(v), exact))
             ]
     return tuple(lines)
 
@@ -498,9 +534,9 @@ def query_of(
     table: ComponentTable,
     constraints: Sequence[tuple[str, str]] = (),
     *,
-    archives: tuple[GivenArchive, ...] = (),
+    archives: tuple[GivenArchive | ReadyWheel, ...] = (),
 ) -> Query:
-    """Return the request to uv. ``archives`` are what the user has of the cell as files.
+    """Return the request to uv. ``archives`` are what of the cell is a file of the user's, or a ready wheel.
 
     ``LockError`` names the rule whose constraint is not a requirement.
     """

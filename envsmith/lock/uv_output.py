@@ -28,12 +28,16 @@ _VIA = re.compile(r"#\s+(?:via\s*)?(.*)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolved:
-    """One distribution as uv resolved it, with the files that may be installed for it."""
+    """One distribution as uv resolved it, with the files that may be installed for it.
+
+    ``address`` is where a ready wheel lies that uv was not asked about.
+    """
 
     name: str
     version: str
     artifacts: tuple[Artifact, ...]
     sdist: bool
+    address: str = ""
 
 
 def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, ...]:
@@ -137,6 +141,7 @@ def to_pins(
             artifacts=r.artifacts,
             requires=requires.get(r.name, ()),
             sdist=r.sdist,
+            address=r.address,
         )
         for r in resolved
     )

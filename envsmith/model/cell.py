@@ -52,6 +52,14 @@ class Platform(str, Enum):
         return cls.LINUX_AARCH64 if platform.machine() in {"aarch64", "arm64"} else cls.LINUX_64
 
 
+class WheelPolicy(str, Enum):
+    """Whose ready wheels a lock may take. Each policy admits what the one before it admits."""
+
+    NONE = "none"
+    OFFICIAL = "official"
+    LISTED = "listed"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """What is wanted. Names are component names, already parsed.
@@ -60,7 +68,8 @@ class Request:
     Every component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all
     of which the cell must run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are
     constraints that the program itself adds (``python`` to the interpreters of this host), each with the reason that a
-    refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false.
+    refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false, with the ready ``wheels`` that its
+    lock may take.
 
     For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
     malformed.
@@ -74,6 +83,7 @@ class Request:
     exclude_newer: str | None = None
     narrowed: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
     lockable: bool = True
+    wheels: WheelPolicy = WheelPolicy.OFFICIAL
 
     def __post_init__(self) -> None:
         for name in ("frameworks", "constraints"):

@@ -89,6 +89,10 @@ _Name = Annotated[str, text_of(200)]
 _FileName = Annotated[str, _of_form(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,254}")]
 _Variable = Annotated[str, _of_form(r"[A-Z][A-Z0-9_]{0,79}")]
 _PlainValue = Annotated[str, _of_form(r"[A-Za-z0-9 .,;:+_=-]{0,255}", minimum=0)]
+# Empty, or the address of a wheel as plain.address has it.
+_WheelAddress = Annotated[
+    str, _of_form(r"|https?://[A-Za-z0-9.:-]{1,260}(?:/[A-Za-z0-9._~%+-]{1,255}){1,16}", minimum=0)
+]
 # Empty, "file", or an https address without a user.
 _Origin = Annotated[str, _of_form(r"|file|https://[^\s@#\x00-\x20]{1,2000}", minimum=0)]
 
@@ -112,7 +116,8 @@ class Artifact(AsJson):
 class Pin(AsJson):
     """One Python distribution.
 
-    ``artifacts`` are every file that may be installed for it. ``requires`` are names of other pins.
+    ``artifacts`` are every file that may be installed for it. ``requires`` are names of other pins. ``address`` is
+    where a ready wheel lies that the package index does not have.
     """
 
     name: Annotated[str, Parsed(_parse_name)]
@@ -121,6 +126,7 @@ class Pin(AsJson):
     artifacts: Annotated[tuple[Artifact, ...], Checked(_hashed)] = field(metadata=written("files"))
     requires: tuple[str, ...] = field(default=(), metadata=UNWRITTEN)
     sdist: Flag = False
+    address: _WheelAddress = field(default="", metadata=written(when_set=True))
 
 
 @strict

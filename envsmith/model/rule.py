@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from envsmith.model.cell import Platform
+from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
 from envsmith.schema import AsJson, Day, Sha256, Text, strict, written
@@ -76,7 +76,10 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """A named statement over releases: its rows share id, kind and stage. No rule is without evidence."""
+    """A named statement over releases: its rows share id, kind and stage. No rule is without evidence.
+
+    ``policies`` are those of ready wheels under which it holds. Empty means under every one.
+    """
 
     id: str
     kind: RuleKind
@@ -87,6 +90,7 @@ class Rule:
     fix: str | None = None
     symptom: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    policies: tuple[WheelPolicy, ...] = ()
 
     @property
     def locking(self) -> bool:

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
+from functools import lru_cache
 from urllib.parse import unquote
 
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 
-from envsmith.model.cell import Cell, Platform
+from envsmith.model.cell import Cell, Platform, WheelPolicy
 from envsmith.model.lock import Artifact
 from envsmith.model.rule import Evidence
 from envsmith.model.version import minor_of, version_key
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 _OLD_NAMES = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
-
-
-class Policy(str, Enum):
-    """Whose ready wheels a lock may take. Each policy admits what the one before it admits."""
-
-    NONE = "none"
-    OFFICIAL = "official"
-    LISTED = "listed"
-
-
-DEFAULT_POLICY = Policy.OFFICIAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,73 +94,87 @@ class ReadyWheel:
         """As it stands in a lock."""
         return Artifact(filename=self.filename, sha256=self.sha256, url=self.address)
 
-    def admitted(self, policy: Policy) -> bool:
+    def admitted(self, policy: WheelPolicy) -> bool:
         """Return whether a lock under this policy may take it: it is trusted, and its requirements are known."""
-        trusted = policy is Policy.LISTED or (policy is Policy.OFFICIAL and self.official)
+        trusted = policy is WheelPolicy.LISTED or (policy is WheelPolicy.OFFICIAL and self.official)
         return trusted and self.requires is not None
 
     def reasons_against(self, target: Target) -> tuple[str, ...]:
         """Return why it does not fit. Empty for a wheel that fits."""
         checks = (
-            _python(self.filename, target.python),
-            _platform(self.filename, target.platform),
-            _torch(self.torch, target.torch),
-            _cuda(self.cuda, target.cuda),
-            _abi(self, target),
-            _glibc(self.filename, self.glibc, target.glibc),
-            _gpus(self.gpu, target.gpus),
+            self.against_python(target.python),
+            self.against_platform(target.platform),
+            self.against_torch(target.torch, target.cxx11_abi),
+            self.against_cuda(target.cuda),
+            self.against_glibc(target.glibc),
+            self.against_gpus(target.gpus),
         )
         return tuple(reason for reason in checks if reason)
 
+    def against_python(self, python: str) -> str:
+        """Return why it does not run on a Python minor, or nothing."""
+        minor = int(python.partition(".")[2] or 0)
+        for tag in _tags(self.filename):
+            if tag.interpreter in {"py3", f"cp3{minor}"} and not tag.abi.endswith("t"):
+                return ""
+            oldest = re.fullmatch(r"cp3(\d+)", tag.interpreter)
+            if tag.abi == "abi3" and oldest and int(oldest[1]) <= minor:
+                return ""
+        words = sorted({tag.interpreter + "+" * (tag.abi == "abi3") for tag in _tags(self.filename)})
+        return f"built for Python {', '.join(words)}, not for {python}"
 
-def _python(filename: str, python: str) -> str:
-    minor = int(python.partition(".")[2] or 0)
-    words = sorted({tag.interpreter + ("" if tag.abi != "abi3" else "+") for tag in _tags(filename)})
-    for tag in _tags(filename):
-        if tag.interpreter in {"py3", f"cp3{minor}"} and not tag.abi.endswith("t"):
+    def against_platform(self, platform: Platform) -> str:
+        """Return why it does not run on a platform, or nothing."""
+        names = sorted({tag.platform for tag in _tags(self.filename)})
+        if any(name == "any" or name.endswith(f"_{platform.machine}") for name in names):
             return ""
-        minimum = re.fullmatch(r"cp3(\d+)", tag.interpreter)
-        if tag.abi == "abi3" and minimum and int(minimum[1]) <= minor:
+        return f"built for {', '.join(names)}, not for {platform.value}"
+
+    def against_torch(self, build: str, cxx11_abi: bool | None) -> str:  # noqa: FBT001 - a fact with three values
+        """Return why it does not link with a build of torch of that C++ ABI (``None``: not known), or nothing."""
+        if self.torch is None:
+            return "its publisher does not say for which torch it was built"
+        if self.torch not in {"any", minor_of(build)}:
+            return f"built for torch {self.torch}, not for {minor_of(build)}"
+        if self.cxx11_abi in {None, cxx11_abi}:
             return ""
-    return f"built for Python {', '.join(words)}, not for {python}"
+        own = "the new" if self.cxx11_abi else "the old"
+        present = "an unknown" if cxx11_abi is None else "the new" if cxx11_abi else "the old"
+        return f"built with {own} C++ ABI, and torch {build} has {present} one"
+
+    def against_cuda(self, runtime: str) -> str:
+        """Return why it does not fit the CUDA of a torch build, or nothing.
+
+        Majors must be equal. A build for a later minor may use what an earlier runtime lacks.
+        """
+        if self.cuda is None:
+            return "its publisher does not say for which CUDA it was built"
+        if self.cuda == "any":
+            return ""
+        built, present = self.cuda.split("."), runtime.split(".")
+        if built[0] != present[0]:
+            return f"built for CUDA {self.cuda}, not for {runtime}"
+        if len(built) > 1 and len(present) > 1 and int(built[1]) > int(present[1]):
+            return f"built for CUDA {self.cuda}, which is later than {runtime}"
+        return ""
+
+    def against_glibc(self, present: str | None) -> str:
+        """Return why it does not load on a host's glibc, or nothing."""
+        needed = self.glibc or glibc_of(self.filename)
+        if needed is None or present is None:
+            return ""
+        have, need = version_key(present), version_key(needed)
+        return f"needs glibc {needed}, not {present}" if have and need and have < need else ""
+
+    def against_gpus(self, cards: tuple[str, ...]) -> str:
+        """Return for which GPUs it has no machine code. Code of a minor runs on later minors of its major."""
+        lacking = [name for name in cards if self.gpu and not any(_runs(code, name) for code in self.gpu)]
+        return f"has code for {', '.join(self.gpu)}, not for {', '.join(lacking)}" if lacking else ""
 
 
+@lru_cache(maxsize=4096)
 def _tags(filename: str) -> list[Tag]:
     return sorted(parse_wheel_filename(filename)[3], key=str)
-
-
-def _platform(filename: str, platform: Platform) -> str:
-    names = sorted({tag.platform for tag in _tags(filename)})
-    if any(name == "any" or name.endswith(f"_{platform.machine}") for name in names):
-        return ""
-    return f"built for {', '.join(names)}, not for {platform.value}"
-
-
-def _torch(torch: str | None, build: str) -> str:
-    if torch is None:
-        return "its publisher does not say for which torch it was built"
-    return "" if torch in {"any", minor_of(build)} else f"built for torch {torch}, not for {minor_of(build)}"
-
-
-def _cuda(cuda: str | None, runtime: str) -> str:
-    """Compare majors. Within one major a build for a later minor may use what an earlier runtime lacks."""
-    if cuda is None:
-        return "its publisher does not say for which CUDA it was built"
-    if cuda == "any":
-        return ""
-    built, present = cuda.split("."), runtime.split(".")
-    if built[0] != present[0]:
-        return f"built for CUDA {cuda}, not for {runtime}"
-    if len(built) > 1 and len(present) > 1 and int(built[1]) > int(present[1]):
-        return f"built for CUDA {cuda}, which is later than {runtime}"
-    return ""
-
-
-def _abi(wheel: ReadyWheel, target: Target) -> str:
-    if None in {wheel.cxx11_abi, target.cxx11_abi} or wheel.cxx11_abi == target.cxx11_abi:
-        return ""
-    built, present = (f"the {'new' if abi else 'old'} C++ ABI" for abi in (wheel.cxx11_abi, target.cxx11_abi))
-    return f"built with {built}, and torch {target.torch} has {present}"
 
 
 def glibc_of(filename: str) -> str | None:
@@ -179,20 +182,6 @@ def glibc_of(filename: str) -> str | None:
     minors = [int(m[1]) for tag in _tags(filename) if (m := _MANYLINUX.match(tag.platform))]
     minors += [minor for tag in _tags(filename) for word, minor in _OLD_NAMES.items() if tag.platform.startswith(word)]
     return f"2.{min(minors)}" if minors else None
-
-
-def _glibc(filename: str, measured: str | None, present: str | None) -> str:
-    needed = measured or glibc_of(filename)
-    if needed is None or present is None:
-        return ""
-    have, need = version_key(present), version_key(needed)
-    return f"needs glibc {needed}, not {present}" if have and need and have < need else ""
-
-
-def _gpus(gpu: tuple[str, ...], cards: tuple[str, ...]) -> str:
-    """Return the GPUs without machine code. Code of a minor runs on later minors of its major."""
-    lacking = [name for name in cards if gpu and not any(_runs(code, name) for code in gpu)]
-    return f"has code for {', '.join(gpu)}, not for {', '.join(lacking)}" if lacking else ""
 
 
 def _runs(code: str, name: str) -> bool:

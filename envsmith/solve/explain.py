@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.model.cell import Cell, CellId, Platform, Request
+from envsmith.model.cell import Cell, CellId, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution
 from envsmith.model.rule import Evidence, Row, Rule, Severity
@@ -470,7 +470,7 @@ def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
     warnings = [] if "warning" in answer.avoided else list(_warnings(solver, posed, answer))
-    warnings += _lock_notes(solver, answer.cell)
+    warnings += _lock_notes(solver, answer.cell, posed.request.wheels)
     return Solution(
         cell=answer.cell,
         why=tuple(why),
@@ -599,14 +599,23 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
                 break
 
 
-def _lock_notes(solver: Solver, cell: Cell) -> Iterable[Finding]:
+def _lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Finding]:
     """Return what is worth knowing before the cell is locked: what will be compiled, and how long that takes."""
-    for rule in (solver.rule(r.id) for r in solver.compiled.rules_of(cell.components) if r.locking):
+    parts = cell.components
+    for compiled in solver.compiled.rules_of(parts):
+        if not compiled.locking or (compiled.policies and policy not in compiled.policies):
+            continue
+        rule = solver.rule(compiled.id)
         for row in (r for r in rule.rows if r.severity is Severity.NOTE):
-            versions = {c: cell.components[c] for c in row.when if c in cell.components}
-            if len(versions) == len(row.when):
-                message = rule_sentence(rule, [row], {})
-                yield finding_of_row(rule, row, row.severity, versions, message)
+            if (not row.platforms or cell.platform in row.platforms) and _holds(row.when, parts):
+                first = next(iter(row.when))
+                message = rule_sentence(rule, [replace(row, when={first: Spec("*")})], {})
+                yield finding_of_row(rule, row, row.severity, {c: parts[c] for c in row.when}, message)
+                break
+
+
+def _holds(when: Mapping[str, Spec], versions: Mapping[str, str]) -> bool:
+    return all(name in versions and spec.contains(versions[name]) for name, spec in when.items())
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:

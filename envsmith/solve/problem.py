@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envsmith.graph.compile import Compiled, CompiledRule
-from envsmith.model.cell import Platform
+from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS, Spec, version_key
@@ -178,14 +178,14 @@ def pose(
     extras: Mapping[str, tuple[str, ...]],
     *,
     gaps: bool = True,
-    lockable: bool = False,
+    lockable: WheelPolicy | None = None,
     features: Collection[str] = (),
 ) -> Problem:
     """Lay the rules over ``names`` (variable -> component), with ``extras`` as further values of a component.
 
     ``gaps`` says whether a missing fact about a torch wheel counts against it (an answer must rest on facts) or not (a
-    judgement may not hold it against anybody). ``lockable`` adds the rules about what can be locked, and what the
-    components bring along. ``features`` are in use: notes about them are errors.
+    judgement may not hold it against anybody). ``lockable`` adds the rules about what can be locked with the ready
+    wheels that it admits, and what the components bring along. ``features`` are in use: notes about them are errors.
     """
     carried = _carriers(compiled, set(names.values())) if gaps else {}
     # Where every build says what it carries, it is never unknown.
@@ -207,7 +207,7 @@ def pose(
     lay = _Lay(compiled, platform, index, extras, brought=frozenset(brought), features=features, gaps=gaps)
     groups = []
     for rule in compiled.rules_of(index):
-        if rule.locking and not lockable:
+        if rule.locking and (lockable is None or (rule.policies and lockable not in rule.policies)):
             continue
         groups += lay.groups(rule, carried)
     return Problem(compiled, platform, tuple(names), components, tuple(values), tuple(groups))

@@ -70,12 +70,13 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
     for number, gpu in enumerate(dict.fromkeys(request.gpus)):
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
         extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
-    key = (request.platform, request.lockable, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
+    policy = request.wheels if request.lockable else None
+    key = (request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
     if key not in problems:
         if len(problems) >= _KEEP_PROBLEMS:
             problems.pop(next(iter(problems)))
         listed = {n: tuple(v) for n, v in extras.items()}
-        problems[key] = pose(compiled, request.platform, names, listed, lockable=request.lockable)
+        problems[key] = pose(compiled, request.platform, names, listed, lockable=policy)
     problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
     pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)

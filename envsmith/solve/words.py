@@ -49,6 +49,9 @@ def shown_spec(component: str, spec: Spec) -> str:
     if exact:
         return name_release(component, exact)
     title = component.upper() if component in {"cuda", "gpu"} else component
+    left_out = [part.removeprefix("!=") for part in spec.text.split(",")]
+    if len(left_out) > _SHOWN and spec.text.count("!=") == len(left_out):
+        return f"{title} other than {', '.join(left_out[: _SHOWN - 1])} and {len(left_out) - _SHOWN + 1} more"
     text = " or ".join(part.removeprefix("==") for part in spec.text.split(" || "))
     return title if spec.is_any else f"{title} {text}"
 

@@ -192,12 +192,13 @@ def test_rows_of_sources_are_read_strictly(tmp_path):
 def test_what_is_compiled_is_a_rule_of_the_version_graph_for_what_is_to_be_locked():
     rules = {rule.id: rule for rule in knowledge().rules if rule.locking}
 
-    (nvcc,), (unreadable,), (compiled,) = (
-        rules[f"flash-attn-{what}"].rows for what in ("nvcc", "unreadable", "compiled")
+    (nvcc, *_), (unreadable, *_), (compiled, *_) = (
+        rules[f"flash-attn-{what}-none"].rows for what in ("nvcc", "unreadable", "compiled")
     )
 
     assert {c: s.text for c, s in nvcc.needs.items()} == {"cuda": "==13.*"}
     assert "no nvcc for CUDA 12" in nvcc.cause
+    assert set(nvcc.when) == {"flash-attn"}
     assert unreadable.when["flash-attn"].contains("2.7.3")
     assert not unreadable.when["flash-attn"].contains("2.7.4.post1")
     assert compiled.severity is Severity.NOTE

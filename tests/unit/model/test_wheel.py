@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from envsmith.model.cell import Cell, Platform
-from envsmith.model.wheel import Policy, ReadyWheel, Target, glibc_of
+from envsmith.model.cell import Cell, Platform, WheelPolicy
+from envsmith.model.wheel import ReadyWheel, Target, glibc_of
 
 WHEEL = ReadyWheel(
     distribution="flash-attn",
@@ -43,7 +43,8 @@ def test_a_wheel_fits_the_torch_cuda_python_platform_and_abi_that_it_was_built_f
         ({"torch": "2.9.1+cu128"}, "built for torch 2.8, not for 2.9"),
         ({"cuda": "13.0"}, "built for CUDA 12, not for 13.0"),
         ({"cuda": "cpu"}, "built for CUDA 12, not for cpu"),
-        ({"cxx11_abi": False}, "built with the new C++ ABI, and torch 2.8.0+cu128 has the old C++ ABI"),
+        ({"cxx11_abi": False}, "built with the new C++ ABI, and torch 2.8.0+cu128 has the old one"),
+        ({"cxx11_abi": None}, "built with the new C++ ABI, and torch 2.8.0+cu128 has an unknown one"),
         ({"platform": Platform.LINUX_AARCH64}, "built for linux_x86_64, not for linux-aarch64"),
         ({"glibc": "2.31"}, "needs glibc 2.32, not 2.31"),
     ],
@@ -95,9 +96,9 @@ def test_a_policy_admits_what_it_trusts_and_what_is_known_completely():
     listed = dataclasses.replace(WHEEL, official=False)
     unread = dataclasses.replace(WHEEL, requires=None)
 
-    assert [WHEEL.admitted(policy) for policy in Policy] == [False, True, True]
-    assert [listed.admitted(policy) for policy in Policy] == [False, False, True]
-    assert not unread.admitted(Policy.LISTED)
+    assert [WHEEL.admitted(policy) for policy in WheelPolicy] == [False, True, True]
+    assert [listed.admitted(policy) for policy in WheelPolicy] == [False, False, True]
+    assert not unread.admitted(WheelPolicy.LISTED)
 
 
 def test_the_release_and_the_file_are_read_from_version_and_address():

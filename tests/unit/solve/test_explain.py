@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.model.cell import Platform, Request
+from envsmith.model.cell import Platform, Request, WheelPolicy
 from envsmith.model.version import Spec
 from envsmith.solve import explain_cell, explain_rule, explain_upgrade, solve
 
@@ -131,7 +131,7 @@ def conflict(**request):
 def test_what_every_build_says_is_never_unknown_in_a_refusal():
     wishes = {"frameworks": {"megatron-core": Spec.parse("*")}, "constraints": {"flash-attn": Spec.parse("*")}}
 
-    messages = conflict(driver="525.60.13", gpus=("sm_80",), **wishes)
+    messages = conflict(driver="525.60.13", gpus=("sm_80",), wheels=WheelPolicy.NONE, **wishes)
 
     assert len(messages) == 3
     assert not [m for m in messages if "not known" in m]
