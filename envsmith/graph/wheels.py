@@ -17,11 +17,12 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from envsmith import plain
 from envsmith.cache import cached
-from envsmith.graph.fields import Sources, load_table, plain_text
+from envsmith.graph.fields import Sources, check_file, load_table, plain_text
 from envsmith.graph.location import DataFiles, find_matrix
+from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Evidence
 from envsmith.model.wheel import ReadyWheel
-from envsmith.schema import Flag, Parsed, Sha256, Text, WrongValueError, strict
+from envsmith.schema import Flag, Parsed, Problems, Sha256, Text, WrongValueError, strict
 
 FOLDER = "wheels"
 PUBLISHERS_FILE = f"{FOLDER}/publishers.yaml"
@@ -132,6 +133,20 @@ def wheels_of(file: WheelsFile, publishers: Publishers) -> tuple[ReadyWheel, ...
     by_name = {p.name: p for p in publishers.publishers}
     requires = {version: each.requires for each in file.requires for version in each.versions}
     return tuple(_wheel(file.distribution, x, by_name[x.by], requires) for x in file.wheels if x.by in by_name)
+
+
+def catalogue(
+    documents: Mapping[str, Any], problems: Problems, table: ComponentTable
+) -> dict[str, tuple[ReadyWheel, ...]]:
+    """Return the ready wheels of parsed files of the matrix by distribution. What is wrong goes into ``problems``."""
+    document = documents.get(PUBLISHERS_FILE)
+    publishers = check_file(Publishers, PUBLISHERS_FILE, document, problems, table) if document else None
+    wheels = {}
+    for name, lines in documents.items():
+        if publishers and name.startswith(f"{FOLDER}/") and name != PUBLISHERS_FILE:
+            file = check_file(WheelsFile, name, lines, problems, table)
+            wheels.update({file.distribution: wheels_of(file, publishers)} if file else {})
+    return wheels
 
 
 def _wheel(name: str, line: WheelLine, publisher: Publisher, requires: Mapping[str, tuple[str, ...]]) -> ReadyWheel:
