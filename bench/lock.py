@@ -41,7 +41,7 @@ def plain(cell: Cell, day: str, uv: Uv) -> dict[str, str]:
         command = ["pip", "compile", str(source), "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
         command += ["--python-version", want.python, "--python-platform", want.platform, "--exclude-newer", cutoff(day)]
         command += ["--python", interpreter.path] if interpreter else []
-        text = uv.check(command, what="plain uv").stdout
+        text = uv.check(command, work="resolve with plain uv").stdout
     return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
 
 

@@ -55,7 +55,10 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
         clock.note(f"engine: {choice.why}")
         engine = choice.engine
     if options.oci and engine.images is None:
-        raise UsageError(f"engine {engine.name} makes no images", hint="--oci needs a container engine")
+        raise UsageError(
+            f"Cannot use --oci with the engine {engine.name}: it makes no images.",
+            hint="Use --engine docker, podman or buildah.",
+        )
     options = _for_engine(options, engine)
     if options.lock is not None:
         locked = given_lock(options.lock, options.output, clock)
@@ -177,9 +180,9 @@ def existing_lock(options: Options, clock: Clock) -> Outcome:
     directory, lock = store.need(options.output, options.request_text)
     if options.locked and (differences := lock_difference(options, progress=clock.progress)):
         raise EnvsmithError(
-            f"{directory}: the lock is not what the request gives now",
+            f"Cannot use {directory}/lock.json: it is out of date for this request.",
             details=differences,
-            hint="lock again (leave --locked out), or take it as it is with --frozen",
+            hint="Leave --locked out to lock again, or use the lock unchanged with --frozen.",
         )
     files = tuple(sorted(p.name for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")))
     clock.done("lock", f"{directory}: {len(lock.pins)} distributions", cached=True)
@@ -372,8 +375,9 @@ def _add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, s
     try:
         if archives := [source.name for source in lock.compiled if source.archive]:
             raise UsageError(
-                f"{', '.join(archives)}: built from a source archive, which only the pinned builder of an image does",
-                hint="use --engine docker, podman or buildah",
+                f"Cannot write a Conda lock: {', '.join(archives)} is built from a source archive, and only the "
+                "pinned builder of an image does that.",
+                hint="Use --engine docker, podman or buildah.",
             )
         part = conda_lock.conda_part(lock, directory, options.conda, progress=clock.progress)
     except EnvsmithError as error:

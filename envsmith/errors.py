@@ -32,6 +32,11 @@ class EnvsmithError(Exception):
         self.hint = hint
         self.details = tuple(details)
 
+    @property
+    def reason(self) -> str:
+        """The reason alone, as a clause for another sentence: "Cannot <verb> <object>: <reason>."."""
+        return self.message.partition(": ")[2].removesuffix(".") or self.message
+
     def __str__(self) -> str:
         return "\n".join([self.message, *self.details, *([f"hint: {self.hint}"] if self.hint else [])])
 
@@ -124,12 +129,12 @@ class LeftAsideWarning(UserWarning):
 
 
 @contextmanager
-def os_errors(what: str, failure: type[EnvsmithError] = StorageError, *, hint: str | None = None) -> Iterator[None]:
-    """Raise ``failure`` instead of an ``OSError``: ``what``, a colon and the reason of the operating system."""
+def os_errors(work: str, failure: type[EnvsmithError] = StorageError, *, hint: str | None = None) -> Iterator[None]:
+    """Raise ``failure`` instead of an ``OSError``: "Cannot ``work``" (verb and object), and the system's reason."""
     try:
         yield
     except OSError as error:
-        raise failure(f"{what}: {error.strerror or error}", hint=hint) from error
+        raise failure(f"Cannot {work}: {error.strerror or error}.", hint=hint) from error
 
 
 _FULL = {

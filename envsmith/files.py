@@ -36,7 +36,7 @@ def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataE
     with open_input(path, failure) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise failure(f"{path}: larger than {limit} bytes")
+        raise failure(f"Cannot read {path}: it is larger than {limit} bytes.")
     return content
 
 
@@ -57,10 +57,10 @@ def open_input(path: Path, failure: type[EnvsmithError], *, seconds: float = 60.
     A folder, a device, and a pipe without a writer raise ``failure``.
     """
     if str(path) == "-":
-        with os_errors("stdin: cannot be read", failure):
+        with os_errors("read stdin", failure):
             yield sys.stdin.buffer
         return
-    with os_errors(f"{path}: cannot be read", failure):
+    with os_errors(f"read {path}", failure):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with io.BufferedReader(_Input(handle, seconds), 1 << 16) as file:
             mode = os.fstat(handle).st_mode

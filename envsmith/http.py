@@ -78,9 +78,9 @@ def ssl_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     if bundle := ca_bundle():
         with os_errors(
-            f"{bundle}: no CA bundle that can be used",
+            f"use {bundle} as CA bundle",
             UsageError,
-            hint=f"mend the file, or the one of {', '.join(_CA_VARIABLES)} and pip's cert setting that names it",
+            hint=f"Correct the file, or the setting that names it: {', '.join(_CA_VARIABLES)} or pip's cert.",
         ):
             context.load_verify_locations(cafile=bundle)
     return context
@@ -257,8 +257,8 @@ class HttpWire:
                     )
                 except (ValueError, ImportError, httpx.InvalidURL) as error:
                     raise UsageError(
-                        f"the proxy that the environment names cannot be used: {error}",
-                        hint="set HTTPS_PROXY, HTTP_PROXY and ALL_PROXY to addresses of proxies, or unset them",
+                        f"Cannot use the proxy that the environment names: {error}.",
+                        hint="Set HTTPS_PROXY, HTTP_PROXY and ALL_PROXY to addresses of proxies, or unset them.",
                     ) from None
                 weakref.finalize(self, client.close)
                 self._clients[proxy] = client
@@ -361,8 +361,8 @@ class _Body(io.RawIOBase):
             return 0
         except (httpx.HTTPError, httpx.StreamError) as error:
             raise NetworkError(
-                f"{redact(self._url)}: the connection broke: {_no_answer(error)}",
-                hint="Run the command again, and name another mirror if this one stays slow.",
+                f"Cannot read {redact(self._url)}: the connection broke ({_no_answer(error)}).",
+                hint="Run the command again. Use another mirror if this one stays slow.",
             ) from None
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
@@ -521,8 +521,8 @@ class HttpClient:
             return entry.reply()
         if self.offline:
             raise NetworkError(
-                f"{redact(url)} is not in the cache, and the network is switched off",
-                hint="run the same command once without --offline",
+                f"Cannot read {redact(url)}: it is not in the cache, and --offline switches the network off.",
+                hint="Run the same command once without --offline.",
             )
         headers = {"Accept-Encoding": "gzip", **({"Accept": accept} if accept else {})}
         with self._open(url, headers | (entry.conditions() if entry else {})) as (response, place):
@@ -534,8 +534,8 @@ class HttpClient:
                 reply = Reply(body=body, url=place, content_type=fields.get("content-type", ""))
         if sha256 and hashlib.sha256(reply.body).hexdigest() != sha256:
             raise ContentError(
-                f"{redact(url)}: its sha256 is not the one that the index names ({sha256[:16]}…)",
-                hint="a proxy or mirror serves another file; nothing was taken from it",
+                f"Cannot use {redact(url)}: its sha256 is not the one that the index names ({sha256[:16]}…).",
+                hint="Check the proxy or mirror in between: it serves another file. Nothing was used of it.",
             )
         if check:
             check(reply)
@@ -547,17 +547,18 @@ class HttpClient:
     def open_range(self, url: str, start: int, stop: int | None = None) -> Iterator[RangeReply]:
         """Open a stretch of a file. A server that ignores ranges is refused."""
         if self.offline:
-            raise NetworkError(f"{redact(url)} would have to be read, and the network is switched off")
+            raise NetworkError(f"Cannot read {redact(url)}: --offline switches the network off.")
         span = f"bytes={start}" if start < 0 else f"bytes={start}-{'' if stop is None else stop - 1}"
         with self._open(url, {"Range": span}) as (response, _):
             if response.status != 206 or response.headers.get("content-encoding", "identity") != "identity":
                 raise NetworkError(
-                    f"{redact(url)}: the server ignores range requests (status {response.status})",
-                    hint="point the index setting of uv or pip at an index that serves ranges",
+                    f"Cannot read a part of {redact(url)}: the server ignores range requests (status "
+                    f"{response.status}).",
+                    hint="Point the index setting of uv or pip at an index that serves ranges.",
                 )
             first, total = _content_range(response.headers.get("content-range", ""), url)
             if first != (start if start >= 0 else max(0, total + start)):
-                raise NetworkError(f"{redact(url)}: the server answered with another range than the one asked for")
+                raise NetworkError(f"Cannot read a part of {redact(url)}: the server sent another range.")
             yield RangeReply(stream=response.body, start=first, total=total)
 
     @contextlib.contextmanager
@@ -577,7 +578,7 @@ class HttpClient:
             before, place = place, follow(place, response.headers.get("location", ""), first=url)
             if origin(place) != origin(before):
                 headers.pop("Authorization", None)
-        raise NetworkError(f"{redact(url)}: redirected again and again")
+        raise NetworkError(f"Cannot read {redact(url)}: the server redirects more than {_HOPS} times.")
 
     def _answer(self, url: str, headers: Mapping[str, str]) -> Response:
         parts = split(url)
@@ -586,7 +587,7 @@ class HttpClient:
             return ask(self.wire, "GET", plain, headers, wait=self._wait)
         except OSError as error:
             raise NetworkError(
-                f"{redact(url)} cannot be reached: {error}", hint="check the network, the proxy and the CA settings"
+                f"Cannot reach {redact(url)}: {error}.", hint="Check the network, the proxy and the CA settings."
             ) from None
 
 
@@ -611,25 +612,25 @@ def login_of(url: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
 
 def _refused(url: str, status: int) -> NetworkError:
     if status in {404, 410}:
-        return NotFoundError(f"{redact(url)} does not exist (status {status})")
-    hint = "check the credentials of the index in the settings of uv or pip" if status in {401, 403} else None
-    return NetworkError(f"{redact(url)}: the server answers with status {status}", hint=hint)
+        return NotFoundError(f"Cannot read {redact(url)}: it does not exist (status {status}).")
+    hint = "Check the credentials of the index in the settings of uv or pip." if status in {401, 403} else None
+    return NetworkError(f"Cannot read {redact(url)}: the server answers with status {status}.", hint=hint)
 
 
 def _unpacked(response: Response, max_bytes: int, url: str) -> bytes:
     """Return the whole body, decompressed, or ``NetworkError`` as soon as it is longer than allowed."""
     encoding = response.headers.get("content-encoding", "").lower()
     if encoding not in {"", "identity", "gzip", "x-gzip"}:
-        raise NetworkError(f"{redact(url)}: unknown encoding {encoding[:20]!r}")
+        raise NetworkError(f"Cannot read {redact(url)}: its encoding {encoding[:20]!r} is unknown.")
     inflate = zlib.decompressobj(31) if "gzip" in encoding else None
     body = bytearray()
     while chunk := response.body.read(_CHUNK):
         try:
             body += inflate.decompress(chunk, max_bytes + 1 - len(body)) if inflate else chunk
         except zlib.error as error:
-            raise NetworkError(f"{redact(url)}: broken compression: {error}") from None
+            raise NetworkError(f"Cannot read {redact(url)}: its compression is broken ({error}).") from None
         if len(body) > max_bytes:
-            raise NetworkError(f"{redact(url)} is longer than {max_bytes} bytes: refused")
+            raise NetworkError(f"Cannot read {redact(url)}: it is longer than {max_bytes} bytes.")
     if inflate and (not inflate.eof or inflate.unused_data):
         raise NetworkError(f"Cannot read {redact(url)}: its compressed answer is cut.", hint="Run the command again.")
     return bytes(body)
@@ -639,7 +640,7 @@ def _content_range(text: str, url: str) -> tuple[int, int]:
     unit, _, span = text.partition(" ")
     first, total = span.partition("-")[0], span.partition("/")[2]
     if unit != "bytes" or not re.fullmatch(r"\d{1,18} \d{1,18}", f"{first} {total}", re.ASCII):
-        raise NetworkError(f"{redact(url)}: unusable Content-Range {text[:60]!r}")
+        raise NetworkError(f"Cannot read {redact(url)}: its Content-Range {text[:60]!r} is not valid.")
     return int(first), int(total)
 
 

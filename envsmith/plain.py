@@ -47,8 +47,8 @@ def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
     if not isinstance(text, str) or not pattern.fullmatch(text):
         quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
         raise UsageError(
-            f"{quoted} is not {what}",
-            hint="values that are not plain are refused, never quoted; correct the lock or option it comes from",
+            f"Cannot use {quoted}: it is not {what}.",
+            hint="Correct the lock or the option that it comes from.",
         )
     return text
 
@@ -94,7 +94,7 @@ def version(text: str) -> str:
     try:
         version_key(text)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"Cannot use {text!r}: {error}.") from error
     return text
 
 
@@ -109,9 +109,9 @@ def cell_id(text: str) -> str:
     try:
         same = str(CellId.parse(text)) == text
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"Cannot use {text!r}: {error}.") from error
     if not same:
-        raise UsageError(f"{text!r} is not a cell id in its one spelling")
+        raise UsageError(f"Cannot use {text!r}: a cell id has one spelling, and this is another.")
     return text
 
 
@@ -148,7 +148,10 @@ def label_value(text: str) -> str:
 def user(number: int) -> int:
     """Return a user id that is neither root nor one of the distribution's own (1000 to 60000)."""
     if type(number) is not int or not 1000 <= number <= 60000:
-        raise UsageError(f"{number!r} is not a user id from 1000 to 60000", hint="images never run as root")
+        raise UsageError(
+            f"Cannot use {number!r}: it is not a user id from 1000 to 60000.",
+            hint="Choose another user id. Images never run as root.",
+        )
     return number
 
 
@@ -156,7 +159,8 @@ def epoch(number: int) -> int:
     """Return seconds since 1970 for file times: from 1980 (the first day a wheel can hold) to 2100."""
     if type(number) is not int or not 315532800 <= number <= 4102444800:
         raise UsageError(
-            f"{number!r} is not a time between 1980 and 2100", hint="set SOURCE_DATE_EPOCH to whole seconds"
+            f"Cannot use {number!r}: it is not a time between 1980 and 2100.",
+            hint="Set SOURCE_DATE_EPOCH to whole seconds.",
         )
     return number
 

@@ -112,7 +112,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     """
     built = outcome.built
     if built is None:
-        raise SmokeError("nothing was built that could be tested")
+        raise SmokeError("Cannot run the smoke test: nothing was built.")
     plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=built.digest)
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
@@ -242,9 +242,7 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
     main, steps, band = (by_name[n].result if n in by_name else None for n in (_MAIN, _STEPS, _BANDWIDTH))
     first = main or steps or band or next((d.result for d in parts if d.result), None)
     if first is None:
-        raise EnvsmithError(
-            "nothing was run that a record could tell of", hint="; ".join(d.sentence for d in parts[:3])
-        )
+        raise EnvsmithError("Cannot write a record: no part of the test ran.", details=[d.sentence for d in parts[:3]])
     failed = next((r for r in (main, steps, band) if r and not r.passed), None)
     joined = replace(
         first,

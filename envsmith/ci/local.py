@@ -167,8 +167,8 @@ def _install(run: _Run, python: str) -> None:
         arguments += [*job.constraints, *([str(run.root.resolve())] if _installable(run.root) else [])]
         create = ["venv", "--quiet", "--no-project", "--allow-existing", "--python", python, str(place)]
         try:
-            uv.check(create, what="virtual environment")
-            uv.check(arguments, what="install", on_line=line)
+            uv.check(create, work="create the virtual environment")
+            uv.check(arguments, work="install the packages", on_line=line)
         except (LockError, BuildError) as error:
             raise _Failed("install", "; ".join([error.message, *error.details[-3:]])) from None
 

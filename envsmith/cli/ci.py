@@ -137,7 +137,7 @@ def _append(variable: str, text: str) -> None:
             f"Cannot write the outputs of the job: the variable {variable} is not set.",
             hint="Use --output. Only GitHub Actions sets that variable.",
         )
-    with os_errors(f"{path}: cannot be written"), Path(path).open("a", encoding="utf-8") as file:
+    with os_errors(f"write {path}"), Path(path).open("a", encoding="utf-8") as file:
         file.write(text)
 
 

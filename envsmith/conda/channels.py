@@ -37,8 +37,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)'`]+")
 _SCHEMES = frozenset({"http", "https", "file"})
 _LOGIN = (
-    "store a login where rattler reads it: `pixi auth login`, RATTLER_AUTH_FILE, "
-    "~/.rattler/credentials.json or ~/.netrc"
+    "Store a login where rattler reads it: pixi auth login, RATTLER_AUTH_FILE, ~/.rattler/credentials.json or ~/.netrc."
 )
 
 
@@ -132,7 +131,7 @@ def _rattlers_own() -> Any:
         files = [str(path) for path, _ in rattler.Config.config_search_paths("pixi") if path.is_file()]
         reason = clean(str(error).splitlines()[0])
         # What follows in rattler's message shows the line, which may hold a secret.
-        raise DataError(f"{', '.join(files)}: does not parse: {reason}", hint="repair it, or move it away") from None
+        raise DataError(f"Cannot read {', '.join(files)}: {reason}.", hint="Repair it, or move it away.") from None
 
 
 def _merged(environ: Mapping[str, str]) -> Condarc:
@@ -144,7 +143,11 @@ def _merged(environ: Mapping[str, str]) -> Condarc:
         own = read_document(Condarc, str(path), content, problems, context=environ) if content.strip() else Condarc()
         if own is None:
             lines = [scrub(line) for line in problems.lines]
-            raise DataError(lines[0], details=lines[1:], hint="repair it, or set CONDARC to another file")
+            raise DataError(
+                f"Cannot read {path}: {len(lines)} of its values cannot be used.",
+                details=lines,
+                hint="Repair it, or set CONDARC to another file.",
+            )
         for key in Condarc.__slots__:
             value = getattr(own, key)
             if value is not None:
@@ -212,7 +215,8 @@ def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
     text = channel.strip()
     if not text or any(ord(c) < 33 for c in text):
         raise UsageError(
-            f"{clean(channel)!r} is not a channel", hint="give a name (conda-forge), a URL or file:///path"
+            f"Cannot use the channel {clean(channel)!r}: it is not a name, a URL or a folder.",
+            hint="Give a name (conda-forge), a URL or file:///path.",
         )
     if "://" not in text and (text.startswith(("/", "./", "../")) or text == "."):
         return Path(os.path.realpath(text)).as_uri()
@@ -221,7 +225,8 @@ def base_url(channel: str, settings: ChannelSettings | None = None) -> str:
     scheme = parts_of(text).scheme.lower()
     if scheme not in _SCHEMES:
         raise UsageError(
-            f"channel {clean(public_url(text))}: {scheme!r} is not a scheme that channels have (http, https, file)"
+            f"Cannot use the channel {clean(public_url(text))}: its scheme is {scheme!r}.",
+            hint="Use http, https or file.",
         )
     return text.rstrip("/")
 
@@ -235,7 +240,7 @@ def _named(text: str, settings: ChannelSettings) -> str:
     try:
         return str(rattler.Channel(text, config).base_url).rstrip("/")
     except Exception as error:
-        raise UsageError(f"{clean(text)!r} is not a channel: {clean(scrub(str(error)))}") from error
+        raise UsageError(f"Cannot use the channel {clean(text)!r}: {clean(scrub(str(error)))}.") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,7 +289,9 @@ def _login_refusals() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - rattler has no common family
         # What follows the first colon shows a part of the file.
         reason = clean(str(error).partition(": ")[0])
-        raise DataError(f"the logins of this user: {reason}", hint="write them again with `pixi auth login`") from None
+        raise DataError(
+            f"Cannot read the logins for channels: {reason}.", hint="Write them again with pixi auth login."
+        ) from None
 
 
 @contextmanager
@@ -335,9 +342,11 @@ def _stored(path: str | Path | None) -> dict[str, Any]:
     try:
         logins = parse_json(read_bounded(Path(path), _MAX_BYTES))
     except ValueError:
-        raise DataError(f"{path}: not JSON", hint="write it again with `pixi auth login`") from None
+        raise DataError(f"Cannot read {path}: it is not JSON.", hint="Write it again with pixi auth login.") from None
     if not isinstance(logins, dict):
-        raise DataError(f"{path}: not a mapping of hosts to credentials")
+        raise DataError(
+            f"Cannot read {path}: it does not map hosts to credentials.", hint="Write it again with pixi auth login."
+        )
     return logins
 
 
@@ -346,7 +355,10 @@ def _variables(settings: ChannelSettings) -> dict[str, str]:
     variables = {}
     if isinstance(settings.verify, Path):
         if not settings.verify.exists():
-            raise UsageError(f"ssl_verify names {settings.verify}, which holds no certificates")
+            raise UsageError(
+                f"Cannot use ssl_verify: {settings.verify} holds no certificates.",
+                hint="Point it at a CA bundle or a folder of certificates.",
+            )
         variables["SSL_CERT_DIR" if settings.verify.is_dir() else "SSL_CERT_FILE"] = str(settings.verify)
     for scheme, proxy in settings.proxies.items():
         if scheme in {"http", "https"}:
@@ -473,7 +485,7 @@ def refusals(channel: str) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        raise LockError(f"the Conda solver crashed on this channel: {clean(str(error))}") from error
+        raise LockError(f"Cannot solve for this channel: the Conda solver crashed ({clean(str(error))}).") from error
 
 
 def _refusal(text: str, channel: str) -> EnvsmithError:
@@ -481,33 +493,36 @@ def _refusal(text: str, channel: str) -> EnvsmithError:
     address = match[0] if (match := _ADDRESS.search(text)) else ""
     if "could not find subdir" in text:
         return NetworkError(
-            f"channel {channel} has no index",
+            f"Cannot read the channel {channel}: it has no index.",
             details=lines,
-            hint="check the name or address of the channel; a folder becomes one by `rattler-index` or `conda index`",
+            hint="Check the name or address of the channel. Make an index for a folder with rattler-index or conda "
+            "index.",
         )
     if "no usable repodata cache" in text:
         return NetworkError(
-            f"channel {channel}: no copy of its index is in the cache, and the network is not used (--offline)",
+            f"Cannot read the channel {channel}: no copy of its index is in the cache, and --offline switches the "
+            "network off.",
             details=lines,
-            hint="run once without --offline, or give a file:// channel",
+            hint="Run once without --offline, or give a file:// channel.",
         )
     if status := re.search(r"HTTP status \w+ error \((\d+) ?([^)]*)\)", text):
         return NetworkError(
-            f"channel index {clean(public_url(address))}: the server answers {status[1]} {status[2]}".rstrip(),
+            f"Cannot read the channel index {clean(public_url(address))}: the server answers "
+            f"{f'{status[1]} {status[2]}'.rstrip()}.",
             hint=_LOGIN if status[1] in {"401", "403", "407"} else None,
         )
     if "error sending request" in text:
         return NetworkError(
-            f"channel {channel} cannot be reached: {lines[-1]}",
+            f"Cannot reach the channel {channel}: {lines[-1]}.",
             details=lines[:-1],
-            hint="give --channel with a mirror or a file:// channel, or use --offline where a copy is in the cache; "
-            "the rest of the build needs no channel",
+            hint="Give --channel with a mirror or a file:// channel, or use --offline where a copy is in the "
+            "cache. Only the Conda lock needs a channel.",
         )
     # What was cut never reached the cache; anything else lies there now.
     kind = NetworkError if "failed to download" in text else DamagedIndexError
     return kind(
-        f"channel {channel}: its index is not usable: {'; '.join(lines)}",
-        hint="the channel is damaged or the download was cut; try again, or use another channel",
+        f"Cannot use the channel {channel}: its index is damaged ({'; '.join(lines)}).",
+        hint="Try again, or use another channel: it is damaged, or the download was cut.",
     )
 
 

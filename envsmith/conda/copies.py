@@ -37,7 +37,7 @@ def drop_changed(folder: Path, *, offline: bool) -> None:
                 f"Cannot use the copy of a channel's index: {path} is not what was fetched.",
                 hint="Run the same command once without --offline.",
             )
-        with os_errors(f"Cannot remove {path}", hint="Remove it, then run the same command again."):
+        with os_errors(f"remove {path}", hint="Remove it, then run the same command again."):
             path.unlink(missing_ok=True)
 
 

@@ -110,11 +110,13 @@ def read_conda_file(
     reader = _READERS.get(kind or kind_of(text) or "")
     if reader is None:
         raise DataError(
-            f"{where}: not a Conda file",
-            hint="known are conda-lock.yml, pixi.lock, environment.yml, conda list, @EXPLICIT",
+            f"Cannot read {where}: it is not a Conda file.",
+            hint="Give conda-lock.yml, pixi.lock, environment.yml, an @EXPLICIT file or the output of conda list.",
         )
     if len(text) > MAX_BYTES:
-        raise DataError(f"{where}: {len(text)} characters are more than a Conda file has ({MAX_BYTES})")
+        raise DataError(
+            f"Cannot read {where}: its {len(text)} characters are more than a Conda file has ({MAX_BYTES})."
+        )
     return reader(text, platform, where)
 
 
@@ -123,7 +125,7 @@ def load_document(text: str, where: str, *, name: str = ".yml") -> Any:
     try:
         return parse_document(name, text.encode(errors="replace"))
     except UnreadableError as error:
-        raise DataError(f"{where}: {clean(str(error))}") from None
+        raise DataError(f"Cannot read {where}: {clean(str(error))}.") from None
 
 
 def _read_document(kind: Any, text: str, where: str, *, name: str = ".yml") -> Any:
@@ -132,7 +134,7 @@ def _read_document(kind: Any, text: str, where: str, *, name: str = ".yml") -> A
     value = check(kind, load_document(text, where, name=name), where, problems)
     if problems.lines:
         lines = [clean(line) for line in problems.lines]
-        raise DataError(lines[0], details=lines[1:40])
+        raise DataError(f"Cannot read {where}: {len(lines)} of its values cannot be used.", details=lines[:40])
     return value
 
 
@@ -141,7 +143,7 @@ def _pick(platforms: list[str], chosen: str | None, where: str) -> str | None:
         return "linux-64" if "linux-64" in platforms else (platforms[0] if platforms else None)
     if chosen not in platforms:
         names = clean(", ".join(platforms[:8]))
-        raise DataError(f"{where}: nothing for {chosen}; the file covers {names or 'no platform'}")
+        raise DataError(f"Cannot read {where}: it has nothing for {chosen}, only for {names or 'no platform'}.")
     return chosen
 
 
@@ -198,7 +200,7 @@ def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
     lock = _read_document(_PixiLock, text, where)
     name = "default" if "default" in lock.environments else next(iter(lock.environments), "")
     if not name:
-        raise DataError(f"{where}: environments: empty")
+        raise DataError(f"Cannot read {where}: it has no environments.")
     by_platform = lock.environments[name].packages
     chosen = _pick(list(by_platform), platform, where)
     pypi = {entry.pypi: entry for entry in lock.packages if entry.pypi}
@@ -211,7 +213,8 @@ def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
             pair = (str(entry.name), str(entry.version)) if entry else ("", "")
             if not _NAME.fullmatch(pair[0]) or not _VERSION.fullmatch(pair[1]):
                 raise DataError(
-                    f"{where}: environments.{name}.packages.{chosen}[{number}]: packages has no name and version of it"
+                    f"Cannot read {where}: environments.{name}.packages.{chosen}[{number}] has no name and version "
+                    "in packages."
                 )
             file.pip[fold(pair[0])] = pair[1]
     return file
@@ -228,15 +231,17 @@ def _read_explicit(text: str, platform: str | None, where: str) -> CondaFile:
             if len(parts) > 1 and _NAME.fullmatch(match[1]):
                 version = re.sub(r"\.(tar\.gz|zip)$", "", parts[1])
                 if not _VERSION.fullmatch(version):
-                    raise DataError(f"{where}: line {number}: {clean(version, 80)!r} is not a version")
+                    raise DataError(f"Cannot read line {number} of {where}: {clean(version, 80)!r} is not a version.")
                 file.pip[fold(match[1])] = version
         elif line and not line.startswith("#") and line != "@EXPLICIT":
             package = split_filename(line.split("#", maxsplit=1)[0])
             if package is None:
-                raise DataError(f"{where}: line {number}: {clean(line, 100)!r} is not the address of a Conda package")
+                raise DataError(
+                    f"Cannot read line {number} of {where}: {clean(line, 100)!r} is not the address of a Conda package."
+                )
             file.add(*package)
     if platform and platforms and platform not in platforms:
-        raise DataError(f"{where}: nothing for {platform}; the file is for {clean(platforms[0], 40)}")
+        raise DataError(f"Cannot read {where}: it has nothing for {platform}, only for {clean(platforms[0], 40)}.")
     return file
 
 
@@ -288,7 +293,7 @@ def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
     body = text.strip().rsplit("::", 1)[-1].split("[", maxsplit=1)[0]
     match = re.match(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})\s*(.{0,400})$", body, re.DOTALL)
     if not match:
-        raise DataError(f"{where}: {what}: {clean(text, 100)!r} is not a Conda spec")
+        raise DataError(f"Cannot read {what} of {where}: {clean(text, 100)!r} is not a Conda spec.")
     name, spec = match[1].lower(), match[2].strip()
     exact = re.fullmatch(r"(?:={1,2}\s*|)([0-9][A-Za-z0-9_.!+-]*)(?:[=\s]+([A-Za-z0-9_.*+]+))?", spec)
     if not exact:
@@ -323,7 +328,9 @@ def _read_list(text: str, _platform: str | None, where: str) -> CondaFile:
         else:
             file.add(columns[0].lower(), columns[1], columns[2] if len(columns) > 2 else "")
     if not file.conda and not file.pip:
-        raise DataError(f"{where}: no line of it reads NAME VERSION BUILD, as `conda list` prints them")
+        raise DataError(
+            f"Cannot read {where}: no line of it is NAME VERSION BUILD.", hint="Give what conda list prints."
+        )
     return file
 
 

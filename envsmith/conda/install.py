@@ -72,7 +72,10 @@ def realise(
         part = conda_lock.on(chosen)
     except KeyError:
         covered = ", ".join(p.platform.value for p in conda_lock.platforms)
-        raise UsageError(f"this Conda lock is for {covered}, not for {chosen.value}") from None
+        raise UsageError(
+            f"Cannot install this Conda lock: it is for {covered}, not for {chosen.value}.",
+            hint="Lock again with --conda-platform.",
+        ) from None
     target = prefix.absolute()
     python = target / "bin" / "python"
     if _is_done(part, target):
@@ -90,7 +93,7 @@ def realise(
             write_whole(target / _STAMP, _stamp(part))
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            "interrupted while the Conda lock was installed", hint="run the same command again"
+            "Cannot finish the installation: it was interrupted.", hint="Run the same command again."
         ) from None
     return python
 
@@ -127,15 +130,15 @@ def _check_files(part: PlatformLock) -> None:
                 digest = sha256_of(file).hex()
         except OSError as error:
             raise NetworkError(
-                f"{package.name} {package.version} cannot be fetched: the channel does not have it any more",
+                f"Cannot fetch {package.name} {package.version}: the channel does not have it any more.",
                 details=[f"{path}: {error.strerror}"],
-                hint="lock the cell again",
+                hint="Lock the cell again.",
             ) from error
         if digest != package.sha256:
             raise ContentError(
-                f"{package.name} {package.version} is not the file that the lock names",
+                f"Cannot install {package.name} {package.version}: it is not the file that the lock names.",
                 details=[f"{path}: sha256 {digest}, locked {package.sha256}"],
-                hint="the channel changed it, or its index lies; nothing was installed",
+                hint="Lock the cell again: the channel changed the file, or its index is wrong. Nothing was installed.",
             )
 
 
@@ -146,7 +149,7 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
     Where a run was killed, the next puts it back.
     """
     aside = prefix.with_name(f".{prefix.name}-envsmith-old")
-    with os_errors(f"{prefix} cannot be used"):
+    with os_errors(f"use {prefix}"):
         prefix.parent.mkdir(parents=True, exist_ok=True)
         if aside.is_dir():
             shutil.rmtree(prefix, ignore_errors=True)
@@ -154,8 +157,8 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
         if prefix.exists() and any(prefix.iterdir()):
             if not (prefix / "conda-meta").is_dir():
                 raise UsageError(
-                    f"{prefix} is not empty and no Conda environment: nothing is installed over it",
-                    hint="give another folder",
+                    f"Cannot install into {prefix}: it is not empty, and it is not a Conda environment.",
+                    hint="Give another folder.",
                 )
             prefix.rename(aside)
     try:
@@ -172,8 +175,8 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
 
 def _put_back(aside: Path, prefix: Path) -> None:
     with os_errors(
-        f"the environment that was at {prefix} could not be put back",
-        hint=f"it is whole in {aside}: move it back by hand",
+        f"put back the environment at {prefix}",
+        hint=f"Move it back by hand: it is complete in {aside}.",
     ):
         aside.rename(prefix)
 
@@ -188,7 +191,7 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
         "packages": [dataclasses.asdict(p) | {"filename": p.filename} for p in part.packages],
         "access": dataclasses.asdict(access_to(channels)),
     }
-    with os_errors(f"packages cannot be linked into {prefix}"):
+    with os_errors(f"link packages into {prefix}"):
         cache.mkdir(parents=True, exist_ok=True)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         with child([sys.executable, "-m", "envsmith.conda.linker"], **pipes) as process:
@@ -213,21 +216,29 @@ def _error(part: PlatformLock, text: str) -> EnvsmithError:
     low = text.lower()
     if "hash mismatch" in low or "sha256" in low or "md5" in low:
         return ContentError(
-            f"{what} is not the file that the lock names",
+            f"Cannot install {what}: it is not the file that the lock names.",
             details=details,
-            hint="the channel changed it, or the download is damaged",
+            hint="Lock the cell again if the channel changed it. Otherwise download it again.",
         )
     if "404" in low or "not found" in low or "no such file" in low:
         return NetworkError(
-            f"{what} cannot be fetched: the channel does not have it any more",
+            f"Cannot fetch {what}: the channel does not have it any more.",
             details=details,
-            hint="lock the cell again",
+            hint="Lock the cell again.",
         )
     if "no space" in low or "permission denied" in low or "read-only" in low:
-        return StorageError(f"{what} cannot be installed", details=details)
+        return StorageError(
+            f"Cannot install {what}: its folder cannot be written.",
+            details=details,
+            hint="Free some space, or choose another folder.",
+        )
     if "fetch" in low or "connect" in low or "error sending request" in low or "download" in low:
-        return NetworkError(f"{what} cannot be fetched", details=details)
-    return BuildError(f"{what} cannot be installed", details=details)
+        return NetworkError(
+            f"Cannot fetch {what}: the channel did not answer.",
+            details=details,
+            hint="Run the same command again, or give another --channel.",
+        )
+    return BuildError(f"Cannot install {what}: the linker failed.", details=details)
 
 
 def _install_pip(
@@ -245,7 +256,7 @@ def _install_pip(
             # engine/venv.py).
             command += ["--build-constraints", str(build), "--require-build-hashes"]
             command += ["--preview-features", "build-dependency-hashes"]
-        uv.check(command, what="pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
+        uv.check(command, work="install the pip section of the Conda lock", on_line=lambda line: progress(_event(line)))
 
 
 def _verify(part: PlatformLock, prefix: Path) -> None:
@@ -272,7 +283,7 @@ def _verify(part: PlatformLock, prefix: Path) -> None:
         if have_pip.get(p.name) != p.version
     ]
     if wrong:
-        raise ContentError(f"{prefix} is not what the Conda lock says", details=wrong[:20])
+        raise ContentError(f"Cannot use {prefix}: it is not what the Conda lock says.", details=wrong[:20])
 
 
 def _distributions(prefix: Path) -> dict[str, str]:

@@ -89,7 +89,11 @@ def lock_conda(
     )
     errors, wrong = _differences(lock, cell, pip_pins, conda.tolerate)
     if wrong:
-        raise LockError(f"the Conda solution is not the cell {cell.id}", details=wrong, hint="give another --channel")
+        raise LockError(
+            f"Cannot lock {cell.id} for Conda: the solution is not the cell.",
+            details=wrong,
+            hint="Give another --channel.",
+        )
     return dataclasses.replace(lock, notes=tuple(dict.fromkeys([*notes, *errors])))
 
 
@@ -105,7 +109,8 @@ def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
     """Return the cell without the components whose release may differ. ``UsageError`` for one that may not."""
     if wrong := sorted(set(tolerate) - set(MOVABLE)):
         raise UsageError(
-            f"{', '.join(wrong)}: only {', '.join(MOVABLE)} may differ between the pip lock and the Conda lock"
+            f"Cannot let {', '.join(wrong)} differ from the pip lock: only {', '.join(MOVABLE)} may.",
+            hint=f"Use --conda-tolerate with {' or '.join(MOVABLE)}.",
         )
     components = {name: version for name, version in cell.components.items() if name not in tolerate}
     return dataclasses.replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
@@ -214,9 +219,9 @@ def narrow_to_channels(
         first = first or problems
     have = listing(sorted({f"{p.version} for {cuda_of_build(p.build)}" for p in builds}, reverse=True))
     raise LockError(
-        f"no cell of this request can be had from {names}",
+        f"Cannot find a cell of this request: {names} has none.",
         details=first or [f"the channel has pytorch {have}" if have else "the channel has no pytorch"],
-        hint="ask for less, give another --channel, or let NCCL differ with --conda-tolerate nccl",
+        hint="Ask for less, give another --channel, or let NCCL differ with --conda-tolerate nccl.",
     )
 
 
@@ -292,18 +297,21 @@ def _package(
         artifact = _best(replace(pin, artifacts=tuple(files_of(pin))), tags)
     if artifact is None:
         raise LockError(
-            f"{pin.name} {pin.version}: the pip lock has no file that {platform.value} can install",
+            f"Cannot add {pin.name} {pin.version} to the Conda lock: the pip lock has no file that {platform.value} "
+            "can install.",
             details=[clean(a.filename) for a in pin.artifacts[:8]],
-            hint=f"lock the cell for {platform.value} too",
+            hint=f"Lock the cell for {platform.value} too.",
         )
     if not artifact.url:
         raise LockError(
-            f"{pin.name} {pin.version}: the pip lock names {clean(artifact.filename)} without an address, "
-            "which a Conda lock needs",
-            hint="make the pip lock again with the package index reachable",
+            f"Cannot add {pin.name} {pin.version} to the Conda lock: the pip lock has no address of "
+            f"{clean(artifact.filename)}.",
+            hint="Make the pip lock again while the package index can be reached.",
         )
     if not _SHA256.fullmatch(artifact.sha256):
-        raise LockError(f"{pin.name} {pin.version}: {clean(artifact.filename)} has no sha256")
+        raise LockError(
+            f"Cannot add {pin.name} {pin.version} to the Conda lock: {clean(artifact.filename)} has no sha256."
+        )
     return PipPackage(
         name=fold(pin.name),
         version=pin.version,
@@ -325,7 +333,8 @@ def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
                 tags_of_wheel = parse_wheel_filename(artifact.filename)[3]
             except InvalidWheelFilename as error:
                 raise LockError(
-                    f"{pin.name} {pin.version}: {clean(artifact.filename)!r} is not a wheel name"
+                    f"Cannot add {pin.name} {pin.version} to the Conda lock: {clean(artifact.filename)!r} is not "
+                    "the name of a wheel."
                 ) from error
             places = [rank[str(t)] for t in tags_of_wheel if str(t) in rank]
             wheels += [(min(places), artifact.filename, artifact)] if places else []

@@ -340,7 +340,11 @@ def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
             problems.add(f"{where}: package[{number}] ({clean(entry.name, 60)})", why)
     if file is None or problems.lines or not file.package:
         lines = [clean(line) for line in problems.lines[:40]] or ["it holds no package"]
-        raise DataError(f"{where}: this lock cannot be used", details=lines, hint="make it with `envsmith lock`")
+        raise DataError(
+            f"Cannot use {where}: it is not a lock that envsmith wrote.",
+            details=lines,
+            hint="Make it with envsmith lock.",
+        )
     custom = file.metadata.custom_metadata
     return CondaLock(
         cell_id=custom.envsmith_cell,

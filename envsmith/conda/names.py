@@ -125,8 +125,8 @@ def require_rattler() -> Any:
         import rattler
     except ImportError as error:
         raise UsageError(
-            "Conda locks need py-rattler, which is not installed",
-            hint="pip install 'envsmith[conda]'  (or: pip install py-rattler)",
+            "Cannot make a Conda lock: py-rattler is not installed.",
+            hint="Install it: pip install 'envsmith[conda]' (or pip install py-rattler).",
         ) from error
     _let_workers_end()
     return rattler

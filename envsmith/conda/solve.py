@@ -104,16 +104,23 @@ def _checked(record: Any, channels: Channels) -> CondaPackage:
     place = next((n for n, base in enumerate(channels.bases) if str(record.channel).rstrip("/") == base), 0)
     base, channel = channels.bases[place], channels.labels[place]
     package = dataclasses.replace(to_package(record, base), url=url if url.startswith(base + "/") else public_url(url))
-    who = f"channel {clean(channel)}: the record of {clean(package.name)} {clean(package.version)}"
+    who = f"{clean(package.name)} {clean(package.version)} of the channel {clean(channel)}"
     if not package.sha256 or not package.md5:
-        raise LockError(f"{who} has no {'sha256' if not package.sha256 else 'md5'}", hint="index the channel again")
+        raise LockError(
+            f"Cannot lock {who}: it has no {'sha256' if not package.sha256 else 'md5'}.",
+            hint="Index the channel again.",
+        )
     if package.subdir not in channels.subdirs:
-        raise LockError(f"{who} is for {clean(package.subdir)!r}, which was not asked for")
+        raise LockError(
+            f"Cannot lock {who}: it is for {clean(package.subdir)!r}, which is not a platform of this request."
+        )
     stem = f"{package.name}-{package.version}-{package.build}"
     if unquote(package.filename) not in {f"{stem}.conda", f"{stem}.tar.bz2"}:
-        raise LockError(f"{who} names the file {clean(package.filename)!r}, which that package is not called")
+        raise LockError(
+            f"Cannot lock {who}: it names the file {clean(package.filename)!r}, which is not that package's."
+        )
     if not url.startswith(base + "/") and parts_of(url).scheme not in {"http", "https"}:
-        raise LockError(f"{who} points outside of the channel: {clean(public_url(url))}")
+        raise LockError(f"Cannot lock {who}: its address is outside the channel ({clean(public_url(url))}).")
     return package
 
 
@@ -169,7 +176,9 @@ def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
             reason = refusal.lines
     instead, hint = _instead(plan, ask)
     raise LockError(
-        f"the channel cannot give {what}: its builds exclude each other", details=[*instead, *reason], hint=hint
+        f"Cannot solve {what} for Conda: the builds of the channel exclude each other.",
+        details=[*instead, *reason],
+        hint=hint,
     )
 
 
@@ -194,9 +203,9 @@ def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
         ]
         flags = " ".join(f"--nccl {v}" if n == "nccl" else f"--with {n}=={v}" for n, v in moved.items())
         accept = " ".join(f"--conda-tolerate {n}" for n in moved)
-        hint = f"`envsmith solve {flags}` finds a cell whose PyTorch wheel carries it too; "
-        return lines, f"{hint}or accept the difference: {accept}; or give another --channel"
-    return [], "choose another cell (envsmith solve --all), or give another --channel"
+        hint = f"Run envsmith solve {flags} for a cell whose PyTorch wheel has it too, "
+        return lines, f"{hint}accept the difference with {accept}, or give another --channel."
+    return [], "Choose another cell (envsmith solve --all), or give another --channel."
 
 
 # Are the pip lock and the Conda lock one cell? Every component whose version differs is a finding that names both.

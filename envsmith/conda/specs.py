@@ -92,10 +92,10 @@ def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform)
     specs += chosen + _compilers(cell, offer, problems)
     if problems:
         raise LockError(
-            f"there is no Conda build of the cell {cell.id} on {platform.value}",
+            f"Cannot lock {cell.id} for Conda: the channel has no build of it on {platform.value}.",
             details=problems,
-            hint="choose a cell whose parts the channel has (envsmith solve --torch … --cuda …), "
-            "or give another --channel",
+            hint="Choose a cell whose parts the channel has (envsmith solve --torch … --cuda …), or give another "
+            "--channel.",
         )
     covered = {n for spec in specs for n in (spec.name,)}
     closure = _closure(roots, by_name, covered)

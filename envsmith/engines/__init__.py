@@ -31,7 +31,9 @@ class Choice:
 def load_engine(name: str, *, offline: bool = False, channels: tuple[str, ...] = ()) -> Engine:
     """Return the engine of a name. Raises ``UsageError`` for an unknown one."""
     if name not in ENGINES:
-        raise UsageError(f"unknown engine {name!r}", hint=f"choose one of {', '.join(ENGINES)}")
+        raise UsageError(
+            f"Cannot use the engine {name!r}: envsmith has no such engine.", hint=f"Choose one of {', '.join(ENGINES)}."
+        )
     kind: type[Engine] = pkgutil.resolve_name(ENGINES[name])
     return kind.create(offline=offline, channels=channels)
 
@@ -44,7 +46,9 @@ def choose_engine(name: str | None = None, *, offline: bool = False, channels: t
     if name is not None:
         engine = load_engine(name, offline=offline, channels=channels)
         if reason := engine.available():
-            raise EngineError(f"engine {name} cannot be used: {reason}", hint="leave --engine out to use what is here")
+            raise EngineError(
+                f"Cannot use the engine {name}: {reason}.", hint="Leave --engine out to use an engine of this host."
+            )
         return Choice(engine=engine, why=f"{name} was asked for")
     reasons: list[str] = []
     for candidate in (word for word in ENGINES if word not in ON_REQUEST):
@@ -55,7 +59,7 @@ def choose_engine(name: str | None = None, *, offline: bool = False, channels: t
             return Choice(engine=engine, why=why)
         reasons.append(f"{candidate}: {reason}")
     raise EngineError(
-        "no engine can be used here",
+        "Cannot choose an engine: none can be used here.",
         details=reasons,
-        hint="start a Docker engine, or install a CPython 3.10 to 3.13 with its venv module",
+        hint="Start a Docker engine, or install a CPython 3.10 to 3.13 with its venv module.",
     )

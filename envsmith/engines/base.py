@@ -161,15 +161,15 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
     problems += _component_differences(lock, installed)
     problems += content_facts(lock, installed)
     hint = (
-        "lock the cell again and rebuild; when it stays, an installed package carries another version "
-        "than its file name says"
+        "Lock the cell again and rebuild. If the error stays, an installed package has another version "
+        "than its file name says."
     )
     if changed := file_differences(lock, installed):
         problems += changed
         hint = "Empty uv's cache, where the changed file may lie too (uv cache clean), then build again."
     if problems:
         raise ContentError(
-            f"cell {lock.cell.id}: what is installed differs from its lock ({len(problems)} differences)",
+            f"Cannot accept {lock.cell.id}: what is installed differs from its lock ({len(problems)} differences).",
             details=problems,
             hint=hint,
         )

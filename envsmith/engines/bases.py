@@ -213,7 +213,7 @@ class Bases:
                 continue
             rows = [p for p in self.packages if p.need == need]
             if not rows:
-                raise EngineError(f"nothing is known about what {need} installs on {base.distribution}")
+                raise EngineError(f"Cannot install {need} on {base.distribution}: envsmith does not know its packages.")
             names += next((p for p in rows if p.distribution == base.distribution), rows[0]).install
         return tuple(dict.fromkeys(names))
 

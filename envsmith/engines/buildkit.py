@@ -60,9 +60,9 @@ def find_client(path: str | None = None) -> str:
             return client
         reasons.append(f"{client}: {reason}")
     raise EngineError(
-        "no docker client that can run BuildKit was found",
+        "Cannot find a docker client: none of those installed can run BuildKit.",
         details=reasons,
-        hint="install the buildx plugin of docker, or use --engine podman or buildah",
+        hint="Install the buildx plugin of docker, or use --engine podman or buildah.",
     )
 
 
@@ -176,17 +176,17 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
     (
         r"Hash mismatch|hash mismatch|do(?:es)? not match any of the.*hash",
         ContentError,
-        "an artifact differs from its lock; lock the cell again, or find out who changed it",
+        "Lock the cell again, or find out who changed the artifact: it differs from its lock.",
     ),
     (
         r"E: Version '.*' for '.*' was not found",
         BuildError,
-        "the distribution's mirror has moved on; run the same command with a fresh lock",
+        "Run the same command with a fresh lock: the distribution's mirror has newer packages.",
     ),
     (
         r"invalid peer certificate|certificate verify failed|UnknownIssuer|Certificate verification failed",
         NetworkError,
-        "a proxy inspects TLS: set SSL_CERT_FILE to its CA bundle; it reaches the build as a secret",
+        "Set SSL_CERT_FILE to the CA bundle of the proxy that inspects TLS. It reaches the build as a secret.",
     ),
     (
         (
@@ -194,10 +194,7 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
             r"Failed to fetch"
         ),
         NetworkError,
-        (
-            "the build cannot reach its index or mirror; check the network, proxy and index settings, then run again: "
-            "finished steps are kept"
-        ),
+        ("Check the network, proxy and index settings, then run again. Finished steps are kept."),
     ),
     (
         r"failed to resolve source metadata|pull access denied|failed to do request|not found: manifest unknown",
@@ -207,24 +204,26 @@ _KNOWN: tuple[tuple[str, type[EnvsmithError], str], ...] = (
     (
         r"unknown flag|BuildKit is enabled but|buildx component is missing",
         EngineError,
-        "this docker client cannot run BuildKit; install docker-buildx or set ENVSMITH_DOCKER to another client",
+        "Install docker-buildx or set ENVSMITH_DOCKER to another client: this one cannot run BuildKit.",
     ),
 )
 
 
-FULL_HINT = "Free space where the engine keeps its images (docker system df), then run again: finished steps are kept."
-_NEXT = "the lines above are the step's last; finished steps are kept, the next run starts at this one"
+FULL_HINT = "Free space where the engine keeps its images (docker system df), then run again. Finished steps are kept."
+_NEXT = (
+    "Look at the lines above, the last ones of the step. Finished steps are kept, and the next run starts at this one."
+)
 
 
 def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
     """Return the error that the last lines of a failed step speak of. ``hint`` is for one that says nothing known."""
     text = "\n".join(lines)
     if of_the_system(text) == FULL:
-        return StorageError(f"{step} failed", details=lines, hint=FULL_HINT)
+        return StorageError(f"Cannot finish {step}: the disk is full.", details=lines, hint=FULL_HINT)
     for pattern, kind, advice in _KNOWN:
         if re.search(pattern, text):
-            return kind(f"{step} failed", details=lines, hint=advice)
-    return BuildError(f"{step} failed", details=lines, hint=hint)
+            return kind(f"Cannot finish {step}: its command failed.", details=lines, hint=advice)
+    return BuildError(f"Cannot finish {step}: its command failed.", details=lines, hint=hint)
 
 
 def build(
@@ -290,7 +289,7 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with contextlib.ExitStack() as stack:
-        with os_errors(f"{command[0]} cannot be started", EngineError):
+        with os_errors(f"start {command[0]}", EngineError):
             starting = child(command, stdin=subprocess.DEVNULL, env=dict(environment), **output)
             process = stack.enter_context(starting)  # a client that is gone cancels its build in the engine
         _RUNNING.add(process)
@@ -301,8 +300,8 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
             return process.wait()
         except KeyboardInterrupt as error:
             raise InterruptedRunError(
-                "the build was interrupted; nothing was tagged",
-                hint="run the same command again: finished steps are kept",
+                "Cannot finish the build: it was interrupted. Nothing was tagged.",
+                hint="Run the same command again. Finished steps are kept.",
             ) from error
 
 

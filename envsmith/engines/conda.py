@@ -69,7 +69,7 @@ class CondaEngine(Engine):
         try:
             find_uv()
         except EngineError as error:
-            return error.message
+            return error.reason
         return None
 
     def pythons(self, base: str | None = None) -> None:
@@ -143,17 +143,19 @@ def read_lock(directory: Path) -> CondaLock:
     cannot be read.
     """
     path = directory / LOCK_FILE
-    with os_errors(f"{path}: cannot be read"):
+    with os_errors(f"read {path}"):
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            hint = "make it with `envsmith lock --format conda`, or leave --frozen out"
-            raise DataError(f"{path}: no Conda lock is there", hint=hint) from None
+            hint = "Make it with envsmith lock --format conda, or leave --frozen out."
+            raise DataError(f"Cannot read {path}: there is no Conda lock.", hint=hint) from None
         except UnicodeDecodeError:
-            raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
+            raise DataError(f"Cannot read {path}: it is not UTF-8.", hint="Delete it and lock again.") from None
     lock = load_lock(text, str(path))
     if lock.facts.get("packages") != lock.facts.get("entries"):
-        raise DataError(f"{path}: its packages were changed after it was locked", hint="delete it and lock again")
+        raise DataError(
+            f"Cannot use {path}: its packages were changed after it was locked.", hint="Delete it and lock again."
+        )
     return lock
 
 
@@ -162,18 +164,20 @@ def _part(conda_lock: CondaLock, lock: Lock, directory: Path) -> PlatformLock:
     own = lock.cell.platform
     if own.machine != platform.machine():
         raise EngineError(
-            f"the lock is for {own.value}, this host is {platform.machine()}", hint="build it on such a host"
+            f"Cannot install the lock: it is for {own.value}, and this host is {platform.machine()}.",
+            hint="Build it on such a host.",
         )
     if conda_lock.cell_id and conda_lock.cell_id != str(lock.cell.id):
         raise ContentError(
-            f"{directory / LOCK_FILE}: it is the lock of {conda_lock.cell_id}, not of {lock.cell.id}",
-            hint="delete it and lock again",
+            f"Cannot use {directory / LOCK_FILE}: it is the lock of {conda_lock.cell_id}, not of {lock.cell.id}.",
+            hint="Delete it and lock again.",
         )
     try:
         return conda_lock.on(own)
     except KeyError:
         raise LockError(
-            f"{directory / LOCK_FILE}: it does not cover {own.value}", hint="lock again with --conda-platform"
+            f"Cannot use {directory / LOCK_FILE}: it does not cover {own.value}.",
+            hint="Lock again with --conda-platform.",
         ) from None
 
 
@@ -190,7 +194,9 @@ def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
             progress(Event(kind=EventKind.WARNING, step="", text=finding.message))
     if wrong:
         raise ContentError(
-            f"the Conda lock is not the cell {lock.cell.id}", details=wrong, hint="delete conda-lock.yml and lock again"
+            f"Cannot use the Conda lock: it is not the cell {lock.cell.id}.",
+            details=wrong,
+            hint="Delete conda-lock.yml and lock again.",
         )
 
 
@@ -206,9 +212,13 @@ def _records(prefix: Path) -> list[Mapping[str, object]]:
         try:
             data = parse_json(read_bounded(path, 64 << 20))
         except (DataError, ValueError):
-            raise ContentError(f"{path}: unreadable", hint="remove the folder and build again") from None
+            raise ContentError(
+                f"Cannot read {path}: it is not JSON.", hint="Remove the folder and build again."
+            ) from None
         if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-            raise ContentError(f"{path}: not the record of a package", hint="remove the folder and build again")
+            raise ContentError(
+                f"Cannot read {path}: it is not the record of a package.", hint="Remove the folder and build again."
+            )
         records.append(data)
     return records
 
@@ -227,10 +237,10 @@ def verify_cell(cell: Cell, part: PlatformLock, installed: Mapping[str, str]) ->
             problems.append(f"{component}: the cell says {version}, {problem}")
     if problems:
         raise ContentError(
-            f"cell {cell.id}: what is installed differs from its Conda lock ({len(problems)} differences)",
+            f"Cannot accept {cell.id}: what is installed differs from its Conda lock ({len(problems)} differences).",
             details=problems,
-            hint="lock the cell again and rebuild; when it stays, a package of the channel carries another release "
-            "than its name says",
+            hint="Lock the cell again and rebuild. If the error stays, a package of the channel holds another "
+            "release than its name says.",
         )
 
 
@@ -294,7 +304,7 @@ def verify_files(prefix: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with os_errors(f"{path}: cannot be read", ContentError), path.open("rb") as file:
+    with os_errors(f"read {path}", ContentError), path.open("rb") as file:
         return sha256_of(file).hex()
 
 

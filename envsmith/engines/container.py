@@ -177,7 +177,7 @@ class ContainerEngine(Engine):
             for each in names:
                 self._drop(each)
             raise
-        with engine_errors("Cannot name the image"):
+        with engine_errors("name the image"):
             repository, _, tag = image_name(lock).partition(":")
             self.client.images.get(image).tag(repository, tag)
         if image != raw:
@@ -221,7 +221,7 @@ class ContainerEngine(Engine):
         Steps are kept once and the image that is loaded back once more. A layout takes twice its size while it is
         written. An engine that is elsewhere is not asked.
         """
-        with engine_errors("the engine does not answer"):
+        with engine_errors("reach the engine"):
             root = Path(str(self.client.info().get("DockerRootDir") or "/nowhere"))
             here = [(image.attrs.get("Config") or {}).get("Labels") or {} for image in self.client.images.list()]
         mine = labels(lock)
@@ -256,7 +256,7 @@ class ContainerEngine(Engine):
         form = Form(base_layers=self.shelf.layers(cast("BaseImage", lock.base)), epoch=self.options.epoch)
         layout.parent.mkdir(parents=True, exist_ok=True)
         with scratch(layout.parent) as staging:
-            with engine_errors("Cannot save the image"), disk_errors(layout.parent):
+            with engine_errors("save the image"), disk_errors(layout.parent):
                 saved = read_saved(self.client.images.get(image).save(chunk_size=1 << 20), staging)
             return to_layout(saved, layout, form, progress=progress)
 
@@ -285,14 +285,14 @@ class ContainerEngine(Engine):
         return identity
 
     def _send(self, image: OciImage, present: int) -> None:
-        with engine_errors("Cannot load the image into the engine"):
+        with engine_errors("load the image into the engine"):
             for line in self.client.api.load_image(loadable(image, without=present)):
                 if "error" in line:
                     raise refused(f"Cannot load the image into the engine: {str(line['error'])[:300]}.")
 
     def _layers_here(self, diff_ids: Sequence[str]) -> int:
         """Return how many of these layers, from the lowest, the engine has."""
-        with engine_errors("Cannot list the images of the engine"):
+        with engine_errors("list the images of the engine"):
             chains = [_layers_of(image.attrs) for image in self.client.images.list(all=True)]
         return max((_alike(diff_ids, chain) for chain in chains), default=0)
 
@@ -323,7 +323,7 @@ class ContainerEngine(Engine):
     def _verify(self, lock: Lock, image: str, base_layers: int, progress: Progress) -> dict[str, str]:
         """Raise ``ContentError`` unless labels, user and content of the image are what the lock says."""
         progress(Event(kind=EventKind.START, step="content"))
-        with engine_errors("Cannot inspect the image"):
+        with engine_errors("inspect the image"):
             attributes = self.client.images.get(image).attrs
         config = attributes.get("Config") or {}
         actual = config.get("Labels") or {}
@@ -333,13 +333,16 @@ class ContainerEngine(Engine):
         if (config.get("User") or "0").split(":")[0] in {"0", "root"}:
             wrong.append("the image runs as root")
         if wrong:
-            raise ContentError(f"cell {lock.cell.id}: the image's labels are not those of its lock", details=wrong)
+            raise ContentError(
+                f"Cannot accept the image of {lock.cell.id}: its labels are not those of its lock.", details=wrong
+            )
         layers = _layers_of(attributes)
         installed = self._installed(image, lock, layers[: (base_layers or 1) + _TO_TORCH])
         verify_content(lock, installed)
         if differences := os_difference(lock, installed):
             raise ContentError(
-                f"cell {lock.cell.id}: the image's packages are not those of its lock", details=differences
+                f"Cannot accept the image of {lock.cell.id}: its packages are not those of its lock.",
+                details=differences,
             )
         text = (
             f"{len(lock.pins)} distributions are what the lock says, "
@@ -374,7 +377,10 @@ class ContainerEngine(Engine):
         command = [f"{self.options.prefix}/bin/python", "-I", "-c", INSPECT_SCRIPT, *arguments]
         code, output = self.shelf.run(image, command, network="none", timeout=_INSPECT_TIMEOUT)
         if code:
-            raise ContentError(f"the image's interpreter failed (status {code})", details=output.splitlines()[-10:])
+            raise ContentError(
+                f"Cannot look into the image: its interpreter failed (status {code}).",
+                details=output.splitlines()[-10:],
+            )
         return parse_inspection(output)
 
 
@@ -423,9 +429,9 @@ def read_wheels(lock: Lock, folder: Path) -> tuple[BuiltWheel, ...]:
     problems += [f"{name} {versions[name]}: no wheel came out" for name in sorted(set(versions) - set(wheels))]
     if problems:
         raise BuildError(
-            f"{_WHEELS} failed",
+            f"Cannot finish {_WHEELS}: the wheels are not those of the lock.",
             details=problems,
-            hint="the builder's uv kept no wheel, or other ones; report it with the lock",
+            hint="Report it with the lock: the builder's uv kept no wheel, or other ones.",
         )
     return tuple(wheels[name] for name in sorted(wheels))
 

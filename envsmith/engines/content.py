@@ -176,9 +176,9 @@ def parse_inspection(output: str) -> dict[str, str]:
         data = None
     if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()) or "python" not in data:
         raise ContentError(
-            "the built environment could not say what it holds",
+            "Cannot look into the built environment: its interpreter does not start.",
             details=output.splitlines()[-10:],
-            hint="its interpreter does not start; rebuild, and look at the lines above",
+            hint="Rebuild it, and look at the lines above.",
         )
     return {
         name: version[: _LONG if name in {"os.packages", "files.broken"} else 128]
@@ -201,7 +201,7 @@ def wheel_content(path: Path) -> str:
                 with wheel.open(member) as file:
                     lines.append(f"{_DATA.sub('', member.filename, count=1)} {sha256_of(file).hex()}")
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError) as error:
-        raise ContentError(f"{path.name}: cannot be read as a wheel: {str(error)[:100]}") from None
+        raise ContentError(f"Cannot read {path.name}: it is not a wheel ({str(error)[:100]}).") from None
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 

@@ -40,9 +40,10 @@ class DockerEngine(ContainerEngine):
             import docker
         except ImportError as error:
             raise EngineError(
-                "the Python package docker is not installed", hint="pip install 'envsmith[docker]'"
+                "Cannot use Docker: the Python package docker is not installed.",
+                hint="Install it: pip install 'envsmith[docker]'.",
             ) from error
-        with engine_errors("no Docker engine answers"):
+        with engine_errors("reach a Docker engine"):
             return docker.from_env(timeout=600)
 
     def available(self) -> str | None:
@@ -64,7 +65,7 @@ class DockerEngine(ContainerEngine):
         try:
             buildkit.find_client()
         except EngineError as error:
-            return "; ".join((error.message, *error.details, error.hint or ""))
+            return "; ".join((error.reason, *error.details))
         return None
 
     @cached_property
@@ -75,9 +76,12 @@ class DockerEngine(ContainerEngine):
         """
         if named := os.environ.get(NETWORK_VARIABLE):
             if named not in {"host", "none", "default", "bridge"}:
-                raise EngineError(f"{NETWORK_VARIABLE}={named!r}", hint="use host, bridge, default or none")
+                raise EngineError(
+                    f"Cannot use {NETWORK_VARIABLE}={named!r}: it is not a network of an engine.",
+                    hint="Use host, bridge, default or none.",
+                )
             return named
-        with engine_errors("the engine's networks cannot be listed"):
+        with engine_errors("list the networks of the engine"):
             return None if self.client.networks.list(names=["bridge"], filters={"driver": "bridge"}) else "host"
 
     def run_build(self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool, output: Path | None) -> str:

@@ -53,12 +53,12 @@ def gpu_arguments(client: Any, folders: Sequence[Path] = _CDI_FOLDERS) -> tuple[
 
 
 # What an engine says when it cannot hand over the GPUs, what that means, and what to do; first match wins.
-_TOOLKIT = "install NVIDIA's container toolkit on the host of the engine, then: "
+_TOOLKIT = "Install NVIDIA's container toolkit on the host of the engine, then: "
 _REFUSED: tuple[tuple[str, str, str], ...] = (
     (
         r'could not select device driver "cdi"|nvidia\.com/gpu=all is not an absolute path',
         "this engine, or its client, reads no specification of devices (CDI)",
-        "Docker does so since version 25, where its feature cdi is switched on (daemon.json, then restart it)",
+        "Update Docker to 25 or newer and switch its feature cdi on (daemon.json, then restart it)",
     ),
     (
         r"could not select device driver|unknown runtime.*nvidia",
@@ -73,7 +73,7 @@ _REFUSED: tuple[tuple[str, str, str], ...] = (
     (
         r"nvidia-container-cli|nvidia-container-runtime|libnvidia-ml",
         "NVIDIA's runtime fails on this host",
-        "nvidia-smi on the host must work first: the driver is missing, or another one than the loaded module",
+        "Mend the driver of the host until nvidia-smi works: it is missing, or differs from the loaded module",
     ),
 )
 # The engine itself could not start the container; 126 and 127 are the command inside.
@@ -87,13 +87,15 @@ def refusal(status: int | None, words: str, *, gpus: bool) -> EngineError | None
     for pattern, why, hint in _REFUSED:
         if gpus and re.search(pattern, "\n".join(lines)):
             return EngineError(
-                f"the smoke test's container cannot have the host's GPUs: {why}",
+                f"Cannot give the host's GPUs to the container of the smoke test: {why}.",
                 details=lines,
-                hint=f"{hint}; or build without the smoke test: --no-smoke",
+                hint=f"{hint}. Or build without the smoke test: --no-smoke.",
             )
     if status == _ENGINE_FAILED:
         return EngineError(
-            "the engine did not start the smoke test's container", details=lines, hint="what it says stands above"
+            "Cannot start the container of the smoke test: the engine refused.",
+            details=lines,
+            hint="Look at what the engine says above.",
         )
     return None
 

@@ -97,7 +97,7 @@ class PodmanEngine(ContainerEngine):
         import docker
 
         address = os.environ.get("CONTAINER_HOST") or self._serve()
-        with engine_errors("podman's service does not answer"):
+        with engine_errors("reach podman's service"):
             client = docker.DockerClient(base_url=address, timeout=600)
             client.ping()
             return client
@@ -107,13 +107,15 @@ class PodmanEngine(ContainerEngine):
         socket = self._folder.enter_context(scratch()) / "socket"
         command = ["podman", "system", "service", f"--time={_IDLE}", f"unix://{socket}"]
         quiet = subprocess.DEVNULL
-        with os_errors("podman cannot be started", EngineError):
+        with os_errors("start podman", EngineError):
             self._service = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
         deadline = time.monotonic() + 60
         while not socket.exists():
             if self._service.poll() is not None or time.monotonic() > deadline:
-                hint = "try it by hand: podman system service --time=5"
-                raise EngineError("podman's service did not start", hint=hint)
+                hint = "Try it by hand: podman system service --time=5."
+                raise EngineError(
+                    "Cannot start podman's service: it ended, or did not answer within a minute.", hint=hint
+                )
             time.sleep(0.05)
         return f"unix://{socket}"
 

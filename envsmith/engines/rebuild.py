@@ -45,8 +45,8 @@ def rebuild(
     """
     if engine.images is None:
         raise EngineError(
-            f"engine {engine.name} makes no images, so there is nothing to rebuild",
-            hint="start a container engine, or name one with --engine docker, podman or buildah",
+            f"Cannot rebuild with the engine {engine.name}: it makes no images.",
+            hint="Start a container engine, or name one with --engine docker, podman or buildah.",
         )
     progress(Event(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
     again = engine.images.build_again(lock, scratch / LAYOUT, progress=progress)

@@ -33,10 +33,10 @@ _PROBE = (
     "info.get('VERSION_CODENAME') or info.get('ID', 'unknown')]))"
 )
 _NO_TOOL = (
-    "load any image of that distribution into the engine and name it in ENVSMITH_TOOL "
-    "(tools/base_image.py in envsmith's repository makes one), or use --engine venv"
+    "Load any image of that distribution into the engine and name it in ENVSMITH_TOOL "
+    "(tools/base_image.py in envsmith's repository makes one), or use --engine venv."
 )
-_NO_PULL = "check the name and the registry, or load the image into the engine"
+_NO_PULL = "Check the name and the registry, or load the image into the engine."
 # The image that unpacks a base from packages, where it is not the distribution's own.
 TOOL_VARIABLE = "ENVSMITH_TOOL"
 # Inst g++ [old] (4:12.2.0-3 Debian:12.15/oldstable [amd64])
@@ -52,15 +52,19 @@ def tool_argument() -> tuple[tuple[str, str], ...]:
 
 
 @contextlib.contextmanager
-def engine_errors(what: str, *, hint: str = _RUNNING) -> Iterator[None]:
-    """Turn what the SDK and its transport raise into ``EngineError``, or ``StorageError`` where its disk is full."""
+def engine_errors(work: str, *, hint: str = _RUNNING) -> Iterator[None]:
+    """Raise ``EngineError``, or ``StorageError`` where its disk is full, for what the SDK and its transport raise.
+
+    ``work`` is verb and object of what cannot be done.
+    """
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     try:
         yield
     except (DockerException, RequestException) as error:
-        raise refused(f"{what}: {str(getattr(error, 'explanation', None) or error)[:400]}", hint=hint) from error
+        reason = str(getattr(error, "explanation", None) or error)[:400]
+        raise refused(f"Cannot {work}: {reason}.", hint=hint) from error
 
 
 def refused(text: str, *, hint: str = _RUNNING) -> EnvsmithError:
@@ -131,7 +135,7 @@ class BaseShelf:
 
     def _offered(self, reference: str) -> bool:
         """Return whether the engine finds an image in its registry."""
-        with contextlib.suppress(EngineError), engine_errors("the registry does not answer"):
+        with contextlib.suppress(EngineError), engine_errors("ask the registry"):
             self.client.api.inspect_distribution(reference)
             return True
         return False
@@ -152,7 +156,7 @@ class BaseShelf:
         """
         if (identity := self._image_id(digest)) is not None:
             return identity
-        with engine_errors("Cannot list the images of the engine"):
+        with engine_errors("list the images of the engine"):
             images = self.client.images.list()
         for image in images:
             layers = (image.attrs.get("RootFS") or {}).get("Layers") or []
@@ -174,7 +178,7 @@ class BaseShelf:
             self._get(_stored(base), progress)
         elif base.digest not in self._names(reference) and (image := self.find(base.digest)):
             repository, _, tag = reference.partition(":")
-            with engine_errors(f"{image[:19]} cannot be tagged"):
+            with engine_errors(f"tag {image[:19]}"):
                 self.client.images.get(image).tag(repository, tag)
         self.check(base)
 
@@ -187,17 +191,17 @@ class BaseShelf:
         names = self._names(from_reference(base))
         if base.digest not in names:
             raise EngineError(
-                f"base {from_reference(base)}: the lock says {base.digest[:19]}, "
-                f"the engine has {min(names)[:19] if names else 'none'}",
-                hint="load that base into the engine (docker save, docker load), "
-                "or lock again with a base that can be had anywhere: --base packages",
+                f"Cannot use the base {from_reference(base)}: the lock says {base.digest[:19]}, and the engine has "
+                f"{min(names)[:19] if names else 'none'}.",
+                hint="Load that base into the engine (docker save, docker load), or lock again with --base "
+                "packages, which can be had anywhere.",
             )
 
     def _names(self, reference: str) -> set[str]:
         """Return by what digests an image is known, none where it is not here: the engine's own id, and one of all."""
         from docker.errors import ImageNotFound
 
-        with engine_errors(f"the engine cannot look up {reference}"):
+        with engine_errors(f"look up {reference}"):
             try:
                 image = self.client.images.get(reference)
             except ImageNotFound:
@@ -211,14 +215,14 @@ class BaseShelf:
         """
         if base.origin == PACKAGES:
             return 0
-        with engine_errors(f"the engine cannot look up {_stored(base)}"):
+        with engine_errors(f"look up {_stored(base)}"):
             attributes = self.client.images.get(_stored(base)).attrs
         return len((attributes.get("RootFS") or {}).get("Layers") or [])
 
     def _image_id(self, reference: str) -> str | None:
         from docker.errors import ImageNotFound
 
-        with engine_errors(f"the engine cannot look up {reference}"):
+        with engine_errors(f"look up {reference}"):
             try:
                 return str(self.client.images.get(reference).id)
             except ImageNotFound:
@@ -273,12 +277,12 @@ class BaseShelf:
         name, _, digest = reference.partition("@")
         repository = _repository(name)
         tag = name[len(repository) + 1 :] or "latest"  # without a tag the SDK would pull every one
-        with engine_errors(f"{reference} cannot be pulled", hint=hint):
+        with engine_errors(f"pull {reference}", hint=hint):
             for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):
                 text = f"{line.get('id', '')} {line.get('status', '')}".strip()
                 progress(Event(kind=EventKind.LINE, step=step, text=text))
                 if "error" in line:
-                    raise EngineError(f"{reference} cannot be pulled: {str(line['error'])[:300]}", hint=hint)
+                    raise EngineError(f"Cannot pull {reference}: {str(line['error'])[:300]}.", hint=hint)
         progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
     def _look_into(self, reference: str) -> tuple[str, str, str]:
@@ -290,7 +294,8 @@ class BaseShelf:
             return plain.path(interpreter), plain.version(version), plain.distribution(distribution)
         except (ValueError, IndexError, TypeError) as error:
             raise EngineError(
-                f"base {reference} has no working python3 (status {code})", details=output.splitlines()[-5:]
+                f"Cannot use the base {reference}: it has no working python3 (status {code}).",
+                details=output.splitlines()[-5:],
             ) from error
 
     def _local(self, reference: str, python: str) -> BaseImage:
@@ -299,10 +304,10 @@ class BaseShelf:
         minor = minor_of(version)
         if minor != python:
             raise EngineError(
-                f"base {reference} has Python {version}, the cell needs {python}",
-                hint=f"name a base with Python {python}, or ask for --python {minor}",
+                f"Cannot use the base {reference}: it has Python {version}, and the cell needs {python}.",
+                hint=f"Name a base with Python {python}, or use --python {minor}.",
             )
-        with engine_errors(f"the engine cannot look up {reference}"):
+        with engine_errors(f"look up {reference}"):
             image = self.client.images.get(reference)
         base = BaseImage(
             name=plain.image(reference),
@@ -313,7 +318,7 @@ class BaseShelf:
             evidence=f"found in the engine; Python {version}",
         )
         repository, _, tag = from_reference(base).partition(":")
-        with engine_errors(f"{reference} cannot be tagged"):
+        with engine_errors(f"tag {reference}"):
             image.tag(repository, tag)
         return base
 
@@ -345,7 +350,7 @@ class BaseShelf:
             raise judge(
                 step,
                 output.splitlines()[-TAIL:],
-                hint="the base's own mirror did not answer; check the network, then run again",
+                hint="Check the network, then run again: the base's own mirror did not answer.",
             )
         versions = {m[1]: m[2] for line in output.splitlines() if (m := _INST.match(line))}
         dated = next((line.split()[1] for line in output.splitlines() if line.startswith(APT_DATED)), "")
@@ -366,12 +371,12 @@ class BaseShelf:
         """
         container = None
         try:
-            with engine_errors(f"a container of {image} failed"):
+            with engine_errors(f"run a container of {image}"):
                 container = self.client.containers.create(image, command, network_mode=network, **options)
                 container.start()
                 code = int(container.wait(timeout=timeout)["StatusCode"])
                 return code, container.logs(stdout=True, stderr=True).decode(errors="replace")
         finally:
             if container is not None:
-                with contextlib.suppress(EngineError), engine_errors("it is gone already"):
+                with contextlib.suppress(EngineError), engine_errors("remove the container"):
                     container.remove(force=True)

@@ -99,7 +99,7 @@ class VenvEngine(Engine):
         try:
             _ = self.uv or find_uv()
         except EngineError as error:
-            return error.message
+            return error.reason
         return None if self.pythons() else "no CPython 3.8 or newer was found on this host"
 
     def pythons(self, base: str | None = None) -> tuple[str, ...]:
@@ -135,9 +135,9 @@ def realise(
     if lock.compiled:
         names = ", ".join(source.name for source in lock.compiled)
         raise EngineError(
-            f"cell {lock.cell.id}: {names}: compiled from source, which is done in the pinned builder of an image only",
-            hint="use a container engine (--engine docker, podman or buildah), "
-            "or leave it out and build it on top of the environment",
+            f"Cannot install {names}: compiling from source is done only in the pinned builder of an image.",
+            hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
+            "of the environment.",
         )
     interpreter = _interpreter(lock)
     environment = (directory / FOLDER).absolute()
@@ -182,15 +182,15 @@ def _read_files(lock: Lock, python: Path, marker: Path) -> None:
 def _interpreter(lock: Lock) -> Interpreter:
     if lock.cell.platform.machine != platform.machine():
         raise EngineError(
-            f"the lock is for {lock.cell.platform.value}, this host is {platform.machine()}",
-            hint="build it on such a host, or with a container engine that can emulate it",
+            f"Cannot install the lock: it is for {lock.cell.platform.value}, and this host is {platform.machine()}.",
+            hint="Build it on such a host, or with a container engine that can emulate it.",
         )
     interpreter = find_interpreter(lock.python_version)
     if interpreter is None:
         present = ", ".join(i.version for i in find_interpreters()) or "none"
         raise EngineError(
-            f"Python {lock.python_version} is not on this host (found: {present})",
-            hint=f"install it (uv python install {lock.python_version}), or ask for another --python",
+            f"Cannot find Python {lock.python_version} on this host: it has {present}.",
+            hint=f"Install it (uv python install {lock.python_version}), or use another --python.",
         )
     return interpreter
 
@@ -284,8 +284,8 @@ class _Builder:
             with suppress(OSError):
                 self._restore(finished(self.environment, tuple(x.key for x in layers[:number])))
             if isinstance(error, (KeyboardInterrupt, InterruptedRunError)):
-                hint = "run the same command again: it resumes"
-                raise InterruptedRunError(f"interrupted in the {step}", hint=hint) from None
+                hint = "Run the same command again. It resumes."
+                raise InterruptedRunError(f"Cannot finish the {step}: it was interrupted.", hint=hint) from None
             self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             raise
         self.progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
@@ -319,17 +319,17 @@ class _Builder:
         def on_line(line: str) -> None:
             self.progress(Event(kind=EventKind.LINE, step=step, text=line.strip()))
 
+        verb = "install" if step.endswith("layer") else "create"
         tool = self.torch_uv if step == "torch layer" else self.uv
         try:
-            tool.check(arguments, what=step, on_line=on_line, extra=_BUILD)
+            tool.check(arguments, work=f"{verb} the {step}", on_line=on_line, extra=_BUILD)
         except LockError as error:
-            message = f"{error.message.removeprefix(step + ': ')} ({step})"
-            raise BuildError(message, details=error.details, hint=error.hint) from None
+            raise BuildError(error.message, details=error.details, hint=error.hint) from None
 
     def _cached(self, pins: Sequence[Pin]) -> bool:
         """Return whether everything is in uv's cache, on the disk of the environment, so that files are linked."""
         try:
-            cache = Path(self.uv.check(["cache", "dir"], what="uv cache").stdout.strip())
+            cache = Path(self.uv.check(["cache", "dir"], work="find the cache of uv").stdout.strip())
             if cache.stat().st_dev != self.environment.parent.stat().st_dev:
                 return False
             with scratch() as folder:
@@ -364,8 +364,8 @@ def inspect_python(python: Path, *arguments: str) -> dict[str, str]:
         answer = execute(command, seconds=900, env=variables)
     except (OSError, subprocess.SubprocessError) as error:
         raise ContentError(
-            f"{python}: the interpreter of the environment does not start: {error}",
-            hint="remove the folder and build again",
+            f"Cannot start {python}: {error}.",
+            hint="Remove the folder and build again.",
         ) from None
     return parse_inspection(answer.stdout if answer.returncode == 0 else answer.stdout + answer.stderr)
 

@@ -28,7 +28,7 @@ def write_context(lock: Lock, folder: Path, options: ImageOptions | None = None,
     Raises ``StorageError`` when it cannot be written, ``ContentError`` for an archive or local file that is gone or
     differs from the lock.
     """
-    with os_errors("the build context cannot be written"):
+    with os_errors("write the build context"):
         layers = _local_artifacts(lock, folder)
         if lock.compiled and (builder or lock.wheels):
             _source_archives(lock, folder / SOURCES)

@@ -50,9 +50,10 @@ def requires_of(
         return tuple(dict.fromkeys([*stated, *undeclared]))
     if setup is not None and "torch" not in declared and _imports_torch(setup):
         raise LockError(
-            f"{where} cannot be pinned completely: its setup imports torch, which it does not declare",
-            hint="matrix/runtime.yaml (sources) does not say how it is compiled; leave it out of the lock and build it "
-            "on top of the finished cell (pip install --no-build-isolation, with the CUDA toolkit)",
+            f"Cannot pin {where}: its setup imports torch, which it does not declare.",
+            hint="Leave it out of the lock and build it on top of the finished cell (pip install "
+            "--no-build-isolation, with the CUDA toolkit): matrix/runtime.yaml does not say how it is "
+            "compiled.",
         )
     return tuple(dict.fromkeys(stated))
 
@@ -76,19 +77,19 @@ def _parse(text: str, where: str) -> Requirement:
     try:
         return Requirement(text)
     except InvalidRequirement:
-        raise LockError(f"{where}: {text[:80]!r} in its build requirements is not a requirement") from None
+        raise LockError(f"Cannot pin {where}: {text[:80]!r} in its build requirements is not a requirement.") from None
 
 
 def _build_system(pyproject: bytes, where: str) -> tuple[str, ...]:
     try:
         table = read_toml(pyproject.decode("utf-8")).get("build-system", {})
     except ValueError:
-        raise LockError(f"{where}: its pyproject.toml does not parse") from None
+        raise LockError(f"Cannot pin {where}: its pyproject.toml is not valid TOML.") from None
     requires = table.get("requires") if isinstance(table, dict) else None
     if requires is None:
         return _DEFAULT
     if not isinstance(requires, list) or not all(isinstance(r, str) for r in requires):
-        raise LockError(f"{where}: build-system.requires is not a list of texts")
+        raise LockError(f"Cannot pin {where}: its build-system.requires is not a list of texts.")
     return tuple(requires)
 
 
@@ -126,17 +127,20 @@ class _Local:
     ) -> Reply:
         """Read the file and check it."""
         path = Path(url2pathname(parts_of(url).path))
-        with os_errors(f"{path}: cannot be read", NetworkError):
+        with os_errors(f"read {path}", NetworkError):
             body = path.read_bytes() if path.stat().st_size <= max_bytes else None
         if body is None or (sha256 and hashlib.sha256(body).hexdigest() != sha256):
-            raise ContentError(f"{path}: it is not the file that the index names (size or sha256 differ)")
+            raise ContentError(
+                f"Cannot use {path}: it is not the file that the index names (size or sha256 differ).",
+                hint="Delete it and download it again.",
+            )
         return Reply(body=body, url=url)
 
     def open_range(
         self, url: str, start: int, stop: int | None = None
     ) -> contextlib.AbstractContextManager[RangeReply]:
         """Refuse, because an sdist is read whole."""
-        raise NetworkError(f"{url}: parts of a local file are not read ({start}, {stop})")
+        raise NetworkError(f"Cannot read {url}: a part ({start}, {stop}) of a local file is never needed.")
 
 
 def build_requires(
@@ -169,7 +173,7 @@ def _read(pin: Pin, fetcher: Fetcher, undeclared: tuple[str, ...] | None = None)
     artifact = pin.artifacts[0]
     if artifact.url is None:
         raise LockError(
-            f"{pin.name} {pin.version}: the address of {artifact.filename} is not known, so its build cannot be pinned"
+            f"Cannot pin the build of {pin.name} {pin.version}: the address of {artifact.filename} is unknown."
         )
     file = IndexFile(filename=artifact.filename, url=artifact.url, version=pin.version, sha256=artifact.sha256)
     members = read_members(_Local() if artifact.url.startswith("file:") else fetcher, file, _WANTED)

@@ -194,7 +194,7 @@ def _value(value: object) -> str:
         return "{ " + ", ".join(f"{_key(str(k))} = {_value(v)}" for k, v in value.items()) + " }" if value else "{}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(v) for v in value) + "]"
-    raise LockError(f"pylock.toml cannot hold a {type(value).__name__}")
+    raise LockError(f"Cannot write pylock.toml: it cannot hold a {type(value).__name__}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +218,8 @@ def parse_beside(text: str) -> Beside:
         ready = {p["name"]: p["archive"] for p in document.get("packages", []) if "archive" in p}
         packages = parse_pylock(text, ready)
     except (LockError, ValueError, TypeError, KeyError) as error:
-        raise DataError(str(error), hint="write it again with envsmith lock") from None
+        reason = error.reason if isinstance(error, LockError) else error
+        raise DataError(f"Cannot read pylock.toml: {reason}.", hint="Write it again with envsmith lock.") from None
     ours = document.get("tool", {}).get("envsmith", {})
     listed = {p["name"]: p.get("dependencies", []) for p in document["packages"]}
     requires = {

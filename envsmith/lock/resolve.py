@@ -84,13 +84,13 @@ def cutoff(day: str) -> str:
     try:
         return f"{dt.date.fromisoformat(day.strip()) + dt.timedelta(days=1)}T00:00:00Z"
     except (ValueError, OverflowError):
-        raise UsageError(f"{day!r} is not a date", hint="give an ISO day (2026-11-20)") from None
+        raise UsageError(f"Cannot read {day!r}: it is not a day.", hint="Write it as 2026-11-20.") from None
 
 
-def resolve(query: Query, uv: Uv, *, what: str, on_line: Callable[[str], None] | None = None) -> Resolution:
+def resolve(query: Query, uv: Uv, *, work: str, on_line: Callable[[str], None] | None = None) -> Resolution:
     """Resolve a query. ``LockError``, ``NetworkError`` and the errors of uv say why not."""
     with storage_errors("the lists of requirements"), scratch() as folder:
-        return _Run(uv, folder, what).resolve(query, on_line)
+        return _Run(uv, folder, work).resolve(query, on_line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class _Run:
 
     uv: Uv
     folder: Path
-    what: str
+    work: str
 
     def resolve(self, query: Query, on_line: Callable[[str], None] | None) -> Resolution:
         output = self.folder / "pylock.toml"
         run, undated = self._dated(query, ["--format", "pylock.toml", "--output-file", str(output)], on_line)
         if run.status != 0:
-            raise explain_failure(run, what=self.what)
+            raise explain_failure(run, work=self.work)
         packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.archives})
         own = (_resolved(archive) for archive in query.archives)
         packages = tuple(sorted((*packages, *own), key=lambda r: r.name))
@@ -135,14 +135,14 @@ class _Run:
         # again.
         run = self.uv.run([*arguments, "--offline"])
         if run.status != 0:
-            run = self.uv.check(arguments, what=self.what)
+            run = self.uv.check(arguments, work=self.work)
         requires = parse_edges(run.stdout)
         names = {p.name for p in packages}
         if set(requires) != names:
             odd = ", ".join(sorted(set(requires) ^ names)[:8])
             raise LockError(
-                f"{self.what}: uv gave two answers to one request, they differ in {odd}",
-                hint="run the same command again",
+                f"Cannot {self.work}: uv gave two answers to one request, and they differ in {odd}.",
+                hint="Run the same command again.",
             )
         return requires
 
@@ -299,11 +299,11 @@ def _judged(
     solver's own repair is made a constraint. Where the repair would change the cell, the lock is refused. The
     ``toolkit`` is asked for once it is known which parts of it torch pins.
     """
-    what = f"cell {cell.id}: resolving packages"
+    work = f"resolve the packages of {cell.id}"
     added: tuple[tuple[str, str], ...] = ()
     for _ in range(_ATTEMPTS):
         with _own_index(cell):
-            resolution = resolve(query, by.uv, what=what, on_line=on_line)
+            resolution = resolve(query, by.uv, work=work, on_line=on_line)
         if ready := _ready_instead(cell, resolution.packages, query, by.ready):
             query = replace(query, archives=(*query.archives, *ready))
             continue
@@ -318,9 +318,9 @@ def _judged(
         pins = to_pins(resolution.packages, resolution.requires)
         if wrong := differences(cell, pins, by.table):
             raise LockError(
-                f"cell {cell.id}: the package resolver gave other versions than the cell has",
+                f"Cannot lock {cell.id}: the package resolver chose other versions than the cell has.",
                 details=wrong,
-                hint="the index serves other metadata than the version graph knows; report it with this output",
+                hint="Report it with this output: the metadata on the index differs from what envsmith knows.",
             )
         judged = broken_rules(cell, pins, by.table, by.judge)
         if judged is None:
@@ -330,7 +330,11 @@ def _judged(
             raise _refusal(cell, judged)
         added = (*added, *constraints)
         query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in constraints)})))
-    raise LockError(f"{what}: no set of packages was found that keeps every rule", details=[text for text, _ in added])
+    raise LockError(
+        f"Cannot {work}: no set of packages keeps every rule.",
+        details=[text for text, _ in added],
+        hint="Choose another cell, or another release of one of the packages with --with.",
+    )
 
 
 def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[GivenArchive | ReadyWheel, ...]:
@@ -366,10 +370,7 @@ def _own_index(cell: Cell) -> Iterator[None]:
         if cell.index != "pytorch":
             raise
         torch = cell.components["torch"]
-        hint = (
-            f"torch {torch} is only on PyTorch's own index; where that cannot be reached, "
-            "ask for the build of the default index (leave --cuda out)"
-        )
+        hint = f"Leave --cuda out to get the build of the default index: torch {torch} is only on PyTorch's own index."
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 
@@ -402,11 +403,11 @@ def _build_pins(
         query, requirements=needed, constraints=fixed, overrides=(), wheels_only=True, edges=False, archives=()
     )
     names = ", ".join(pin.name for pin in pins if pin.sdist)
-    what = f"cell {cell.id}: resolving what {names} is built with"
-    resolution = resolve(build, resolver.uv, what=what)
+    work = f"resolve the build requirements of {names} for {cell.id}"
+    resolution = resolve(build, resolver.uv, work=work)
     versions = {package.name: package.version for package in resolution.packages}
     if "wheel" not in versions and Version(versions.get("setuptools", _BRINGS_WHEEL)) < Version(_BRINGS_WHEEL):
-        resolution = resolve(replace(build, requirements=(*needed, "wheel")), resolver.uv, what=what)
+        resolution = resolve(replace(build, requirements=(*needed, "wheel")), resolver.uv, work=work)
     return to_pins(resolution.packages, resolution.requires, layer="build")
 
 
@@ -415,10 +416,10 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
     if toolkit is None or toolkit.missing:
         cuda = cell.components.get("cuda", "cpu")
         raise LockError(
-            f"cell {cell.id}: {name} is compiled with nvcc: "
-            f"{toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
-            hint=f"take a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, "
-            f"or leave {name} out and build it on top of the cell",
+            f"Cannot lock {cell.id}: {name} is compiled with nvcc, and "
+            f"{toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}.",
+            hint=f"Use a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, or leave {name} out "
+            "and build it on top of the cell.",
         )
     return toolkit_parts(cell, toolkit)
 
@@ -512,9 +513,9 @@ def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple
 def _refusal(cell: Cell, judged: Judgement) -> LockError:
     errors = [f for f in judged.findings if f.severity is Severity.ERROR]
     return LockError(
-        f"cell {cell.id}: the pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}",
+        f"Cannot lock {cell.id}: its pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}.",
         details=[f"{f.message} [{f.rule}]" for f in errors],
-        hint=errors[0].fix or "choose another release of one of the packages with --with",
+        hint=errors[0].fix or "Choose another release of one of the packages with --with.",
     )
 
 
@@ -581,7 +582,9 @@ def _parse(text: str, rule: str) -> Requirement:
     try:
         return Requirement(text)
     except InvalidRequirement:
-        raise LockError(f"rule {rule}: {text!r} is not a requirement that a package resolver understands") from None
+        raise LockError(
+            f"Cannot use the rule {rule}: {text!r} is not a requirement that a package resolver understands."
+        ) from None
 
 
 def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) -> list[str]:
@@ -594,9 +597,9 @@ def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) 
             continue
         if not component.distributions:
             raise LockError(
-                f"cell {cell.id}: {component.title} is not on the package index, so it cannot be locked",
-                hint="give its source archive, which is then compiled for the cell: "
-                f"--source '{name}@ARCHIVE#sha256=…'",
+                f"Cannot lock {cell.id}: {component.title} is not on the package index.",
+                hint="Give its source archive, which is then compiled for the cell: --source "
+                f"'{name}@ARCHIVE#sha256=…'.",
             )
         lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={_exact(name, version, cell)}")
     return lines

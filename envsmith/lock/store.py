@@ -30,7 +30,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
     for name in files:
         parts = name.split("/")
         if len(parts) > 2 or any(Path(part).name != part or part in {"", ".", ".."} for part in parts):
-            raise StorageError(f"{name!r} is not a plain file name")
+            raise StorageError(f"Cannot write {name!r}: it is not a plain file name.")
     changed = {name: text.encode() for name, text in files.items() if not _is(directory / name, text.encode())}
     if not changed:
         return
@@ -109,7 +109,7 @@ def _text(path: Path) -> str:
     try:
         return read_bounded(path, MAX_BYTES).decode()
     except UnicodeDecodeError:
-        raise DataError(f"{path}: not UTF-8", hint="delete it and lock again") from None
+        raise DataError(f"Cannot read {path}: it is not UTF-8.", hint="Delete it and lock again.") from None
 
 
 def reusable(
@@ -181,13 +181,13 @@ def need(output: Path, request: str) -> tuple[Path, Lock]:
     existing = find(output, request)
     if existing is None:
         raise EnvsmithError(
-            f"{output}: no lock of this request is there ({request})",
-            hint="make one: run `envsmith lock` with the same request flags",
+            f"Cannot use a lock in {output}: none of them is of this request ({request}).",
+            hint="Run envsmith lock with the same request flags.",
         )
     return existing
 
 
 def _folders(output: Path) -> Iterator[Path]:
-    with os_errors(f"{output}: cannot be read"):
+    with os_errors(f"read {output}"):
         folders = [(p.stat().st_mtime_ns, p.parent) for p in output.glob(f"*/{LOCK_FILE}")]
     yield from (folder for _, folder in sorted(folders, reverse=True))

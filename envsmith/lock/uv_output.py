@@ -51,20 +51,24 @@ def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, .
     try:
         lock: Pylock = Pylock.from_dict(read_toml(text))
     except (PylockValidationError, ValueError) as error:
-        raise LockError(f"pylock.toml is not valid: {error}") from None
+        raise LockError(f"Cannot read pylock.toml: {error}.") from None
     return tuple(sorted((_package(p) for p in lock.packages if p.name not in archives), key=lambda r: r.name))
 
 
 def _package(package: Package) -> Resolved:
     if package.version is None or package.vcs or package.directory or package.archive:
         raise LockError(
-            f"{package.name} comes from a repository, folder or address, not from a package index; "
-            "it cannot be pinned by hash"
+            f"Cannot pin {package.name}: it comes from a repository, folder or address and has no hash on a package "
+            "index.",
+            hint="Use a release that is on the package index.",
         )
     version = str(package.version)
     files: list[PackageWheel | PackageSdist] = list(package.wheels or ()) or ([package.sdist] if package.sdist else [])
     if not files:
-        raise LockError(f"{package.name} {version} has no file that can be installed on this platform and Python")
+        raise LockError(
+            f"Cannot pin {package.name} {version}: none of its files can be installed on this platform and Python.",
+            hint="Choose another --python or another release.",
+        )
     artifacts = tuple(sorted((_artifact(f, package.name) for f in files), key=lambda a: a.filename))
     return Resolved(name=package.name, version=version, artifacts=artifacts, sdist=not package.wheels)
 
@@ -74,9 +78,8 @@ def _artifact(file: PackageWheel | PackageSdist, name: str) -> Artifact:
     sha256 = file.hashes.get("sha256", "").lower()
     if not filename or not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise LockError(
-            f"{name}: {filename or 'a file'} has no sha256 on the index",
-            hint="the index must give sha256 hashes for every file; "
-            "the lock is refused, because it would not be complete",
+            f"Cannot pin {name}: {filename or 'a file'} has no sha256 on the index.",
+            hint="Use an index that gives sha256 hashes for every file. Without them the lock would be incomplete.",
         )
     return Artifact(filename=filename, sha256=sha256, size=file.size, url=_public(file.url))
 
@@ -87,7 +90,7 @@ def _public(url: str | None) -> str | None:
         return None
     parts = parts_of(url)
     if not parts.scheme:
-        raise LockError(f"{url[:100]!r} is not an address")
+        raise LockError(f"Cannot pin a file: {url[:100]!r} is not an address.")
     return urlunsplit(SplitResult(parts.scheme, parts.netloc.rpartition("@")[2], parts.path, parts.query, ""))
 
 

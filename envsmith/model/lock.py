@@ -281,22 +281,28 @@ def parse_lock(text: str, *, where: str) -> Lock:
 
     ``DataError`` lists every problem of it, or says that it is not the text that the lock prints.
     """
-    hint = "delete it and run envsmith lock again; a lock is not edited by hand"
+    hint = "Delete it and run envsmith lock again. A lock is not edited by hand."
     try:
         document: Any = parse_json(text)
     except UnreadableError as error:
-        raise DataError(f"{where}: {str(error)[:200]}", hint=hint) from None
+        raise DataError(f"Cannot read {where}: {str(error)[:200]}.", hint=hint) from None
     number = document.pop("schema", None) if isinstance(document, dict) else None
     if number != _SCHEMA:
         raise DataError(
-            f"{where}: schema {str(number)[:20]!r} is not one that this envsmith reads ({_SCHEMA})", hint=hint
+            f"Cannot read {where}: its schema {str(number)[:20]!r} is not the one that this envsmith reads "
+            f"({_SCHEMA}).",
+            hint=hint,
         )
     problems = Problems()
     lock = check(Lock, document, where, problems)
     if lock is None:
-        raise DataError(f"{where}: {len(problems.lines)} problems in the lock", details=problems.lines, hint=hint)
+        raise DataError(
+            f"Cannot read {where}: {len(problems.lines)} values in the lock are wrong.",
+            details=problems.lines,
+            hint=hint,
+        )
     if lock.text() != text:
-        raise DataError(f"{where}: it was changed by hand or by another version of envsmith", hint=hint)
+        raise DataError(f"Cannot use {where}: it was changed by hand or by another version of envsmith.", hint=hint)
     return lock
 
 

@@ -352,8 +352,8 @@ def read_record(name: str, content: bytes) -> Record:
     problems = Problems()
     record = _read(name, content, problems)
     if record is None:
-        hint = "a record is written by envsmith alone: run the cell again"
-        raise DataError(f"{name}: not a record", details=problems.lines, hint=hint)
+        hint = "Run the cell again. Only envsmith writes records."
+        raise DataError(f"Cannot read {name}: it is not a record.", details=problems.lines, hint=hint)
     return record
 
 
@@ -422,7 +422,7 @@ def read_records(folder: Path) -> tuple[Record, ...]:
     A file that is not a record is left aside with a warning: one bad file must not end what the others can answer.
     """
     names: list[str] = []
-    with os_errors(f"{folder}: cannot be read"), suppress(FileNotFoundError):
+    with os_errors(f"read {folder}"), suppress(FileNotFoundError):
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json") and not e.name.startswith("."))
     records, left_aside = sound_records({name: folder / name for name in names})
     for line in left_aside:
@@ -461,8 +461,8 @@ def _records_of(source: Path) -> list[Path]:
     files = [one] if one.is_file() else sorted(source.glob(f"*/{RECORD_FILE}")) or sorted(source.glob("*.json"))
     if not files:
         raise DataError(
-            f"{source}: no records there",
-            hint="name a record, a folder of records, a campaign's folder or what `envsmith build -o` wrote",
+            f"Cannot read {source}: it holds no records.",
+            hint="Name a record, a folder of records, a campaign's folder or what envsmith build -o wrote.",
         )
     return files
 
@@ -474,7 +474,7 @@ def _checked(path: Path) -> tuple[str, str]:
     name = record_name(record.cell, record.engine, text)
     if (path.name not in {name, RECORD_FILE}) or not _NAME.fullmatch(name):
         raise DataError(
-            f"{path}: its name does not belong to its content",
-            hint="it was changed after it was written; run the cell again",
+            f"Cannot use {path}: its name does not belong to its content.",
+            hint="Run the cell again. The record was changed after it was written.",
         )
     return name, text

@@ -99,7 +99,7 @@ def member_name(name: str) -> str:
     """
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if ".." in parts:
-        raise ContentError(f"a layer holds the path {name[:120]!r}, which leads out of the image")
+        raise ContentError(f"Cannot read a layer: its path {name[:120]!r} leads out of the image.")
     return "/".join(parts) or "."
 
 
@@ -142,7 +142,7 @@ def _first_names(members: dict[str, tarfile.TarInfo]) -> dict[str, tuple[str, ta
     first: dict[str, tuple[str, tarfile.TarInfo]] = {}
     for target, names in groups.items():
         if target not in members:
-            raise ContentError(f"a layer links {names[0]} to {target}, which it does not hold")
+            raise ContentError(f"Cannot read a layer: it links {names[0]} to {target}, which it does not hold.")
         alike = sorted([*names, target])
         first |= dict.fromkeys(alike, (alike[0], members[target]))
     return first

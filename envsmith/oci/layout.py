@@ -90,10 +90,10 @@ class LayoutStore:
         index, version = self._read("index.json"), self._read("oci-layout")
         if index is None or version is None or not _VERSION.fullmatch(version):
             raise DataError(
-                f"{name}: no OCI layout (oci-layout or index.json is missing)",
-                hint="a bundle is made by envsmith publish --bundle; a layout by a build",
+                f"Cannot read {name}: it is not an OCI layout (oci-layout or index.json is missing).",
+                hint="Give a bundle that envsmith publish --bundle wrote, or the layout of a build.",
             )
-        self.entries = parse_index(index, f"{name}: index.json")
+        self.entries = parse_index(index, f"index.json of {name}")
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +150,7 @@ def blob_path(digest: str) -> str:
     ``ContentError`` for what is not a sha256 digest, so that no name leads out of the layout.
     """
     if not is_digest(digest):
-        raise ContentError(f"{digest[:80]!r} is not a sha256 digest")
+        raise ContentError(f"Cannot use {digest[:80]!r}: it is not a sha256 digest.")
     return f"blobs/sha256/{digest[7:]}"
 
 
@@ -162,7 +162,7 @@ def open_files(path: Path) -> LayoutStore:
     if path.exists() and not path.is_file():
         raise DataError(f"Cannot read {path}: it is not a bundle but a pipe or a device.")
     try:
-        with os_errors(f"{path}: cannot be read"):
+        with os_errors(f"read {path}"):
             archive = tarfile.open(path, "r:")  # noqa: SIM115 - closed by the store
     except tarfile.TarError as error:
         raise _damaged(path, error) from None
@@ -182,7 +182,9 @@ def _members(path: Path, archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]
         for number, member in enumerate(archive, 1):
             name = member.name.removeprefix("./")
             if number > _MAX_MEMBERS:
-                raise DataError(f"{path}: more than {_MAX_MEMBERS} files: envsmith did not write this bundle")
+                raise DataError(
+                    f"Cannot read {path}: envsmith did not write this bundle, which has more than {_MAX_MEMBERS} files."
+                )
             if name in members or not (member.isreg() or member.isdir()):
                 raise _damaged(path, f"{name[:80]} is there twice, or is not a file")
             if member.isreg():
@@ -197,12 +199,12 @@ def _members(path: Path, archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]
 
 
 def _damaged(path: Path, error: object) -> ContentError:
-    return ContentError(f"{path}: the bundle cannot be read: {error}", hint="it is cut or damaged: copy it again")
+    return ContentError(f"Cannot read the bundle {path}: {error}.", hint="Copy it again: it is cut or damaged.")
 
 
 def _open_in_folder(folder: Path, name: str) -> IO[bytes] | None:
     absent = suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError)
-    with os_errors(f"{folder / name}: cannot be read"), absent:
+    with os_errors(f"read {folder / name}"), absent:
         return open_regular(folder / name)
     return None
 
@@ -225,15 +227,21 @@ def read_blob(store: Store, blob: Descriptor, part: str, *, limit: int) -> bytes
     ``ContentError`` names ``part`` when it is missing, cut or changed.
     """
     if blob.size > limit:
-        raise ContentError(f"{part}: {blob.size} bytes, more than {limit}: refused")
+        raise ContentError(f"Cannot read the {part}: its {blob.size} bytes are more than {limit}.")
     opened = store.blob(blob.digest)
     if opened is None:
-        raise ContentError(f"{part}: {store.name} does not have {blob.digest}", hint="the proof is not complete")
+        raise ContentError(
+            f"Cannot read the {part}: {store.name} does not have {blob.digest}.",
+            hint="Publish the image again: its proof is not complete.",
+        )
     with closing(opened) as file:
         data = file.read(blob.size + 1)
     if digest_of(data) != blob.digest:
         cut = " (it is shorter than it was)" if len(data) < blob.size else ""
-        raise ContentError(f"{part}: its bytes are not those of {blob.digest[:19]}…{cut}", hint="it was changed")
+        raise ContentError(
+            f"Cannot read the {part}: its bytes are not those of {blob.digest[:19]}…{cut}.",
+            hint="Fetch it again: it was changed.",
+        )
     return data
 
 
@@ -244,9 +252,12 @@ def load_manifest(store: Store, digest: str, part: str) -> Manifest:
     """
     raw = store.manifest(digest)
     if raw is None:
-        raise ContentError(f"{part}: {store.name} does not have {digest}")
+        raise ContentError(f"Cannot read the {part}: {store.name} does not have {digest}.")
     if digest_of(raw) != digest:
-        raise ContentError(f"{part}: its bytes are not those of {digest[:19]}…", hint="it was changed or cut")
+        raise ContentError(
+            f"Cannot read the {part}: its bytes are not those of {digest[:19]}….",
+            hint="Fetch it again: it was changed or cut.",
+        )
     return parse_manifest(raw, part)
 
 
@@ -259,12 +270,14 @@ def image_of(store: LayoutStore, tag: str | None = None) -> str:
     if tag is not None:
         digest = store.resolve(tag)
         if digest is None:
-            raise DataError(f"{store.name}: it holds no image {tag!r}")
+            raise DataError(f"Cannot find the image {tag!r}: {store.name} does not hold it.")
         return digest
-    manifests = {e.digest: load_manifest(store, e.digest, f"{store.name}: {e.digest[:19]}") for e in store.entries}
+    manifests = {
+        e.digest: load_manifest(store, e.digest, f"manifest {e.digest[:19]}… of {store.name}") for e in store.entries
+    }
     images = [digest for digest, manifest in manifests.items() if manifest.subject is None]
     if len(images) != 1:
-        raise DataError(f"{store.name}: it holds {len(images)} images, one was expected", hint="name one by its tag")
+        raise DataError(f"Cannot choose an image of {store.name}: it holds {len(images)}.", hint="Name one by its tag.")
     return images[0]
 
 
@@ -315,16 +328,18 @@ def open_image(path: Path, *, check: bool = False) -> OciImage:
     except (ValueError, KeyError, TypeError):
         is_described = False
     if not is_described:
-        raise DataError(f"{store.name}: manifest and configuration do not name the same layers")
+        raise DataError(f"Cannot read {store.name}: its manifest and configuration do not name the same layers.")
     for layer in manifest.layers:
         opened = store.blob(layer.digest)
         if opened is None:
-            raise ContentError(f"{store.name}: layer {layer.digest[:19]}… is missing", hint="build the cell again")
+            raise ContentError(
+                f"Cannot read {store.name}: layer {layer.digest[:19]}… is missing.", hint="Build the cell again."
+            )
         with closing(opened) as file:
             identity = blob_sha256(file) if check else (layer.digest, file.seek(0, os.SEEK_END))
         if identity != (layer.digest, layer.size):
             raise ContentError(
-                f"{store.name}: layer {layer.digest[:19]}… holds other bytes", hint="build the cell again"
+                f"Cannot read {store.name}: layer {layer.digest[:19]}… holds other bytes.", hint="Build the cell again."
             )
     return OciImage(store=store, manifest=manifest, config=config)
 
@@ -335,7 +350,7 @@ def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
     layer = image.manifest.layers[number]
     opened = image.store.blob(layer.digest)
     if opened is None:
-        raise ContentError(f"{image.store.name}: layer {number + 1} is missing")
+        raise ContentError(f"Cannot read {image.store.name}: layer {number + 1} is missing.")
     with closing(opened) as file, unpacked(file, packing_of(layer.media_type) or "none") as content:
         if content is file:
             yield file
@@ -355,12 +370,12 @@ def copy_layout(store: Store, digest: str, folder: Path) -> None:
     ``StorageError`` when the disk does not take it, ``ContentError`` when a part is missing.
     """
     manifest = load_manifest(store, digest, "manifest")
-    with os_errors(f"{folder}: cannot be written"):
+    with os_errors(f"write {folder}"):
         (folder / "blobs" / "sha256").mkdir(parents=True)
         for blob in manifest.blobs:
             opened = store.blob(blob.digest)
             if opened is None:
-                raise ContentError(f"{store.name}: {blob.digest} is missing")
+                raise ContentError(f"Cannot copy {store.name}: {blob.digest} is missing.")
             with closing(opened) as source, (folder / blob_path(blob.digest)).open("wb") as target:
                 shutil.copyfileobj(source, target, CHUNK)
         finish(folder, manifest)

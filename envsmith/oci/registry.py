@@ -108,22 +108,25 @@ def resolve_digest(text: str, *, wire: Wire | None = None) -> str:
         repository = Repository(reference.registry, reference.repository, wire=wire or HttpWire(timeout=15))
         raw = repository.manifest(reference.digest or reference.tag)
     except NetworkError as error:
-        way_out = "name the base by digest (--base NAME:TAG@sha256:…), or leave --base out to use the pinned one"
-        raise NetworkError(error.message, hint=f"{error.hint}, or {way_out}" if error.hint else way_out) from None
+        way_out = "Name the base by digest (--base NAME:TAG@sha256:…), or leave --base out to use the pinned one."
+        raise NetworkError(error.message, hint=f"{error.hint} {way_out}" if error.hint else way_out) from None
     if raw is None:
-        raise UsageError(f"{text}: the registry has no such image", hint="check the name and the tag")
+        raise UsageError(f"Cannot find {text}: the registry has no such image.", hint="Check the name and the tag.")
     if not _is_document(raw):
         raise NetworkError(
-            f"{text}: the registry's answer is not a manifest", hint="is a login page or proxy in between?"
+            f"Cannot read {text}: the registry's answer is not a manifest.",
+            hint="Check whether a login page or proxy answers instead.",
         )
     digest = digest_of(raw)
     if is_digest(repository.claim) and repository.claim != digest:
         raise ContentError(
-            f"{text}: the registry says {repository.claim[:19]}…, what it sent is {digest[:19]}…",
-            hint="something between here and the registry changes manifests",
+            f"Cannot trust {text}: the registry says {repository.claim[:19]}… and sends {digest[:19]}….",
+            hint="Check what stands between here and the registry: it changes manifests.",
         )
     if reference.digest and digest != reference.digest:
-        raise ContentError(f"{text}: the registry answers with {digest[:19]}…", hint="do not use this registry")
+        raise ContentError(
+            f"Cannot trust {text}: the registry answers with {digest[:19]}….", hint="Use another registry."
+        )
     return digest
 
 
@@ -183,12 +186,12 @@ class Repository:
     def manifest(self, name: str) -> bytes | None:
         """Return the manifest or index with this digest or tag, or ``None``."""
         path = f"manifests/{quote(name, safe=':')}"
-        with self._ask("GET", path, f"reading {path}", {200, 404}, headers={"Accept": _ACCEPT}) as answer:
+        with self._ask("GET", path, f"read {path}", {200, 404}, headers={"Accept": _ACCEPT}) as answer:
             if answer.status == 404:
                 return None
             raw = answer.body.read(MAX_MANIFEST + 1)
         if len(raw) > MAX_MANIFEST:
-            raise NetworkError(f"{self.name}: {path} is too large: longer than {MAX_MANIFEST} bytes")
+            raise NetworkError(f"Cannot read {path} of {self.name}: it is longer than {MAX_MANIFEST} bytes.")
         self.claim = answer.headers.get("docker-content-digest", "")
         return raw
 
@@ -200,15 +203,15 @@ class Repository:
 
     def blob(self, digest: str) -> IO[bytes] | None:
         """Open a blob, or return ``None``. A redirect to a store is followed without credentials."""
-        doing = f"reading {digest[:19]}…"
-        url, answer = self._root, self._ask("GET", f"blobs/{digest}", doing, {200, 404, *REDIRECTS})
+        work = f"read {digest[:19]}…"
+        url, answer = self._root, self._ask("GET", f"blobs/{digest}", work, {200, 404, *REDIRECTS})
         for _ in range(_HOPS):
             if answer.status not in REDIRECTS:
                 break
             answer.body.close()
             url = follow(url, answer.headers.get("location", ""), first=self._root)
             answer = self._send("GET", url, {})
-        self._expect(answer, {200, 404}, doing)
+        self._expect(answer, {200, 404}, work)
         if answer.status == 404:
             answer.body.close()
             return None
@@ -225,9 +228,9 @@ class Repository:
     def _listed(self, digest: str) -> tuple[Descriptor, ...] | None:
         """Return ``None`` when the registry has no referrers API."""
         descriptors: list[Descriptor] = []
-        path, doing = f"referrers/{digest}", "listing what refers to the image"
+        path, work = f"referrers/{digest}", "list what refers to the image"
         for _ in range(_MAX_PAGES):
-            with self._ask("GET", path, doing, {200, 400, 404, 405}, headers={"Accept": IMAGE_INDEX}) as answer:
+            with self._ask("GET", path, work, {200, 400, 404, 405}, headers={"Accept": IMAGE_INDEX}) as answer:
                 if answer.status != 200 or answer.headers.get("content-type", "").partition(";")[0] != IMAGE_INDEX:
                     return None
                 descriptors += parse_index(answer.body.read(MAX_MANIFEST + 1), f"{self.name}: referrers")
@@ -248,8 +251,8 @@ class Repository:
             return "kept"
         for neighbour in self.also:
             query = urlencode({"mount": blob.digest, "from": neighbour})
-            doing = f"mounting {blob.digest[:19]}…"
-            with self._ask("POST", f"blobs/uploads/?{query}", doing, {201, 202, 401, 403, 404}) as answer:
+            work = f"mount {blob.digest[:19]}…"
+            with self._ask("POST", f"blobs/uploads/?{query}", work, {201, 202, 401, 403, 404}) as answer:
                 if answer.status == 201:
                     return "mounted"
         self._upload(blob, opener)
@@ -260,33 +263,33 @@ class Repository:
 
         After a broken piece the registry is asked how far it got. An upload that it forgot begins again.
         """
-        doing = f"sending {blob.digest[:19]}…"
-        location, at, failures = self._begin(doing), 0, 0
+        work = f"send {blob.digest[:19]}…"
+        location, at, failures = self._begin(work), 0, 0
         with closing(opener()) as file:
             while at < blob.size:
                 length = min(self._piece, blob.size - at)
                 file.seek(at)
-                following = self._sent_piece(location, _pieces(file, length), at, length, doing)
+                following = self._sent_piece(location, _pieces(file, length), at, length, work)
                 if following is not None:
                     location, at = following, at + length
                     continue
                 failures += 1
                 if failures >= _ATTEMPTS:
                     raise NetworkError(
-                        f"{self.name}: {doing} broke {failures} times",
-                        hint="run the same command again: what is there already is not sent again, and no tag was set",
+                        f"Cannot {work} to {self.name}: the connection broke {failures} times.",
+                        hint="Run the same command again. What was sent is not sent again, and no tag was set.",
                     )
                 (self._wait or time.sleep)(pause(failures))
-                location, at = self._resume(location, doing)
+                location, at = self._resume(location, work)
         joint = "&" if parts_of(location).query else "?"
-        with self._ask("PUT", f"{location}{joint}{urlencode({'digest': blob.digest})}", doing, {201}):
+        with self._ask("PUT", f"{location}{joint}{urlencode({'digest': blob.digest})}", work, {201}):
             pass
 
-    def _begin(self, doing: str) -> str:
-        with self._ask("POST", "blobs/uploads/", doing, {202}) as answer:
+    def _begin(self, work: str) -> str:
+        with self._ask("POST", "blobs/uploads/", work, {202}) as answer:
             return self._location(answer, self._root)
 
-    def _sent_piece(self, location: str, body: Iterator[bytes], at: int, length: int, doing: str) -> str | None:
+    def _sent_piece(self, location: str, body: Iterator[bytes], at: int, length: int, work: str) -> str | None:
         """Return where the next piece goes, or ``None`` when this one may have been lost."""
         headers = {
             "Content-Type": "application/octet-stream",
@@ -302,22 +305,22 @@ class Repository:
                 self._access.answer(answer.headers.get("www-authenticate", ""), location)
             if answer.status in {401, 416, *RETRY}:
                 return None
-            self._expect(answer, {201, 202, 204}, doing)
+            self._expect(answer, {201, 202, 204}, work)
             return self._location(answer, location)
 
-    def _resume(self, location: str, doing: str) -> tuple[str, int]:
+    def _resume(self, location: str, work: str) -> tuple[str, int]:
         """Return where to go on and from which byte."""
-        with self._ask("GET", location, doing, set(range(200, 600))) as answer:
+        with self._ask("GET", location, work, set(range(200, 600))) as answer:
             last = answer.headers.get("range", "").partition("-")[2]
             # `0-0` is what registries say of nothing as well as of one byte: sending that byte again would be refused,
             # so begin again.
             if answer.status == 204 and re.fullmatch(r"[1-9][0-9]{0,17}", last):
                 return self._location(answer, location), int(last) + 1
-        return self._begin(doing), 0
+        return self._begin(work), 0
 
     def _location(self, answer: Response, base: str) -> str:
         if "location" not in answer.headers:
-            raise NetworkError(f"{self.name}: the registry names no place for an upload")
+            raise NetworkError(f"Cannot upload to {self.name}: the registry names no place for it.")
         return follow(base, answer.headers["location"], first=self._root)
 
     def push_manifest(self, manifest: Manifest, tag: str | None = None) -> None:
@@ -329,10 +332,10 @@ class Repository:
         """
         target = tag if tag is not None else manifest.digest
         path, headers = f"manifests/{quote(target, safe=':')}", {"Content-Type": manifest.media_type}
-        with self._ask("PUT", path, f"setting {target}", {201}, headers=headers, body=manifest.raw) as answer:
+        with self._ask("PUT", path, f"set {target}", {201}, headers=headers, body=manifest.raw) as answer:
             digest = answer.headers.get("docker-content-digest", manifest.digest)
         if digest != manifest.digest:
-            raise ContentError(f"{self.name}: the registry calls {manifest.digest[:19]}… {digest[:19]}…")
+            raise ContentError(f"Cannot trust {self.name}: it calls {manifest.digest[:19]}… {digest[:19]}….")
         subject = manifest.subject
         if subject is not None and "oci-subject" not in answer.headers and self._listed(subject.digest) is None:
             self._list(_fallback(subject.digest), manifest)
@@ -345,9 +348,12 @@ class Repository:
             if any(row.digest == manifest.digest for row in rows):
                 return
             headers, body = {"Content-Type": IMAGE_INDEX}, index_bytes((*rows, manifest.descriptor))
-            with self._ask("PUT", f"manifests/{tag}", f"setting {tag}", {201}, headers=headers, body=body):
+            with self._ask("PUT", f"manifests/{tag}", f"set {tag}", {201}, headers=headers, body=body):
                 pass
-        raise NetworkError(f"{self.name}: {tag} does not keep what is written", hint="does somebody else publish now?")
+        raise NetworkError(
+            f"Cannot set {tag} at {self.name}: the registry does not keep what is written.",
+            hint="Check whether another publish is running.",
+        )
 
     # -- underneath ----------------------------------------------------------------------------------------------------
 
@@ -362,7 +368,7 @@ class Repository:
         self,
         method: str,
         path: str,
-        doing: str,
+        work: str,
         accepted: set[int],
         *,
         headers: Mapping[str, str] | None = None,
@@ -376,7 +382,7 @@ class Repository:
                 answer.body.close()
                 self._access.answer(answer.headers.get("www-authenticate", ""), url)
                 answer = self._send(method, url, {**(headers or {}), **self._login(url)}, body)
-        self._expect(answer, accepted, doing)
+        self._expect(answer, accepted, work)
         return answer
 
     def _send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
@@ -384,19 +390,19 @@ class Repository:
             return ask(self._wire, method, url, headers, body, attempts=_ATTEMPTS, wait=self._wait)
         except OSError as error:
             raise NetworkError(
-                f"registry {self.registry} cannot be reached: {str(error)[:200]}",
-                hint="check the name, the network and the CA settings, then run the same command again: it resumes",
+                f"Cannot reach the registry {self.registry}: {str(error)[:200]}.",
+                hint="Check the name, the network and the CA settings, then run the same command again. It resumes.",
             ) from None
 
-    def _expect(self, answer: Response, accepted: set[int], doing: str) -> None:
+    def _expect(self, answer: Response, accepted: set[int], work: str) -> None:
         if answer.status in accepted:
             return
         with answer:
             if answer.status in {401, 403}:
                 raise self._access.denied()
             raise NetworkError(
-                f"{self.name}: status {answer.status} while {doing}{_reason(answer)}",
-                hint="run the same command again: what is there already is not sent again",
+                f"Cannot {work} at {self.name}: the registry answers with status {answer.status}{_reason(answer)}.",
+                hint="Run the same command again. What was sent is not sent again.",
             )
 
 
@@ -419,7 +425,7 @@ def _reason(answer: Response) -> str:
         words = "; ".join(f"{e.get('code')} {e.get('message')}" for e in errors[:3])
     except (NetworkError, ValueError, KeyError, TypeError, AttributeError):
         return ""
-    return f": {words[:200]}"
+    return f" ({words[:200]})" if words else ""
 
 
 # -- how a registry lets somebody in: basic credentials or a bearer token, anonymous where no login is known -----------
@@ -446,8 +452,8 @@ class _Access:
     def denied(self) -> NetworkError:
         """Return the error that says who denies what, and the way out."""
         return NetworkError(
-            f"{self.registry}: access to {self.repository} is denied",
-            hint=f"log in first: docker login {self.registry}",
+            f"Cannot use {self.repository}: {self.registry} denies access.",
+            hint=f"Log in first: docker login {self.registry}.",
         )
 
     def answer(self, challenge: str, url: str) -> None:
@@ -463,7 +469,9 @@ class _Access:
                 raise self.denied()
             self.headers = headers
         else:
-            raise NetworkError(f"registry {self.registry} asks for a kind of login that is not understood")
+            raise NetworkError(
+                f"Cannot log in to {self.registry}: it wants a kind of login that envsmith does not know."
+            )
 
     def _token(self, fields: Mapping[str, str], url: str, user: Login | None) -> str:
         realm, service = fields.get("realm", ""), fields.get("service", "")
@@ -486,7 +494,9 @@ class _Access:
             with ask(self.wire, method, url, headers, body) as answer:
                 text = answer.body.read(1 << 17)
         except OSError as error:
-            raise NetworkError(f"{self.registry}: the place for tokens cannot be reached: {error}") from None
+            raise NetworkError(
+                f"Cannot log in to {self.registry}: its place for tokens does not answer ({error})."
+            ) from None
         if answer.status in {401, 403}:
             raise self.denied()
         try:
@@ -495,7 +505,7 @@ class _Access:
         except (ValueError, AttributeError):
             token = None
         if answer.status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise NetworkError(f"registry {self.registry} gave no token (status {answer.status})")
+            raise NetworkError(f"Cannot log in to {self.registry}: it gave no token (status {answer.status}).")
         return token
 
 

@@ -141,7 +141,7 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
     failure: ``ContentError`` for a layer that is not a tar, ``StorageError`` when the disk does not take it.
     """
     progress(Event(kind=EventKind.START, step=_STEP, text=f"{len(saved.layers)} layers"))
-    with os_errors(f"{directory}: the OCI layout cannot be written"), _replacing(directory) as folder:
+    with os_errors(f"write {directory}"), _replacing(directory) as folder:
         layers = []
         for fresh, layer in _written(saved, form, folder, progress):
             _place(fresh, folder / blob_path(layer.digest), near=directory)
@@ -163,7 +163,7 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
 
 def repack(image: OciImage, directory: Path, how: str, *, progress: Progress = silent) -> OciImage:
     """Write ``image`` to ``directory`` with its layers packed by ``how``, and return it: another manifest, one identity."""
-    with os_errors(f"{directory}: the OCI layout cannot be written"), _replacing(directory) as folder:
+    with os_errors(f"write {directory}"), _replacing(directory) as folder:
         layers = []
         for number, layer in enumerate(image.manifest.layers):
             fresh = folder.with_name("layer")
@@ -277,7 +277,7 @@ def loadable(image: OciImage, *, without: int = 0) -> Iterator[bytes]:
     for layer in {layer.digest: layer for layer in manifest.layers[without:]}.values():
         opened = image.store.blob(layer.digest)
         if opened is None:
-            raise ContentError(f"{image.store.name}: {layer.digest} is missing")
+            raise ContentError(f"Cannot read {image.store.name}: {layer.digest} is missing.")
         with closing(opened) as file:
             yield from _member(blob_path(layer.digest), layer.size, file)
     yield bytes(2 * tarfile.BLOCKSIZE)

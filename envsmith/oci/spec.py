@@ -115,7 +115,7 @@ class _Fields:
 
     def __init__(self, value: object, where: str) -> None:
         if not isinstance(value, dict):
-            raise _broken(where, f"an object was expected, not {type(value).__name__}")
+            raise _broken(where, f"it is a {type(value).__name__}, not an object")
         self.value: dict[str, Any] = value
         self.where = where
 
@@ -134,7 +134,7 @@ class _Fields:
     def annotations(self) -> dict[str, str]:
         annotations = self.value.get("annotations") or {}
         if not isinstance(annotations, dict) or not all(isinstance(v, str) for v in annotations.values()):
-            raise _broken(f"{self.where}.annotations", "an object of texts was expected")
+            raise _broken(f"{self.where}.annotations", "it is not an object of texts")
         return annotations
 
     def descriptor(self, key: str) -> Descriptor:
@@ -143,12 +143,15 @@ class _Fields:
     def descriptors(self, key: str) -> tuple[Descriptor, ...]:
         items = self.value.get(key)
         if not isinstance(items, list) or len(items) > _MAX_ITEMS:
-            raise _broken(f"{self.where}.{key}", f"a list of at most {_MAX_ITEMS} items was expected")
+            raise _broken(f"{self.where}.{key}", f"it is not a list of at most {_MAX_ITEMS} items")
         return tuple(_descriptor(item, f"{self.where}.{key}[{number}]") for number, item in enumerate(items))
 
 
 def _broken(where: str, why: str) -> ContentError:
-    return ContentError(f"{where}: {why}", hint="what the registry or bundle holds is not what an OCI client wrote")
+    return ContentError(
+        f"Cannot read {where}: {why}.",
+        hint="Publish the image again: the registry or bundle does not hold what an OCI client writes.",
+    )
 
 
 def _descriptor(value: object, where: str) -> Descriptor:
@@ -164,13 +167,13 @@ def _descriptor(value: object, where: str) -> Descriptor:
 
 def _document(raw: bytes, where: str) -> _Fields:
     if len(raw) > MAX_MANIFEST:
-        raise _broken(where, f"longer than {MAX_MANIFEST} bytes")
+        raise _broken(where, f"it is longer than {MAX_MANIFEST} bytes")
     try:
         fields = _Fields(parse_json(raw), where)
     except ValueError:
-        raise _broken(where, "not JSON") from None
+        raise _broken(where, "it is not JSON") from None
     if fields.value.get("schemaVersion") != 2:
-        raise _broken(f"{where}.schemaVersion", "2 was expected")
+        raise _broken(f"{where}.schemaVersion", "it is not 2")
     return fields
 
 
@@ -178,7 +181,7 @@ def parse_manifest(raw: bytes, where: str) -> Manifest:
     """Parse an image or artifact manifest. ``ContentError`` names the wrong key, or says that it is an index."""
     fields = _document(raw, where)
     if "manifests" in fields.value:
-        raise _broken(where, "it is an index of several images, a single image was expected")
+        raise _broken(where, "it is an index of several images, not one image")
     return Manifest(
         raw=raw,
         media_type=fields.text("mediaType", _MEDIA, IMAGE_MANIFEST),

@@ -125,10 +125,17 @@ def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
     except UnreadableError:
         facts = None
     if not isinstance(facts, dict) or not is_digest(facts.get("image")) or not is_digest(facts.get("config")):
-        raise DataError(f"{folder / IMAGE_FILE}: it names no image and configuration by digest")
+        raise DataError(
+            f"Cannot use {folder / IMAGE_FILE}: it names no image and configuration by digest.",
+            hint="Publish the cell again with --images-dir.",
+        )
     images = {"manifest": facts["image"], "config": facts["config"], "engine's image": str(facts.get("builtFrom", ""))}
     if why := unproved(lock, record, images=images):
-        raise DataError(f"{folder}: the record does not prove the image", details=why)
+        raise DataError(
+            f"Cannot list {folder}: its record does not prove the image.",
+            details=why,
+            hint="Publish the cell again with --images-dir.",
+        )
     return lock, facts, record
 
 
@@ -136,7 +143,7 @@ def _text(path: Path) -> str:
     try:
         return read_text(path)
     except DataError as error:
-        raise DataError(error.message, hint="publish the cell again with --images-dir") from None
+        raise DataError(error.message, hint="Publish the cell again with --images-dir.") from None
 
 
 def index_text(images: Path) -> str:

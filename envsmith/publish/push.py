@@ -100,7 +100,8 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     for tag in tags:
         if not _TAG.fullmatch(tag) or tag.startswith("sha256-"):
             raise UsageError(
-                f"{tag[:80]!r} is not a tag", hint="letters, digits, dots, hyphens and underscores, at most 128"
+                f"Cannot use the tag {tag[:80]!r}: it is not one that registries accept.",
+                hint="Use letters, digits, dots, hyphens and underscores, at most 128.",
             )
     return tuple(dict.fromkeys(tags))
 
@@ -225,8 +226,8 @@ def _list_for_cosign_2(image: Manifest, bundles: Mapping[str, bytes], target: Ta
 def _labelled(proof: Proof, image: OciImage) -> None:
     """Raise ``ContentError`` when the image's own labels name another cell or lock."""
     if differences := label_differences(image.config, proof.lock):
-        message = f"{proof.lock.cell.id}: the labels of the image differ from the lock"
-        raise ContentError(message, details=differences, hint="build it again")
+        message = f"Cannot publish {proof.lock.cell.id}: the labels of the image differ from the lock."
+        raise ContentError(message, details=differences, hint="Build it again.")
 
 
 def _free(target: Target, cell: str, image: OciImage, *, replace: bool) -> str:
@@ -263,7 +264,7 @@ def _push_image(image: OciImage, target: Target, progress: Progress) -> dict[str
 def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
     opened = image.store.blob(blob.digest)
     if opened is None:
-        raise ContentError(f"{image.store.name}: {blob.digest[:19]}… went away while it was sent")
+        raise ContentError(f"Cannot send {blob.digest[:19]}… of {image.store.name}: it was removed meanwhile.")
     return opened
 
 
@@ -344,5 +345,5 @@ class BundleWriter:
     def _member(self, name: str, file: IO[bytes], size: int) -> None:
         info = tarfile.TarInfo(name)
         info.size, info.mode, info.mtime = size, 0o644, 0
-        with os_errors(f"{self.path}: cannot be written"):
+        with os_errors(f"write {self.path}"):
             self._tar.addfile(info, file)

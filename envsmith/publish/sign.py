@@ -39,8 +39,10 @@ class Opened:
     signer: str = ""
 
 
-def _missing_extra(what: str, extra: str = "publish") -> EngineError:
-    return EngineError(f"{what} needs packages that are not installed", hint=f"pip install 'envsmith[{extra}]'")
+def _missing_extra(work: str, extra: str = "publish") -> EngineError:
+    return EngineError(
+        f"Cannot {work}: packages for it are not installed.", hint=f"Install them: pip install 'envsmith[{extra}]'."
+    )
 
 
 def load_signer(path: Path) -> CryptoSigner:
@@ -51,11 +53,11 @@ def load_signer(path: Path) -> CryptoSigner:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
         from securesystemslib.signer import CryptoSigner
     except ImportError:
-        raise _missing_extra("signing") from None
+        raise _missing_extra("sign an image") from None
     if data.startswith((b"-----BEGIN ENCRYPTED SIGSTORE", b"-----BEGIN ENCRYPTED COSIGN")):
         raise UsageError(
             f"Cannot sign with {path}: cosign has encrypted it in a form of its own.",
-            hint="Make the key with openssl and hand it to cosign too: cosign import-key-pair --key key.pem",
+            hint="Make the key with openssl and hand it to cosign too: cosign import-key-pair --key key.pem.",
         )
     password = os.environ.get("ENVSMITH_KEY_PASSWORD")
     try:
@@ -64,7 +66,7 @@ def load_signer(path: Path) -> CryptoSigner:
     except TypeError:
         why = "its passphrase is not set" if not password else "it has no passphrase, and one is set"
         raise UsageError(
-            f"{path}: the key cannot be opened: {why}", hint="the passphrase is read from ENVSMITH_KEY_PASSWORD"
+            f"Cannot open the key {path}: {why}.", hint="Put the passphrase into ENVSMITH_KEY_PASSWORD."
         ) from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise _unusable(path, "private", error) from None
@@ -78,11 +80,11 @@ def load_key(path: Path) -> SSlibKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
         from securesystemslib.signer import SSlibKey
     except ImportError:
-        raise _missing_extra("checking a signature") from None
+        raise _missing_extra("check a signature") from None
     if b"PRIVATE KEY" in data:
         raise UsageError(
-            f"{path}: it is a private key; a signature is checked with the public one",
-            hint=f"openssl pkey -in {path} -pubout",
+            f"Cannot check a signature with {path}: it is a private key.",
+            hint=f"Make the public one: openssl pkey -in {path} -pubout.",
         )
     try:
         return SSlibKey.from_crypto(load_pem_public_key(data))
@@ -92,16 +94,16 @@ def load_key(path: Path) -> SSlibKey:
 
 def _read(path: Path) -> bytes:
     if not path.exists():
-        hint = "openssl genpkey -algorithm ed25519 -out key.pem makes one"
-        raise UsageError(f"{path}: no such key file", hint=hint)
+        hint = "Make one: openssl genpkey -algorithm ed25519 -out key.pem."
+        raise UsageError(f"Cannot read {path}: there is no such key file.", hint=hint)
     return read_bounded(path, _MAX_KEY, failure=UsageError)
 
 
 def _unusable(path: Path, kind: str, error: Exception) -> UsageError:
     return UsageError(
-        f"{path}: not a {kind} Ed25519 or ECDSA key in PEM that can be used ({type(error).__name__})",
-        hint="openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub"
-        + ("; a wrong ENVSMITH_KEY_PASSWORD looks the same" if kind == "private" else ""),
+        f"Cannot use {path}: it is not a {kind} Ed25519 or ECDSA key in PEM ({type(error).__name__}).",
+        hint="Make one: openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub."
+        + (" Check ENVSMITH_KEY_PASSWORD too: a wrong one looks the same." if kind == "private" else ""),
     )
 
 
@@ -149,7 +151,7 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
         from securesystemslib.dsse import Envelope
         from securesystemslib.exceptions import FormatError, UnverifiedSignatureError
     except ImportError:
-        raise _missing_extra("checking a signature") from None
+        raise _missing_extra("check a signature") from None
     try:
         value = envelope_of(raw)
         # A bundle names the key beside the envelope. cosign names none.
@@ -158,9 +160,11 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
         claimed = tuple(str(s.keyid) for s in envelope.signatures.values() if s.keyid)
         payload, kind = bytes(envelope.payload), envelope.payload_type
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, binascii.Error):
-        raise ContentError("statement: it is not a signed envelope", hint="it was changed or cut") from None
+        raise ContentError(
+            "Cannot verify the statement: it is not a signed envelope.", hint="Fetch it again: it was changed or cut."
+        ) from None
     if kind != PAYLOAD_TYPE:
-        raise ContentError("statement: the envelope holds something else than an in-toto statement")
+        raise ContentError("Cannot verify the statement: its envelope does not hold an in-toto statement.")
     for signature in envelope.signatures.values():
         for key in keys:
             try:
@@ -207,7 +211,7 @@ def sign_keyless(payload: bytes) -> bytes:
         from sigstore.oidc import IdentityError, IdentityToken, IssuerError, detect_credential
         from sigstore.sign import SigningContext
     except ImportError:
-        raise _missing_extra("keyless signing", "keyless") from None
+        raise _missing_extra("sign without a key", "keyless") from None
     try:
         token = os.environ.get("SIGSTORE_ID_TOKEN") or detect_credential()
         if token:
@@ -217,12 +221,12 @@ def sign_keyless(payload: bytes) -> bytes:
             return bundle.encode()
     except (SigstoreError, IdentityError, IssuerError, OSError, ValueError) as error:
         raise NetworkError(
-            f"keyless signing failed: {type(error).__name__}: {str(error)[:200]}",
-            hint="sigstore's services must be reachable; --key FILE signs without a network",
+            f"Cannot sign without a key: {type(error).__name__}: {str(error)[:200]}.",
+            hint="Check that sigstore's services can be reached. --key FILE signs without a network.",
         ) from None
     raise UsageError(
-        "keyless signing needs an identity, and this place gives none",
-        hint="run it in a CI job with an OIDC token, set SIGSTORE_ID_TOKEN, or sign with --key FILE",
+        "Cannot sign without a key: there is no identity here.",
+        hint="Run it in a CI job with an OIDC token, set SIGSTORE_ID_TOKEN, or sign with --key FILE.",
     )
 
 
@@ -238,15 +242,17 @@ def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
         from sigstore.verify import Verifier
         from sigstore.verify.policy import Identity
     except ImportError:
-        raise _missing_extra("checking a keyless signature", "keyless") from None
+        raise _missing_extra("check a keyless signature", "keyless") from None
     try:
         verifier = Verifier.production()
     except (SigstoreError, OSError, ValueError) as error:
-        raise NetworkError(f"sigstore's root of trust cannot be had: {str(error)[:200]}") from None
+        raise NetworkError(f"Cannot fetch sigstore's root of trust: {str(error)[:200]}.") from None
     try:
         kind, payload = verifier.verify_dsse(Bundle.from_json(raw), Identity(identity=identity, issuer=issuer))
     except (VerificationError, InvalidBundle, ValueError) as error:
-        raise ContentError(f"statement: its keyless signature is not valid: {str(error)[:200]}") from None
+        raise ContentError(
+            f"Cannot verify the statement: its keyless signature is not valid ({str(error)[:200]})."
+        ) from None
     if kind != PAYLOAD_TYPE:
-        raise ContentError("statement: the envelope holds something else than an in-toto statement")
+        raise ContentError("Cannot verify the statement: its envelope does not hold an in-toto statement.")
     return bytes(payload)

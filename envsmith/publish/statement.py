@@ -52,7 +52,11 @@ def parse_record(raw: bytes, where: str) -> Record:
         record = check_record(document, where, problems)
     if record is None:
         count = len(problems.lines)
-        raise DataError(f"{where}: {count} problems in the record", details=problems.lines, hint="build the cell again")
+        raise DataError(
+            f"Cannot read {where}: {count} values in the record are wrong.",
+            details=problems.lines,
+            hint="Build the cell again.",
+        )
     return record
 
 
@@ -63,17 +67,17 @@ def load_proof(directory: Path) -> Proof:
     """
     lock_file, record_file = directory / LOCK_FILE, directory / RECORD_FILE
     if not lock_file.is_file():
-        hint = "name the folder of a cell: envsmith build says where it is"
-        raise EnvsmithError(f"{directory}: no lock is there", hint=hint)
+        hint = "Name the folder of a cell. envsmith build prints it."
+        raise EnvsmithError(f"Cannot publish {directory}: it has no lock.", hint=hint)
     lock_raw = read_bounded(lock_file, MAX_BYTES)
     try:
         lock = parse_lock(lock_raw.decode(), where=str(lock_file))
     except UnicodeDecodeError:
-        raise DataError(f"{lock_file}: not UTF-8", hint="lock the cell again") from None
+        raise DataError(f"Cannot read {lock_file}: it is not UTF-8.", hint="Lock the cell again.") from None
     if not record_file.is_file():
         raise EnvsmithError(
-            f"{lock.cell.id} has no record: what is not proved is not published",
-            hint="envsmith build runs the smoke test and writes record.json",
+            f"Cannot publish {lock.cell.id}: it has no record, and only proved cells are published.",
+            hint="Run envsmith build. It runs the smoke test and writes record.json.",
         )
     record_raw = read_bounded(record_file, MAX_BYTES)
     record = parse_record(record_raw, str(record_file))
@@ -101,9 +105,10 @@ def refuse_unproved(proof: Proof, *, images: Mapping[str, str]) -> None:
     """Raise ``EnvsmithError`` (exit code 1) with every reason why this must not be published."""
     if reasons := unproved(proof.lock, proof.record, images=images):
         raise EnvsmithError(
-            f"{proof.lock.cell.id} is not published: no passing record speaks of this image",
+            f"Cannot publish {proof.lock.cell.id}: no passing record is about this image.",
             details=reasons,
-            hint="Build it with envsmith build --oci: it tests the very image that is published, and writes its record.",
+            hint="Build it with envsmith build --oci. It tests the very image that is published, and writes its "
+            "record.",
         )
 
 
@@ -177,12 +182,12 @@ def parse_statement(payload: bytes) -> Claim:
     try:
         value = parse_json(payload)
         if value["_type"] != _STATEMENT or value["predicateType"] != PREDICATE_TYPE:
-            raise ContentError("statement: it is of another kind than the proof of an image")
+            raise ContentError("Cannot verify the statement: it is of another kind than the proof of an image.")
         (subject,) = value["subject"]
         predicate = value["predicate"]
         ours = predicate["envsmith"]
         if predicate["result"] != "PASSED":
-            raise ContentError("statement: it does not say that the image passed")
+            raise ContentError("Cannot verify the statement: it does not say that the image passed.")
         claim = Claim(
             image=f"sha256:{subject['digest']['sha256']}",
             cell=str(ours["cell"]),
@@ -200,14 +205,14 @@ def parse_statement(payload: bytes) -> Claim:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContentError(
-            f"statement: envsmith did not write it ({type(error).__name__}: {str(error)[:80]})"
+            f"Cannot verify the statement: envsmith did not write it ({type(error).__name__}: {str(error)[:80]})."
         ) from None
     digests = [claim.image, claim.lock, claim.config, *(d.digest for d in claim.parts.values())]
     digests += [*claim.attests.values(), claim.replaces or claim.image]
     if not all(is_digest(d) for d in digests) or set(claim.parts) != {
         name for names in CARRIERS.values() for name in names
     }:
-        raise ContentError("statement: it names no digests of lock, record and bill of materials")
+        raise ContentError("Cannot verify the statement: it names no digests of lock, record and bill of materials.")
     return claim
 
 

@@ -35,11 +35,16 @@ def find_cell(named: str | None, output: Path) -> Path:
         for folder in (Path(named), output / named):
             if (folder / "lock.json").is_file():
                 return folder
-        raise UsageError(f"{named}: neither a cell's folder nor a cell below {output}", hint="envsmith build makes one")
+        raise UsageError(
+            f"Cannot find {named}: it is neither a cell's folder nor a cell below {output}.",
+            hint="Make one with envsmith build.",
+        )
     folders = sorted(path.parent for path in output.glob(f"*/{RECORD_FILE}"))
     if len(folders) != 1:
         names = ", ".join(folder.name for folder in folders[:8]) or "none"
-        raise UsageError(f"which cell? {output} holds {len(folders)} with a record: {names}", hint="name one")
+        raise UsageError(
+            f"Cannot choose a cell: {output} holds {len(folders)} with a record ({names}).", hint="Name one."
+        )
     return folders[0]
 
 
@@ -59,7 +64,7 @@ def seal_with(key: Path | None) -> Seal:
     def opens(bundle: bytes) -> bytes:
         opened = open_envelope(bundle, [signer.public_key])
         if not opened.signer:
-            raise ContentError("statement: this key did not sign it")
+            raise ContentError("Cannot verify the statement: this key did not sign it.")
         return opened.payload
 
     return Seal(close=lambda payload: sign(payload, signer), opens=opens, by=str(signer.public_key.keyid))
@@ -113,7 +118,7 @@ def _layout(directory: Path) -> Path:
     if (directory / LAYOUT / "index.json").is_file():
         return directory / LAYOUT
     raise EnvsmithError(
-        f"Cannot publish {directory.name}: its image is not there as an OCI layout ({LAYOUT}/).",
+        f"Cannot publish {directory.name}: it has no image as an OCI layout ({LAYOUT}/).",
         hint="Build it with envsmith build --oci, which tests the very image that is published.",
     )
 
@@ -155,7 +160,7 @@ def find_image(image: str | None, bundle: Path | None) -> Iterator[NamedImage]:
     tag = reference.tag if named else None
     digest = repository.resolve(tag) if tag is not None else reference.digest
     if digest is None or (tag is None and repository.manifest(digest) is None):
-        raise UsageError(f"{text}: the registry has no such image", hint="check the name and the tag")
+        raise UsageError(f"Cannot find {text}: the registry has no such image.", hint="Check the name and the tag.")
     yield NamedImage(store=repository, digest=digest, tag=tag, stated_digest=reference.digest or "")
 
 

@@ -135,8 +135,8 @@ class _Part:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, (ContentError, DataError)):
             return False
-        text = "; ".join([error.message, *error.details[:5]])
-        self.report.add(self.name, State.DIFFERS, text.removeprefix(f"{self.name}: "))
+        text = "; ".join([error.reason, *error.details[:5]])
+        self.report.add(self.name, State.DIFFERS, text)
         return True
 
 
@@ -215,7 +215,7 @@ def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
             return config
     except (ValueError, KeyError, TypeError):
         pass
-    raise ContentError("config: it is not the configuration of an image")
+    raise ContentError("Cannot verify the config: it is not the configuration of an image.")
 
 
 def _layers(
@@ -269,7 +269,7 @@ class _Reader(io.RawIOBase):
 def _layer(store: Store, layer: Descriptor, part: str, diff_id: object, system: SystemPackages) -> None:
     opened = store.blob(layer.digest)
     if opened is None:
-        raise ContentError(f"{part}: {layer.digest} is missing")
+        raise ContentError(f"Cannot verify the {part}: {layer.digest} is missing.")
     how, content, unreadable = packing_of(layer.media_type), "", ""
     with closing(opened) as file:
         reader = _Reader(file, layer.size)
@@ -282,16 +282,16 @@ def _layer(store: Store, layer: Descriptor, part: str, diff_id: object, system: 
                     pass
                 content = f"sha256:{contents.digest.hexdigest()}"
         except ContentError as error:
-            unreadable = error.message
+            unreadable = error.reason
         for _ in stream(stored):  # what an unpacker leaves unread
             pass
     if f"sha256:{reader.digest.hexdigest()}" != layer.digest:
         cut = f" (it has {reader.size} bytes, not {layer.size})" if reader.size != layer.size else ""
-        raise ContentError(f"{part}: its bytes are not those of {layer.digest[:19]}…{cut}")
+        raise ContentError(f"Cannot verify the {part}: its bytes are not those of {layer.digest[:19]}…{cut}.")
     if unreadable:
-        raise ContentError(f"{part}: {unreadable}")
+        raise ContentError(f"Cannot verify the {part}: {unreadable}.")
     if how is not None and diff_id is not None and content != diff_id:
-        raise ContentError(f"{part}: it unpacks to something else than the configuration says")
+        raise ContentError(f"Cannot verify the {part}: it unpacks to something else than the configuration says.")
 
 
 # -- what is attached to the image -------------------------------------------------------------------------------------
@@ -334,7 +334,9 @@ def _attachments(report: Report, store: Store, manifest: Manifest) -> list[Manif
         with _Part(report, "attachment"):
             one = load_manifest(store, listed.digest, "attachment")
             if one.subject is None or one.subject.digest != manifest.digest:
-                raise ContentError(f"attachment: {one.digest[:19]}… is listed, and refers to another image")
+                raise ContentError(
+                    f"Cannot verify the attachment: {one.digest[:19]}… is listed, and refers to another image."
+                )
             attachments[one.digest] = one
     return list(attachments.values())
 
@@ -365,10 +367,10 @@ def _statements(
             if opened.signer:
                 claim = parse_statement(opened.payload)
                 if claim.image != manifest.digest:
-                    raise ContentError(f"statement: it is about another image ({claim.image[:19]}…)")
+                    raise ContentError(f"Cannot verify the statement: it is about another image ({claim.image[:19]}…).")
                 statements.append(_Statement(signer=opened.signer, claim=claim, carrier=one.digest))
             elif trusted.intersection(opened.claimed):
-                raise ContentError("statement: it was changed after it was signed: the signature does not fit it")
+                raise ContentError("Cannot verify the statement: it was changed after it was signed.")
             else:
                 strangers.append(", ".join(key[:16] for key in opened.claimed) or "no key")
     suspects = [key for one in further for key in one.opened.claimed if key in trusted]
@@ -485,7 +487,9 @@ def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed
     titles = [(blob.annotations.get(statement.TITLE), names.get(blob.digest)) for blob in one.layers]
     wrong += [f"{name} is called {title[:60]}" for title, name in titles if title and name and title != name]
     if wrong:
-        raise ContentError("attachment: its annotations are not those that were signed", details=wrong)
+        raise ContentError(
+            "Cannot verify the attachment: its annotations are not those that were signed.", details=wrong
+        )
     if unsigned := sorted(one.annotations.keys() - signed.keys()):
         report.add("annotations", State.UNCOVERED, f"{', '.join(unsigned)[:300]} of {one.digest[:19]}…")
 
@@ -508,7 +512,7 @@ def _documents(
         raw = read_blob(store, claim.parts["lock.json"], "lock", limit=MAX_BYTES)
         lock = parse_lock(raw.decode(errors="replace"), where="lock")
         if lock.digest != claim.lock or str(lock.cell.id) != claim.cell:
-            raise ContentError("lock: it is not the one that the statement speaks of")
+            raise ContentError("Cannot verify the lock: it is not the one of the statement.")
         covered = replace(covered, lock=lock)
         report.add("lock", State.OK, f"{lock.digest}, {len(lock.pins)} packages")
     if covered.lock is not None and config:
@@ -524,14 +528,14 @@ def _documents(
         raw = read_blob(store, claim.parts["sbom.cdx.json"], "sbom", limit=MAX_BYTES)
         digest = manifest.digest
         if covered.lock is not None and (differences := sbom_differences(raw, covered.lock, digest, system)):
-            raise ContentError("sbom: it is not that of lock and image", details=differences)
+            raise ContentError("Cannot verify the sbom: it is not that of lock and image.", details=differences)
         if CYCLONEDX in newest.further and _predicate(newest.further[CYCLONEDX]) != parse_json(raw):
-            raise ContentError("sbom: the signed one is another than the attached one")
+            raise ContentError("Cannot verify the sbom: the signed one differs from the attached one.")
         report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)
     with _Part(report, "provenance"):
         if covered.lock is not None and SLSA in newest.further:
             if differences := provenance_differences(_predicate(newest.further[SLSA]), covered.lock):
-                raise ContentError("provenance: it is not that of the lock", details=differences)
+                raise ContentError("Cannot verify the provenance: it is not that of the lock.", details=differences)
             report.add("provenance", State.OK, claim.attests[SLSA])
     return covered
 

@@ -42,7 +42,7 @@ _WISH = re.compile(
 )
 _ADDRESS = re.compile(r"https://[^\s@#/\x00-\x20]+/[^\s@#\x00-\x20]{1,1900}")
 _LONGEST = 4000
-_EXAMPLE = "example: --source 'apex@apex.tar.gz#sha256=…' with the 64 digits that sha256sum prints"
+_EXAMPLE = "Type for example --source 'apex@apex.tar.gz#sha256=…' with the 64 digits that sha256sum prints."
 # The largest that is known, flash-attn with its templates, has 8 MB.
 MAX_ARCHIVE = 256 << 20
 _METADATA = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
@@ -68,23 +68,25 @@ def parse_wish(text: str) -> Wish:
     """Parse what was typed. ``UsageError`` for anything that is not a name, a place and a hash."""
     match = _WISH.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
-        fault = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "not NAME@ARCHIVE#sha256=HEX"
-        raise UsageError(f"--source {text[:80]!r}: {fault}", hint=_EXAMPLE)
+        fault = "it has no #sha256=HEX (64 digits)" if "#sha256=" not in text else "it is not NAME@ARCHIVE#sha256=HEX"
+        raise UsageError(f"Cannot read --source {text[:80]!r}: {fault}.", hint=_EXAMPLE)
     place = match["place"]
     parts = parts_of(place)
     if "://" in place and parts.scheme not in {"https", "file"}:
         raise UsageError(
-            f"--source {match['name']}: {parts.scheme} is not read", hint="give a path or an https address"
+            f"Cannot use --source {match['name']}: envsmith does not read {parts.scheme} addresses.",
+            hint="Give a path or an https address.",
         )
     if parts.scheme == "https" and (parts.username or parts.password or not _ADDRESS.fullmatch(place)):
         raise UsageError(
-            f"--source {match['name']}: this address cannot stand in a lock: it has a user in it, or is not a plain https address",
-            hint="download the archive and give its path",
+            f"Cannot use --source {match['name']}: a lock cannot hold this address, because it names a user or is "
+            "not plain https.",
+            hint="Download the archive and give its path.",
         )
     try:
         version = str(Version(match["version"])) if match["version"] else None
     except InvalidVersion:
-        raise UsageError(f"--source {match['name']}: {match['version'][:40]!r} is not a version") from None
+        raise UsageError(f"Cannot use --source {match['name']}: {match['version'][:40]!r} is not a version.") from None
     return Wish(name=canonicalize_name(match["name"]), version=version, place=place, sha256=match["sha256"].lower())
 
 
@@ -101,7 +103,8 @@ def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
     name = project.name or wish.name
     if canonicalize_name(name) != wish.name:
         raise LockError(
-            f"--source {wish.name}: the archive is that of {name[:80]!r}", hint="give it under its own name"
+            f"Cannot use --source {wish.name}: the archive is that of {name[:80]!r}.",
+            hint="Give it under its own name.",
         )
     return GivenArchive(
         name=wish.name,
@@ -120,19 +123,19 @@ def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
             return fetcher.get(wish.place, max_bytes=MAX_ARCHIVE, sha256=wish.sha256).body, wish.place
         except ContentError:
             raise ContentError(
-                f"--source {wish.name}: {wish.place[:200]} is not the file with sha256 {wish.sha256[:16]}…",
-                hint="compare the hash with the one that the project publishes; nothing was taken from the file",
+                f"Cannot use --source {wish.name}: {wish.place[:200]} is not the file with sha256 {wish.sha256[:16]}….",
+                hint="Compare the hash with the one that the project publishes. Nothing of the file was used.",
             ) from None
     path = Path(parts_of(wish.place).path if wish.place.startswith("file:") else wish.place).expanduser()
     try:
         data = read_bounded(path, MAX_ARCHIVE, failure=UsageError)
     except UsageError as error:
-        raise UsageError(f"--source {wish.name}: {error.message}") from None
+        raise UsageError(error.message, hint=_EXAMPLE) from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != wish.sha256:
         raise ContentError(
-            f"--source {wish.name}: the sha256 of {path} is {digest}, {wish.sha256} was given",
-            hint="another file, or one that changed: compare it with the one that you mean",
+            f"Cannot use --source {wish.name}: the sha256 of {path} is {digest}, not {wish.sha256}.",
+            hint="Compare the file with the one that you mean: it is another one, or it changed.",
         )
     return data, path.resolve().as_uri()
 
@@ -145,7 +148,7 @@ def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
     tops: set[str] = set()
     metadata: dict[str, bytes] = {}
     cuda = False
-    hint = f"of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD"
+    hint = f"Make one of a checkout: git archive --format=tar.gz --prefix={wish.name}/ -o {wish.name}.tar.gz HEAD."
     try:
         for member, content in tar_members(data):
             top, inner = _place(member, wish)
@@ -155,11 +158,12 @@ def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
                 metadata[inner] = content()
     except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise LockError(
-            f"--source {wish.name}: not a .tar.gz that can be read: {str(error)[:120]}", hint=hint
+            f"Cannot use --source {wish.name}: it is not a .tar.gz ({str(error)[:120]}).", hint=hint
         ) from None
     if len(tops) != 1 or not {"pyproject.toml", "setup.py"} & set(metadata):
         raise LockError(
-            f"--source {wish.name}: no source archive of a Python project: one folder is wanted, with a pyproject.toml or setup.py in it",
+            f"Cannot use --source {wish.name}: it is not a source archive with one folder that holds pyproject.toml "
+            "or setup.py.",
             hint=hint,
         )
     return metadata, cuda
@@ -185,8 +189,9 @@ def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:
         bad = bad or member.linkname.startswith("/") or to.split("/")[0] != steps[0]
     if bad:
         raise ContentError(
-            f"--source {wish.name}: the archive has a member that leads out of its folder, or is not a file: {member.name[:120]!r}",
-            hint="no source distribution has one; nothing was taken from the archive",
+            f"Cannot use --source {wish.name}: its member {member.name[:120]!r} leads out of its folder, or is not "
+            "a file.",
+            hint="Use another archive. No source distribution has such a member, and nothing was unpacked.",
         )
     return steps[0], "/".join(steps[1:])
 
@@ -217,7 +222,7 @@ def _stated(metadata: Mapping[str, bytes], name: str) -> _Project:
         except (SyntaxError, ValueError, RecursionError, MemoryError, configparser.Error):
             if file == "setup.py":  # a script of an old Python says nothing to us
                 continue
-            raise LockError(f"--source {name}: its {file} does not parse") from None
+            raise LockError(f"Cannot use --source {name}: its {file} is not valid.") from None
         requires = part.requires if project.requires is None else project.requires
         project = _Project(project.name or part.name, project.version or part.version, requires)
     return project
@@ -280,11 +285,14 @@ def _version(stated: str | None, wish: Wish) -> str:
     except InvalidVersion:
         version = None
     if version and wish.version and version != wish.version:
-        raise LockError(f"--source {wish.name}: the archive is that of version {version}, {wish.version} was given")
+        raise LockError(
+            f"Cannot use --source {wish.name}: the archive is of version {version}, not {wish.version}.",
+            hint="Give the version of the archive, or none.",
+        )
     if not (version or wish.version):
         raise LockError(
-            f"--source {wish.name}: its version is known only when its setup runs",
-            hint=f"say which it is: --source '{wish.name}==VERSION@…'; the wheel is held against it",
+            f"Cannot use --source {wish.name}: only its setup knows its version.",
+            hint=f"Say which it is: --source '{wish.name}==VERSION@…'. The wheel is compared with it.",
         )
     return version or wish.version or ""
 
@@ -296,11 +304,13 @@ def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
-            raise LockError(f"--source {name}: {text[:80]!r}, which it requires, is not a requirement") from None
+            raise LockError(
+                f"Cannot use --source {name}: {text[:80]!r}, which it requires, is not a requirement."
+            ) from None
         if requirement.url:
             raise LockError(
-                f"--source {name}: it requires {requirement.name} from an address without a hash",
-                hint=f"give that one by --source {requirement.name}@… as well, and an archive that requires it by name",
+                f"Cannot use --source {name}: it requires {requirement.name} from an address without a hash.",
+                hint=f"Give that one with --source {requirement.name}@… too, and an archive that requires it by name.",
             )
         requirements.append(str(requirement))
     return tuple(sorted(requirements))
@@ -323,12 +333,13 @@ def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None)
         data = read_bounded(path, MAX_ARCHIVE, failure=ContentError)
     except ContentError as error:
         raise ContentError(
-            f"{error.message}; the lock took {artifact.filename} from here", hint="lock the cell again"
+            error.message, hint=f"Lock the cell again. The lock took {artifact.filename} from this path."
         ) from None
     digest = hashlib.sha256(data).hexdigest()
     if digest != artifact.sha256:
         raise ContentError(
-            f"{path}: its sha256 is {digest[:16]}…, the lock says {artifact.sha256[:16]}…", hint="lock the cell again"
+            f"Cannot use {path}: its sha256 is {digest[:16]}…, and the lock says {artifact.sha256[:16]}….",
+            hint="Lock the cell again.",
         )
     return data
 
@@ -339,6 +350,6 @@ def _address(name: str, artifact: Artifact, fetcher: Fetcher) -> str:
         if file.filename == artifact.filename:
             return file.url
     raise NetworkError(
-        f"{artifact.filename}: the index does not have it",
-        hint="set the index that the lock was made with (UV_DEFAULT_INDEX), or lock the cell again",
+        f"Cannot fetch {artifact.filename}: the index does not have it.",
+        hint="Set the index that the lock was made with (UV_DEFAULT_INDEX), or lock the cell again.",
     )

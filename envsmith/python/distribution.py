@@ -82,7 +82,7 @@ def _toolkit_table(members: Mapping[str, bytes]) -> dict[str, tuple[str, ...]]:
 def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
     members = read_members(fetcher, file, _SDIST_MEMBERS)
     if "PKG-INFO" not in members:
-        raise NetworkError(f"{file.filename} has no PKG-INFO")
+        raise NetworkError(f"Cannot read {file.filename}: it has no PKG-INFO.")
     metadata = metadata_of(file, members["PKG-INFO"])
     # Old setuptools wrote requirements only beside PKG-INFO.
     requires = metadata.requires or parse_requires_txt(members.get("*/requires.txt", b""))

@@ -117,8 +117,11 @@ def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
     answer = Uv(environ=dict(environ)).run(command)
     match = re.search(r"^--index-url\s+(\S+)", answer.stdout, re.MULTILINE)
     if not match:
-        hint = "set UV_DEFAULT_INDEX or PIP_INDEX_URL"
-        raise NetworkError("uv names no package index", hint=hint, details=answer.lines[-3:])
+        raise NetworkError(
+            "Cannot find the package index: uv names none.",
+            hint="Set UV_DEFAULT_INDEX or PIP_INDEX_URL.",
+            details=answer.lines[-3:],
+        )
     return match[1]
 
 
@@ -256,7 +259,7 @@ def parse_simple_json(text: str | bytes, listing: Listing) -> None:
     """Add the files of a simple page in JSON (PEP 691, 700). ``NetworkError`` when it is not one."""
     items = _loads(text, listing.page).get("files")
     if not isinstance(items, list):
-        raise NetworkError(f"{redact(listing.page)}: `files` is missing")
+        raise NetworkError(f"Cannot read {redact(listing.page)}: it has no `files`.")
     for item in items:
         _add(item, listing)
 
@@ -265,7 +268,7 @@ def parse_project_json(text: str | bytes, listing: Listing) -> None:
     """Add the files of a project document (``…/pypi/NAME/json``). ``NetworkError`` when it is not one."""
     releases = _loads(text, listing.page).get("releases")
     if not isinstance(releases, dict):
-        raise NetworkError(f"{redact(listing.page)}: `releases` is missing")
+        raise NetworkError(f"Cannot read {redact(listing.page)}: it has no `releases`.")
     for item in (item for files in releases.values() if isinstance(files, list) for item in files):
         if isinstance(item, dict):
             # The same facts as on a simple page, under other names.
@@ -303,9 +306,9 @@ def _loads(text: str | bytes, page: str) -> dict[str, Any]:
     try:
         document = parse_json(text)
     except ValueError:
-        raise NetworkError(f"{redact(page)} is not the JSON that it claims to be") from None
+        raise NetworkError(f"Cannot read {redact(page)}: it is not JSON, although it says so.") from None
     if not isinstance(document, dict):
-        raise NetworkError(f"{redact(page)}: an object was expected, not {type(document).__name__}")
+        raise NetworkError(f"Cannot read {redact(page)}: it is a {type(document).__name__}, not an object.")
     return document
 
 

@@ -42,7 +42,7 @@ class Metadata:
 def parse_metadata(data: bytes, where: str) -> Metadata:
     """Parse ``METADATA`` or ``PKG-INFO``. ``NetworkError`` names ``where`` when it has no name or version."""
     if len(data) > MAX_MEMBER:
-        raise NetworkError(f"{where}: METADATA of {len(data)} bytes: refused")
+        raise NetworkError(f"Cannot read {where}: its METADATA is too long ({len(data)} bytes).")
     headers = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(data)
 
     def one(field: str) -> str:
@@ -53,7 +53,7 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
         return tuple(" ".join(str(value).split()) for value in headers.get_all(field) or [])
 
     if not one("Name") or not one("Version"):
-        raise NetworkError(f"{where}: METADATA names no project or no version")
+        raise NetworkError(f"Cannot read {where}: its METADATA names no project or no version.")
     return Metadata(
         name=one("Name"),
         version=one("Version"),
@@ -229,5 +229,5 @@ def read_members(fetcher: Fetcher, file: IndexFile, paths: Iterable[str]) -> dic
         RuntimeError,
         NotImplementedError,
     ) as error:
-        raise NetworkError(f"{file.filename} is not an archive that can be read: {error}") from None
+        raise NetworkError(f"Cannot read {file.filename}: it is not an archive ({error}).") from None
     return contents

@@ -60,7 +60,7 @@ class RemoteFile(io.RawIOBase):
             self._left -= len(data)
             if self._left < 0:
                 raise NetworkError(
-                    f"{redact(self._url)}: more would have to be read than a wheel of this kind can need: refused"
+                    f"Cannot read {redact(self._url)}: more would be read than a wheel of this kind needs."
                 )
             parts.append(data)
             size -= len(data)
@@ -128,7 +128,7 @@ class RemoteFile(io.RawIOBase):
             data = block[: end - self._pos]
         if len(data) != end - self._pos:
             raise NetworkError(
-                f"{redact(self._url)}: the connection broke in the middle", hint="run the command again: it resumes"
+                f"Cannot read {redact(self._url)}: the connection broke.", hint="Run the command again. It resumes."
             )
         self._pos = end
         return data
@@ -178,7 +178,7 @@ class RemoteWheel:
             ValueError,
             OverflowError,
         ) as error:
-            raise NetworkError(f"{redact(self._url)} is not a wheel that can be read: {error}") from None
+            raise NetworkError(f"Cannot read {redact(self._url)}: it is not a wheel ({error}).") from None
 
     def names(self) -> list[str]:
         """Return every member, in the order of the archive."""
@@ -203,7 +203,7 @@ class RemoteWheel:
         for chunk in self.stream(name):
             data += chunk
             if len(data) > max_bytes:
-                raise NetworkError(f"{redact(self._url)}: {name} is longer than {max_bytes} bytes: refused")
+                raise NetworkError(f"Cannot read {redact(self._url)}: {name} is longer than {max_bytes} bytes.")
         return bytes(data)
 
     def stream(self, name: str) -> Generator[bytes, None, None]:
@@ -234,7 +234,7 @@ class RemoteWheel:
                             data = member.read(max_bytes + 1)
                         if len(data) > max_bytes:
                             raise NetworkError(
-                                f"{redact(self._url)}: {info.filename} is longer than {max_bytes} bytes: refused"
+                                f"Cannot read {redact(self._url)}: {info.filename} is longer than {max_bytes} bytes."
                             )
                         yield info.filename, data
                 finally:
@@ -244,7 +244,7 @@ class RemoteWheel:
         try:
             return self._zip.getinfo(name)
         except KeyError:
-            raise NetworkError(f"{redact(self._url)} has no member {name}") from None
+            raise NetworkError(f"Cannot read {redact(self._url)}: it has no member {name}.") from None
 
     def metadata(self) -> bytes:
         """Return ``METADATA`` of the wheel's own ``dist-info``.
@@ -253,7 +253,7 @@ class RemoteWheel:
         """
         name = next((n for n in self.names() if n.count("/") == 1 and n.endswith(".dist-info/METADATA")), None)
         if name is None:
-            raise NetworkError(f"{redact(self._url)} has no METADATA")
+            raise NetworkError(f"Cannot read {redact(self._url)}: it has no METADATA.")
         return self.read(name, max_bytes=MAX_MEMBER)
 
 

@@ -136,7 +136,7 @@ def _constants(source: bytes, where: str) -> dict[str, str]:
     """
     constants = {m[1]: m[3] for m in _CONSTANT.finditer(source.decode("utf-8", "replace"))}
     if "__version__" not in constants:
-        raise NetworkError(f"{where}: torch/version.py names no version")
+        raise NetworkError(f"Cannot read {where}: torch/version.py names no version.")
     return constants
 
 
@@ -161,7 +161,7 @@ def search_flags(chunks: Iterable[bytes]) -> tuple[tuple[str, ...], str | None]:
         tail = window[-4096:]
         size += len(chunk)
         if size > _MAX_LIBRARY:
-            raise NetworkError(f"a library unpacks to more than {_MAX_LIBRARY} bytes: refused")
+            raise NetworkError(f"Cannot read a library: it unpacks to more than {_MAX_LIBRARY} bytes.")
     return best, glibc
 
 
@@ -204,7 +204,7 @@ def read_torch_wheel(
 ) -> TorchFacts:
     """Measure one wheel. ``siblings`` are all wheels of that version and platform. Raises ``NetworkError``."""
     if file.sha256 is None:
-        raise NetworkError(f"{file.filename}: the index names no sha256, so nothing read from it can be evidence")
+        raise NetworkError(f"Cannot use {file.filename} as evidence: the index names no sha256 of it.")
     with RemoteWheel(fetcher, file.url) as wheel:
         metadata = metadata_of(file, wheel.metadata())
         constants = _constants(wheel.read("torch/version.py", max_bytes=1 << 20), file.filename)

@@ -67,7 +67,7 @@ def find_uv() -> str:
     except (ImportError, FileNotFoundError):
         path = shutil.which("uv")
     if not path:
-        raise EngineError("uv is not installed", hint="pip install uv")
+        raise EngineError("Cannot run uv: it is not installed.", hint="Install it: pip install uv.")
     return path
 
 
@@ -157,14 +157,14 @@ class Uv:
         self,
         arguments: Sequence[str],
         *,
-        what: str,
+        work: str,
         on_line: OnLine | None = None,
         extra: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Run and raise the error that :func:`explain_failure` makes of a failure. ``what`` names the step."""
+        """Run and raise the error that :func:`explain_failure` makes of a failure. ``work`` is its verb and object."""
         finished = self.run(arguments, on_line=on_line, extra=extra)
         if finished.status != 0:
-            raise explain_failure(finished, what=what)
+            raise explain_failure(finished, work=work)
         return finished
 
     def run(
@@ -193,7 +193,7 @@ class Uv:
                 )
             except OSError as error:
                 raise EngineError(
-                    f"uv cannot be run: {error}", hint="reinstall uv: pip install --force-reinstall uv"
+                    f"Cannot run uv: {error}.", hint="Install it again: pip install --force-reinstall uv."
                 ) from None
             return _followed(process, on_line)
 
@@ -202,7 +202,7 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
     """Read both streams of a process until it ends."""
     stdout, stderr = process.stdout, process.stderr
     if stdout is None or stderr is None:
-        raise EngineError("uv was started without pipes")
+        raise EngineError("Cannot read what uv prints: it was started without pipes.")
     output = Kept()
     reader = threading.Thread(target=output.drain, args=(stdout.buffer,), daemon=True)  # type: ignore[attr-defined]
     reader.start()
@@ -217,7 +217,8 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
         status = process.wait()
     except KeyboardInterrupt:
         raise InterruptedRunError(
-            "interrupted while uv was running", hint="run the same command again: what was downloaded is kept"
+            "Cannot finish the work of uv: it was interrupted.",
+            hint="Run the same command again. Downloaded files are not fetched again.",
         ) from None
     finally:
         end(process)
@@ -245,7 +246,7 @@ _NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
 
 
-def explain_failure(finished: Finished, *, what: str) -> EnvsmithError:
+def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     """Return the error of a failed run: storage, network, content, or a lock that cannot be made.
 
     Its details are uv's last lines.
@@ -255,62 +256,63 @@ def explain_failure(finished: Finished, *, what: str) -> EnvsmithError:
     if match := _DISK.search(text):
         full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
         return StorageError(
-            f"{what}: {'the disk is full' if full else 'a file cannot be written'}",
+            f"Cannot {work}: {'the disk is full' if full else 'a file cannot be written'}.",
             details=details,
-            hint="free some space (or set UV_CACHE_DIR to another disk) and run the same command again"
+            hint="Free some space (or set UV_CACHE_DIR to another disk) and run the same command again."
             if full
-            else "check the permissions of the path",
+            else "Check the permissions of the path.",
         )
     if match := _HASH.search(text):
         return ContentError(
-            f"{what}: the hash of {match[1]} is not the one of the lock",
+            f"Cannot {work}: the hash of {match[1]} is not the one of the lock.",
             details=details,
-            hint="nothing was installed from it; an index or proxy serves another file than the one that was locked",
+            hint="Check the index or proxy: it serves another file than the one that was locked. Nothing was "
+            "installed from it.",
         )
     if _OFFLINE.search(text):
         return NetworkError(
-            f"{what}: not everything is in the cache, and the network is switched off",
+            f"Cannot {work}: the cache does not hold everything, and --offline switches the network off.",
             details=details,
-            hint="run once with the network",
+            hint="Run once with the network.",
         )
     if _NETWORK.search(text) and not _UNSOLVED.search(text):
         address = _ADDRESS.search(text)
         return NetworkError(
-            f"{what}: {address[0].rstrip('.,') if address else 'the package index'} cannot be reached",
+            f"Cannot {work}: {address[0].rstrip('.,') if address else 'the package index'} cannot be reached.",
             details=details,
-            hint="check the network, the proxy and the CA settings (SSL_CERT_FILE), then run the same command again",
+            hint="Check the network, the proxy and the CA settings (SSL_CERT_FILE), then run the same command again.",
         )
-    return _lock_error(text, details, what)
+    return _lock_error(text, details, work)
 
 
-def _lock_error(text: str, details: tuple[str, ...], what: str) -> LockError:
+def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
     if match := _BUILD.search(text):
         missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
-        why = f": its setup imports {missing[1]}, which it does not declare" if missing else ""
+        why = f", because its setup imports {missing[1]}, which it does not declare" if missing else ""
         return LockError(
-            f"{what}: {match[1]} cannot be built from source{why}",
+            f"Cannot {work}: {match[1]} does not build from source{why}.",
             details=details,
-            hint="choose a release that has a wheel or builds on this Python",
+            hint="Choose a release that has a wheel or builds on this Python.",
         )
     if match := _UNKNOWN.search(text):
         return LockError(
-            f"{what}: {match[1]} is not on the package index",
+            f"Cannot {work}: {match[1]} is not on the package index.",
             details=details,
-            hint="check the index settings of uv or pip",
+            hint="Check the index settings of uv or pip.",
         )
     if match := _NO_VERSION.search(text):
         return LockError(
-            f"{what}: the package index has no {match[1]}",
+            f"Cannot {work}: the package index has no {match[1]}.",
             details=details,
-            hint="it may have been withdrawn, be newer than --exclude-newer, or be missing on your mirror",
+            hint="Check that it was not withdrawn, is not newer than --exclude-newer and is on your mirror.",
         )
     if _UNSOLVED.search(text):
         return LockError(
-            f"{what}: the packages of this cell contradict each other",
+            f"Cannot {work}: the packages of this cell contradict each other.",
             details=details,
-            hint="the lines above name the requirements; choose another release of one of them",
+            hint="Choose another release of one of the packages that the lines above name.",
         )
-    return LockError(f"{what}: uv failed", details=details)
+    return LockError(f"Cannot {work}: uv failed.", details=details)
 
 
 def _told(lines: Sequence[str]) -> tuple[str, ...]:

@@ -248,9 +248,9 @@ def run_nodes(
 
 def _begin(command: Command, text: bytes) -> _Running:
     with os_errors(
-        f"{command.argv[0]} cannot be started",
+        f"start {command.argv[0]}",
         SmokeError,
-        hint="--rsh names the command that reaches a node; under Slurm srun must be on PATH",
+        hint="Check the command that --rsh names. Under Slurm put srun on PATH.",
     ):
         process = subprocess.Popen(
             command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -581,7 +581,7 @@ def _owner(host: str, mine: str | None) -> list[str]:
 
 
 def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
-    with os_errors(f"{argv[0]} cannot be started", SmokeError):
+    with os_errors(f"start {argv[0]}", SmokeError):
         try:
             answer = execute(argv, seconds=limit, merged=True, patience=20.0)  # torchrun ends its ranks
         except subprocess.TimeoutExpired:

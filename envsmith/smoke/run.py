@@ -166,7 +166,7 @@ def probe(target: Target) -> dict[str, str]:
     """Return the versions that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
     command, env = target.argv(["-I", "-B", "-c", _PROBE]), {**os.environ, **target.env()}
     try:
-        with os_errors(f"{command[0]} cannot be started", SmokeError, hint=_HINT):
+        with os_errors(f"start {command[0]}", SmokeError, hint=_HINT):
             process = execute(command, seconds=_PROBE_SECONDS, env=env)
     except subprocess.TimeoutExpired:
         raise SmokeError(f"{command[0]} did not answer within {_PROBE_SECONDS:.0f} s") from None
@@ -193,7 +193,7 @@ class _Agent:
         self._partial = bytearray()
         self._cases = 0
         command, pipe = target.argv(agent_arguments()), subprocess.PIPE
-        with os_errors(f"{command[0]} cannot be started", SmokeError, hint=_HINT):
+        with os_errors(f"start {command[0]}", SmokeError, hint=_HINT):
             self.process = subprocess.Popen(
                 command, env={**os.environ, **target.env()}, stdin=pipe, stdout=pipe, stderr=pipe
             )

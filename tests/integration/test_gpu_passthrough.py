@@ -109,7 +109,9 @@ def test_docker_without_nvidia_s_runtime_is_told_as_that(flag, why, engine, base
     if gpu_arguments(engine.client):
         pytest.skip("this engine can hand over GPUs")
     target = DockerTarget(image=base, python="/usr/bin/python3", gpu_arguments=(flag,))
-    with pytest.raises(EngineError, match=f"cannot have the host's GPUs: .*{why}") as caught:
+    with pytest.raises(
+        EngineError, match=f"Cannot give the host's GPUs to the container of the smoke test: .*{why}"
+    ) as caught:
         run.run(Plan.build({"torch": "2.9.1"}, ranks=2), target)
     assert caught.value.details
     assert "--no-smoke" in caught.value.hint

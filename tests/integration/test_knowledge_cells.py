@@ -57,7 +57,7 @@ def test_drawn_cell_is_accepted_by_uv_with_hashes(number: int, tmp_path: Path) -
     (tmp_path / "r.txt").write_text(layer_text(pinned.pins))
     (tmp_path / "b.txt").write_text(layer_text(pinned.build_pins))
     uv = Uv()
-    uv.check(["venv", "--quiet", "--python", str(interpreter.path), str(tmp_path / "v")], what="venv")
+    uv.check(["venv", "--quiet", "--python", str(interpreter.path), str(tmp_path / "v")], work="create the environment")
     command = ["pip", "install", "--dry-run", "--require-hashes", "--python", str(tmp_path / "v" / "bin" / "python")]
     command += ["--build-constraint", str(tmp_path / "b.txt")] if pinned.build_pins else []
-    uv.check([*command, "-r", str(tmp_path / "r.txt")], what=f"dry run of {cell.id}")
+    uv.check([*command, "-r", str(tmp_path / "r.txt")], work=f"try {cell.id}")

@@ -108,7 +108,8 @@ def test_uv_and_pip_accept_the_framework_layer_and_its_build_constraints(tmp_pat
     (tmp_path / "b.txt").write_text(layer_text(lock.build_pins))
     uv = Uv()
     uv.check(
-        ["venv", "--quiet", "--seed", "--python", str(find_interpreter("3.11").path), str(tmp_path / "v")], what="venv"
+        ["venv", "--quiet", "--seed", "--python", str(find_interpreter("3.11").path), str(tmp_path / "v")],
+        work="create the environment",
     )  # type: ignore[union-attr]
     pip = [
         str(tmp_path / "v" / "bin" / "python"),

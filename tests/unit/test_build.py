@@ -258,8 +258,11 @@ def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch)
 
 def test_a_conda_lock_cannot_hold_an_archive(given, tmp_path):
     noted = build.lock_only(given(tmp_path, "one"))
-    assert any("no conda-lock.yml: my-ops: built from a source archive" in note for note in noted.notes)
-    with pytest.raises(UsageError, match="my-ops: built from a source archive"):
+    assert any(
+        "no conda-lock.yml: Cannot write a Conda lock: my-ops is built from a source archive" in note
+        for note in noted.notes
+    )
+    with pytest.raises(UsageError, match="my-ops is built from a source archive"):
         build.lock_and_render(
             noted.cell, given(tmp_path, "one", conda_only=True), engine=None, clock=Clock(lambda _e: None)
         )

@@ -149,7 +149,7 @@ def _step(name: str, rung: Rung, seconds: dict[str, float], progress: Progress) 
 def _symptom(error: EnvsmithError) -> str:
     """Return the line that a user would search for: the last that names an error, else our own sentence."""
     named = [line.strip() for line in error.details if "Error" in line or "error:" in line]
-    return f"{error.message}: {named[-1]}" if named else error.message
+    return f"{error.message} {named[-1]}" if named else error.message
 
 
 def _lock(job: Job, plan: Plan, ground: Ground, progress: Progress) -> Lock:

@@ -119,7 +119,7 @@ def test_hostile_shard_with_an_honest_hash_is_refused(sharded, megatron, tmp_pat
     index["shards"]["nccl"] = hashlib.sha256(body).digest()
     (place / INDEX).write_bytes(pack(index))
     (place / "shards" / f"{hashlib.sha256(body).hexdigest()}.msgpack.zst").write_bytes(body)
-    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its index is not usable") as caught:
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its index is damaged") as caught:
         lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
     assert "conda-forge" in caught.value.message
 
@@ -129,7 +129,7 @@ def test_damaged_index_of_shards_is_refused(sharded, megatron, tmp_path, change)
     place = sharded / "conda-forge" / "linux-64"
     index = msgpack.unpackb(zstandard.ZstdDecompressor().decompressobj().decompress((place / INDEX).read_bytes()))
     (place / INDEX).write_bytes(pack({**index, **change}))
-    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its index is not usable"):
+    with Guarded(sharded).up() as server, pytest.raises(NetworkError, match="its index is damaged"):
         lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=tmp_path))
 
 

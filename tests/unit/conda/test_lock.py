@@ -240,7 +240,7 @@ def test_lock_without_an_address_for_a_pip_package_is_refused(local, megatron, f
 
     cell, pins = megatron
     bare = [dataclasses.replace(p, artifacts=(dataclasses.replace(p.artifacts[0], url=None),)) for p in pins]
-    with pytest.raises(LockError, match="without an address"):
+    with pytest.raises(LockError, match="has no address of"):
         lock_conda(cell, bare, CondaRequest(channels=forge, cache_dir=tmp_path))
 
 

@@ -144,7 +144,7 @@ def test_an_engine_that_was_asked_for_is_not_replaced(use):
 
 
 def test_an_unknown_engine_is_a_usage_error(use):
-    with pytest.raises(UsageError, match="unknown engine"):
+    with pytest.raises(UsageError, match="no such engine"):
         engines.choose_engine("lxc")
 
 

@@ -219,5 +219,5 @@ def test_without_the_word_no_file_is_read(one):
 def test_what_is_no_wheel_has_no_content(tmp_path, data):
     path = tmp_path / "odd-1.2-py3-none-any.whl"
     path.write_bytes(data)
-    with pytest.raises(ContentError, match="cannot be read as a wheel"):
+    with pytest.raises(ContentError, match="it is not a wheel"):
         wheel_content(path)

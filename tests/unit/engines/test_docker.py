@@ -240,7 +240,7 @@ def test_a_base_that_no_engine_and_no_registry_has_is_refused_before_the_build(e
     monkeypatch.setattr(buildkit, "build", lambda *_args, **_more: pytest.fail("it was built"))
     base = dataclasses.replace(engine.lock.base, name="python:3.11-slim", origin="registry")
     engine.client.pull = lambda *_args, **_more: [{"error": "no such host"}]
-    with pytest.raises(EngineError, match="cannot be pulled"):
+    with pytest.raises(EngineError, match="Cannot pull"):
         engine.build(dataclasses.replace(engine.lock, base=base), tmp_path)
 
 

@@ -96,13 +96,13 @@ def test_gpus_are_handed_over_the_way_the_host_offers(monkeypatch, tmp_path):
             125,
             'docker: Error response from daemon: could not select device driver "cdi" with capabilities: []\n',
             "reads no specification of devices",
-            "since version 25",
+            "Update Docker to 25",
         ),
         (
             125,
             "docker: nvidia.com/gpu=all is not an absolute path.\nSee 'docker run --help'.\n",
             "reads no specification of devices",
-            "since version 25",
+            "Update Docker to 25",
         ),
         (
             126,
@@ -117,7 +117,7 @@ def test_gpus_are_handed_over_the_way_the_host_offers(monkeypatch, tmp_path):
                 "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file\n"
             ),
             "NVIDIA's runtime fails",
-            "nvidia-smi on the host",
+            "until nvidia-smi works",
         ),
     ],
 )

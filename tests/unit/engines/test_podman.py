@@ -97,6 +97,6 @@ def test_a_failure_is_told_by_the_lines_of_its_step(events, line, kind):
         transcript.feed(text)
     error = transcript.error()
     assert type(error) is kind
-    assert error.message.startswith("framework layer failed")
+    assert error.message.startswith("Cannot finish framework layer: ")
     assert error.details == (line,)
     assert events.kinds("framework layer")[-1] == EventKind.FAILED.value

@@ -227,14 +227,14 @@ def test_too_little_space_is_said_before_anything_is_fetched(
 
 
 def test_a_python_that_is_not_here_is_an_engine_error(lock: Lock, folder: Path, uv: Uv) -> None:
-    with pytest.raises(EngineError, match=r"Python 3\.99 is not on this host"):
+    with pytest.raises(EngineError, match=r"Cannot find Python 3\.99 on this host"):
         realise(dataclasses.replace(lock, python_version="3.99"), folder, uv=uv)
 
 
 def test_a_lock_of_another_platform_is_an_engine_error(lock: Lock, folder: Path, uv: Uv) -> None:
     other = Platform.LINUX_AARCH64 if os.uname().machine == "x86_64" else Platform.LINUX_64
     foreign = dataclasses.replace(lock, cell=dataclasses.replace(lock.cell, platform=other))
-    with pytest.raises(EngineError, match="the lock is for"):
+    with pytest.raises(EngineError, match="Cannot install the lock: it is for"):
         realise(foreign, folder, uv=uv)
 
 

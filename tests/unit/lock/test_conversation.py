@@ -78,10 +78,10 @@ class ScriptedUv:
         stdout = self._annotated(resolved) + "".join(f"{name} @ file:///x\n    # via -r request.in\n" for name in given)
         return Finished(status=0, stdout=stdout, lines=lines)
 
-    def check(self, arguments: Sequence[str], *, what: str) -> Finished:
+    def check(self, arguments: Sequence[str], *, work: str) -> Finished:
         finished = self.run(arguments)
         if finished.status:
-            raise explain_failure(finished, what=what)
+            raise explain_failure(finished, work=work)
         return finished
 
     def _note(self, arguments: Sequence[str]) -> None:
@@ -204,7 +204,7 @@ def test_a_chain_of_repairs_ends_after_five_rounds(repairs: int, chosen: Cell, t
 
     uv = Newest(INDEX)
     if repairs > 4:
-        with pytest.raises(LockError, match="no set of packages was found that keeps every rule") as caught:
+        with pytest.raises(LockError, match="no set of packages keeps every rule") as caught:
             _locked(chosen, table, uv, resolver={"judge": judge})
         assert caught.value.details == tuple(f"numpy==2.{number}.9" for number in range(1, 6))
         return
@@ -216,13 +216,13 @@ def test_versions_that_are_not_the_cell_s_are_refused_by_name(chosen: Cell, tabl
     other = dataclasses.replace(chosen, components={**chosen.components, "deepspeed": "0.18.6"})
     uv._resolved = lambda _arguments: {name: version for name, (version, _) in INDEX.items()}  # type: ignore[method-assign]
 
-    with pytest.raises(LockError, match="gave other versions than the cell has") as caught:
+    with pytest.raises(LockError, match="chose other versions than the cell has") as caught:
         _locked(other, table, uv)
 
     assert caught.value.details == ("deepspeed: the cell says 0.18.6, the resolver pinned deepspeed 0.18.5",)
 
 
-@pytest.mark.parametrize(("index", "words"), [("pytorch", "leave --cuda out"), ("default", "")])
+@pytest.mark.parametrize(("index", "words"), [("pytorch", "Leave --cuda out"), ("default", "")])
 def test_a_torch_that_only_its_own_index_has_says_so_where_that_cannot_be_reached(
     index: str, words: str, chosen: Cell, table: ComponentTable
 ) -> None:
@@ -292,7 +292,7 @@ def test_of_several_locks_of_a_request_the_newest_counts_and_a_broken_one_is_tol
     assert caught.type.__name__ == "DataError"
     (tmp_path / "broken" / "lock.json").unlink()
     assert store.find(tmp_path, "three") is None
-    with pytest.raises(Exception, match=r"no lock of this request is there \(three\)") as caught:
+    with pytest.raises(Exception, match=r"none of them is of this request \(three\)") as caught:
         store.need(tmp_path, "three")
     assert caught.value.exit_code == 1
 
@@ -300,6 +300,6 @@ def test_of_several_locks_of_a_request_the_newest_counts_and_a_broken_one_is_tol
 def test_a_lock_whose_file_is_no_text_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_bytes(b"\xff")
 
-    with pytest.raises(Exception, match=r"lock\.json: not UTF-8") as caught:
+    with pytest.raises(Exception, match=r"lock\.json: it is not UTF-8") as caught:
         store.read(tmp_path)
     assert caught.type.__name__ == "DataError"

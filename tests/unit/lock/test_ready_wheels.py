@@ -102,7 +102,7 @@ def locked(index, cell, table, uv, ready):
 
 def pip_install(uv, environment, *arguments) -> subprocess.CompletedProcess[str]:
     python = environment / "bin/python"
-    uv.check(["venv", "--quiet", "--python", sys.executable, str(environment)], what="venv")
+    uv.check(["venv", "--quiet", "--python", sys.executable, str(environment)], work="venv")
     return uv.run(["pip", "install", "--python", str(python), "--no-deps", *map(str, arguments)])
 
 

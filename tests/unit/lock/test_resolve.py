@@ -72,7 +72,7 @@ def test_a_day_counts_in_full_and_in_utc(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "", "3 days", "9999-12-31"])
 def test_what_is_not_a_date_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="not a date"):
+    with pytest.raises(UsageError, match="not a day"):
         cutoff(text)
 
 

@@ -163,7 +163,7 @@ def test_a_campaign_that_has_just_begun_does_not_stop_the_others(tmp_path):
 
 
 def test_a_folder_without_records_is_named(tmp_path):
-    with pytest.raises(DataError, match="no records there"):
+    with pytest.raises(DataError, match="holds no record"):
         merge([tmp_path], tmp_path / "all")
 
 

@@ -62,7 +62,7 @@ def test_a_pin_and_an_archive_are_known_by_their_name_alone():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("{", "lock.json: "), ("[]", "schema 'None' is not one"), ('{"schema": 3}', "schema '3'")]
+    ("text", "words"), [("{", "lock.json: "), ("[]", "schema 'None' is not the one"), ('{"schema": 3}', "schema '3'")]
 )
 def test_what_is_not_a_lock_is_refused_in_words(text, words):
     with pytest.raises(DataError, match=words):
@@ -269,7 +269,7 @@ def test_every_kind_of_source_is_merged(tmp_path):
     assert list(sources.values()) == [[path.name]] * 4
     assert merge([tmp_path / "begun"], tmp_path / "out") == ([], 0)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no records there"):
+    with pytest.raises(DataError, match="holds no record"):
         merge([tmp_path / "empty"], tmp_path / "out")
 
 

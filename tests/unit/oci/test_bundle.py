@@ -117,8 +117,8 @@ def test_a_layout_says_that_it_is_of_version_1(version: bytes | None, is_good: b
     with pytest.raises(DataError) as caught:
         _store(files)
 
-    assert caught.value.message == "s: no OCI layout (oci-layout or index.json is missing)"
-    assert caught.value.hint == "a bundle is made by envsmith publish --bundle; a layout by a build"
+    assert caught.value.message == "Cannot read s: it is not an OCI layout (oci-layout or index.json is missing)."
+    assert caught.value.hint == "Give a bundle that envsmith publish --bundle wrote, or the layout of a build."
 
 
 @pytest.mark.parametrize(("surplus", "is_good"), [(0, True), (1, False)])
@@ -128,7 +128,9 @@ def test_an_index_is_read_up_to_its_bound(surplus: int, is_good: bool) -> None:
     if is_good:
         assert _store(files).entries == ()
         return
-    with pytest.raises(ContentError, match=rf"^s: index\.json: longer than {MAX_MANIFEST} bytes\n"):
+    with pytest.raises(
+        ContentError, match=rf"^Cannot read index\.json of s: it is longer than {MAX_MANIFEST} bytes\.\n"
+    ):
         _store(files)
 
 
@@ -139,7 +141,7 @@ def test_no_name_leads_out_of_a_layout(name: str) -> None:
         with pytest.raises(ContentError) as caught:
             read(name)
 
-        assert caught.value.message == f"{name[:80]!r} is not a sha256 digest"
+        assert caught.value.message == f"Cannot use {name[:80]!r}: it is not a sha256 digest."
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar", "tar with ./"])
@@ -185,8 +187,8 @@ def test_a_tar_that_two_readers_unpack_differently_is_refused(
     with pytest.raises(ContentError) as caught:
         open_files(path)
 
-    assert caught.value.message == (f"{path}: the bundle cannot be read: {name} is there twice, or is not a file")
-    assert caught.value.hint == "it is cut or damaged: copy it again"
+    assert caught.value.message == f"Cannot read the bundle {path}: {name} is there twice, or is not a file."
+    assert caught.value.hint == "Copy it again: it is cut or damaged."
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_a_tar_ends_with_zeros_up_to_a_record(tmp_path: Path, zeros: int, after:
         with open_files(path) as store:
             assert len(store.entries) == 1
         return
-    with pytest.raises(ContentError, match=r"the bundle cannot be read: more data follows after its end\n"):
+    with pytest.raises(ContentError, match=r"Cannot read the bundle .*: more data follows after its end\.\n"):
         open_files(path)
 
 
@@ -221,7 +223,7 @@ def test_a_tar_of_too_many_files_is_no_bundle(tmp_path: Path, count: int, is_goo
         with open_files(path) as store:
             assert len(store.surplus()) == count
         return
-    with pytest.raises(DataError, match=r"more than 10000 files: envsmith did not write this bundle$"):
+    with pytest.raises(DataError, match=r"envsmith did not write this bundle, which has more than 10000 files"):
         open_files(path)
 
 
@@ -232,7 +234,7 @@ def test_a_tar_that_was_cut_is_refused(tmp_path: Path) -> None:
         end = archive.offset
     path.write_bytes(path.read_bytes()[: end - 600])
 
-    with pytest.raises(ContentError, match="the bundle cannot be read"):
+    with pytest.raises(ContentError, match="Cannot read the bundle"):
         open_files(path)
 
 
@@ -258,7 +260,7 @@ def test_a_tag_leads_to_the_first_entry_that_bears_it() -> None:
 
     assert [store.resolve(tag) for tag in "abcd"] == [rows[0].digest, rows[1].digest, rows[3].digest, None]
     assert image_of(store, "b") == rows[1].digest
-    with pytest.raises(DataError, match=r"^s: it holds no image 'd'$"):
+    with pytest.raises(DataError, match=r"^Cannot find the image 'd': s does not hold it\.$"):
         image_of(store, "d")
 
 
@@ -272,8 +274,8 @@ def test_a_layout_holds_one_image_beside_its_proofs(count: int) -> None:
     with pytest.raises(DataError) as caught:
         image_of(store)
 
-    assert caught.value.message == f"s: it holds {count} images, one was expected"
-    assert caught.value.hint == "name one by its tag"
+    assert caught.value.message == f"Cannot choose an image of s: it holds {count}."
+    assert caught.value.hint == "Name one by its tag."
 
 
 def test_the_referrers_of_an_image_are_the_manifests_that_name_it() -> None:
@@ -303,11 +305,15 @@ def test_what_no_manifest_names_is_surplus() -> None:
     ("stored", "limit", "words"),
     [
         (b"12345", 5, None),
-        (b"12345", 4, "part: 5 bytes, more than 4: refused"),
-        (None, 5, f"part: s does not have {digest_of(b'12345')}"),
-        (b"1234", 5, f"part: its bytes are not those of {digest_of(b'12345')[:19]}… (it is shorter than it was)"),
-        (b"12346", 5, f"part: its bytes are not those of {digest_of(b'12345')[:19]}…"),
-        (b"123456", 5, f"part: its bytes are not those of {digest_of(b'12345')[:19]}…"),
+        (b"12345", 4, "Cannot read the part: its 5 bytes are more than 4."),
+        (None, 5, f"Cannot read the part: s does not have {digest_of(b'12345')}."),
+        (
+            b"1234",
+            5,
+            f"Cannot read the part: its bytes are not those of {digest_of(b'12345')[:19]}… (it is shorter than it was).",
+        ),
+        (b"12346", 5, f"Cannot read the part: its bytes are not those of {digest_of(b'12345')[:19]}…."),
+        (b"123456", 5, f"Cannot read the part: its bytes are not those of {digest_of(b'12345')[:19]}…."),
     ],
 )
 def test_a_small_blob_is_read_whole_or_refused(stored: bytes | None, limit: int, words: str | None) -> None:
@@ -324,7 +330,7 @@ def test_a_small_blob_is_read_whole_or_refused(stored: bytes | None, limit: int,
 
 @pytest.mark.parametrize(
     ("stored", "words"),
-    [(None, "does not have {digest}"), (b"{}", "its bytes are not those of {short}…")],
+    [(None, "does not have {digest}."), (b"{}", "its bytes are not those of {short}….")],
 )
 def test_a_manifest_is_that_of_its_digest_or_refused(stored: bytes | None, words: str) -> None:
     image = _image(LAYER)
@@ -337,7 +343,7 @@ def test_a_manifest_is_that_of_its_digest_or_refused(stored: bytes | None, words
         load_manifest(_store(files), image.digest, "part")
 
     expected = words.format(digest=image.digest, short=image.digest[:19])
-    assert caught.value.message == ("part: s " if stored is None else "part: ") + expected
+    assert caught.value.message == "Cannot read the part: " + ("s " if stored is None else "") + expected
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) + 1])
@@ -382,8 +388,8 @@ def test_a_layer_has_its_length_and_where_it_is_checked_its_bytes(
     with pytest.raises(ContentError) as caught:
         open_image(tmp_path / "x", check=check)
 
-    assert caught.value.message == f"{tmp_path / 'x'}: layer {digest_of(LAYER)[:19]}… {words}"
-    assert caught.value.hint == "build the cell again"
+    assert caught.value.message == f"Cannot read {tmp_path / 'x'}: layer {digest_of(LAYER)[:19]}… {words}."
+    assert caught.value.hint == "Build the cell again."
 
 
 def test_a_configuration_has_at_most_8_mebibytes(tmp_path: Path) -> None:
@@ -395,7 +401,7 @@ def test_a_configuration_has_at_most_8_mebibytes(tmp_path: Path) -> None:
         if not surplus:
             assert open_image(path).config["config"] == {}
             continue
-        with pytest.raises(ContentError, match=r"^config: 8388609 bytes, more than 8388608: refused$"):
+        with pytest.raises(ContentError, match=r"^Cannot read the config: its 8388609 bytes are more than 8388608\.$"):
             open_image(path)
 
 
@@ -404,7 +410,7 @@ def test_a_layer_that_is_not_there_is_named_by_its_number() -> None:
     with open_layer(image, 0) as file:
         assert file.read() == b"1"
 
-    with pytest.raises(ContentError, match=r"^s: layer 2 is missing$"), open_layer(image, 1):
+    with pytest.raises(ContentError, match=r"^Cannot read s: layer 2 is missing\.$"), open_layer(image, 1):
         pass
 
 
@@ -418,10 +424,10 @@ def test_one_image_of_a_store_is_copied_whole(tmp_path: Path) -> None:
         p.relative_to(tmp_path / "x").as_posix(): p.read_bytes() for p in (tmp_path / "x").rglob("*") if p.is_file()
     }
     assert copied == _files(image)
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="Cannot write"):
         copy_layout(_store(files), image.digest, tmp_path / "x")
     del files[_path(digest_of(LAYER))]
-    with pytest.raises(ContentError, match=f"^s: {digest_of(LAYER)} is missing$"):
+    with pytest.raises(ContentError, match=rf"^Cannot copy s: {digest_of(LAYER)} is missing\.$"):
         copy_layout(_store(files), image.digest, tmp_path / "y")
     assert not (tmp_path / "y" / "index.json").exists()
 

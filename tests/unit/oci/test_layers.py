@@ -92,7 +92,7 @@ def test_a_path_that_leads_out_is_refused_with_its_first_120_characters(name: st
     with pytest.raises(ContentError) as caught:
         member_name(name)
 
-    assert caught.value.message == f"a layer holds the path {name[:120]!r}, which leads out of the image"
+    assert caught.value.message == f"Cannot read a layer: its path {name[:120]!r} leads out of the image."
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_hard_link_to_a_file_of_another_layer_is_refused(tmp_path: Path) -> No
     with pytest.raises(ContentError) as caught:
         _normal(tmp_path, layer)
 
-    assert caught.value.message == "a layer links b to a, which it does not hold"
+    assert caught.value.message == "Cannot read a layer: it links b to a, which it does not hold."
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ def test_a_manifest_at_a_bound_is_taken(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (_manifest(layers=[_item()] * 1001), "m.layers: a list of at most 1000 items was expected"),
-        (_manifest(layers={}), "m.layers: a list of at most 1000 items was expected"),
+        (_manifest(layers=[_item()] * 1001), "m.layers: it is not a list of at most 1000 items"),
+        (_manifest(layers={}), "m.layers: it is not a list of at most 1000 items"),
         (_manifest(layers=[_item(), _item(size=-1)]), "m.layers[1].size: '-1' is not a size in bytes"),
         (_manifest(layers=[_item(size=(1 << 40) + 1)]), "m.layers[0].size: '1099511627777' is not a size in bytes"),
         (_manifest(layers=[_item(size=True)]), "m.layers[0].size: 'True' is not a size in bytes"),
@@ -106,24 +106,26 @@ def test_a_manifest_at_a_bound_is_taken(raw: bytes) -> None:
             "m.layers[0].mediaType: 'None' does not have the form of this field",
         ),
         (_manifest(config=_item(digest="md5:1")), "m.config.digest: 'md5:1' does not have the form of this field"),
-        (_manifest(config=...), "m.config: an object was expected, not NoneType"),
-        (_manifest(subject=[]), "m.subject: an object was expected, not list"),
-        (_manifest(annotations={"a": 1}), "m.annotations: an object of texts was expected"),
-        (_manifest(annotations=["a"]), "m.annotations: an object of texts was expected"),
+        (_manifest(config=...), "m.config: it is a NoneType, not an object"),
+        (_manifest(subject=[]), "m.subject: it is a list, not an object"),
+        (_manifest(annotations={"a": 1}), "m.annotations: it is not an object of texts"),
+        (_manifest(annotations=["a"]), "m.annotations: it is not an object of texts"),
         (_manifest(artifactType="x"), "m.artifactType: 'x' does not have the form of this field"),
-        (_manifest(schemaVersion=1), "m.schemaVersion: 2 was expected"),
-        (_manifest(manifests=[]), "m: it is an index of several images, a single image was expected"),
-        (_manifest() + b" " * (MAX_MANIFEST + 1 - len(_manifest())), f"m: longer than {MAX_MANIFEST} bytes"),
-        (b"{", "m: not JSON"),
-        (b"[]", "m: an object was expected, not list"),
+        (_manifest(schemaVersion=1), "m.schemaVersion: it is not 2"),
+        (_manifest(manifests=[]), "m: it is an index of several images, not one image"),
+        (_manifest() + b" " * (MAX_MANIFEST + 1 - len(_manifest())), f"m: it is longer than {MAX_MANIFEST} bytes"),
+        (b"{", "m: it is not JSON"),
+        (b"[]", "m: it is a list, not an object"),
     ],
 )
 def test_a_manifest_beyond_a_bound_is_refused_with_the_key_path(raw: bytes, words: str) -> None:
     with pytest.raises(ContentError) as caught:
         parse_manifest(raw, "m")
 
-    assert caught.value.message == words
-    assert caught.value.hint == "what the registry or bundle holds is not what an OCI client wrote"
+    assert caught.value.message == f"Cannot read {words}."
+    assert (
+        caught.value.hint == "Publish the image again: the registry or bundle does not hold what an OCI client writes."
+    )
 
 
 def test_a_configuration_has_nothing_of_the_engine_or_the_hour() -> None:

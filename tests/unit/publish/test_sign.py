@@ -124,7 +124,7 @@ def test_a_statement_is_signed_for_the_identity_that_the_user_names_or_the_place
 def test_a_place_without_an_identity_cannot_sign_without_a_key(sigstore: Sigstore) -> None:
     sigstore.detected = None
 
-    with pytest.raises(UsageError, match="needs an identity"):
+    with pytest.raises(UsageError, match="there is no identity here"):
         sign_keyless(b"statement")
 
 
@@ -136,7 +136,7 @@ def test_whatever_stops_signing_is_said_shortly_with_the_other_way(sigstore: Sig
     with pytest.raises(NetworkError) as caught:
         sign_keyless(b"statement")
 
-    assert caught.value.message == f"keyless signing failed: {place.rpartition('.')[2]}: {'x' * 200}"
+    assert caught.value.message == f"Cannot sign without a key: {place.rpartition('.')[2]}: {'x' * 200}."
     assert "--key FILE" in str(caught.value.hint)
 
 
@@ -152,13 +152,13 @@ def test_a_bundle_of_somebody_else_or_none_is_refused_shortly(sigstore: Sigstore
     with pytest.raises(ContentError) as caught:
         open_bundle(b"{}", **WHO)
 
-    assert caught.value.message == f"statement: its keyless signature is not valid: {'x' * 200}"
+    assert caught.value.message == f"Cannot verify the statement: its keyless signature is not valid ({'x' * 200})."
 
 
 def test_a_bundle_around_something_else_is_refused(sigstore: Sigstore) -> None:
     sigstore.verified = ("text/plain", b"payload")
 
-    with pytest.raises(ContentError, match="something else than an in-toto statement"):
+    with pytest.raises(ContentError, match="does not hold an in-toto statement"):
         open_bundle(b"{}", **WHO)
 
 
@@ -169,17 +169,17 @@ def test_without_the_root_of_trust_nothing_is_said_of_a_bundle(sigstore: Sigstor
     with pytest.raises(NetworkError) as caught:
         open_bundle(b"{}", **WHO)
 
-    assert caught.value.message == f"sigstore's root of trust cannot be had: {'x' * 200}"
+    assert caught.value.message == f"Cannot fetch sigstore's root of trust: {'x' * 200}."
 
 
 @pytest.mark.parametrize(
     ("module", "ask", "what", "extra"),
     [
-        ("securesystemslib.signer", sign.load_signer, "signing", "publish"),
-        ("securesystemslib.signer", sign.load_key, "checking a signature", "publish"),
-        ("securesystemslib.dsse", lambda _: open_envelope(b"{}", []), "checking a signature", "publish"),
-        ("sigstore.dsse", lambda _: sign_keyless(b""), "keyless signing", "keyless"),
-        ("sigstore.errors", lambda _: open_bundle(b"{}", **WHO), "checking a keyless signature", "keyless"),
+        ("securesystemslib.signer", sign.load_signer, "sign an image", "publish"),
+        ("securesystemslib.signer", sign.load_key, "check a signature", "publish"),
+        ("securesystemslib.dsse", lambda _: open_envelope(b"{}", []), "check a signature", "publish"),
+        ("sigstore.dsse", lambda _: sign_keyless(b""), "sign without a key", "keyless"),
+        ("sigstore.errors", lambda _: open_bundle(b"{}", **WHO), "check a keyless signature", "keyless"),
     ],
 )
 def test_a_package_that_is_not_installed_is_named_by_its_extra(
@@ -191,5 +191,5 @@ def test_a_package_that_is_not_installed_is_named_by_its_extra(
     with pytest.raises(EngineError) as caught:
         ask(tmp_path / "key.pem")
 
-    assert caught.value.message == f"{what} needs packages that are not installed"
-    assert caught.value.hint == f"pip install 'envsmith[{extra}]'"
+    assert caught.value.message == f"Cannot {what}: packages for it are not installed."
+    assert caught.value.hint == f"Install them: pip install 'envsmith[{extra}]'."

@@ -317,8 +317,11 @@ def test_what_a_statement_has_instead_of_a_date_is_quoted_as_far_as_eighty_chara
     payload["predicate"]["envsmith"]["expires"] = "x" * 200
     with pytest.raises(ContentError) as caught:
         parse_statement(json.dumps(payload).encode())
-    assert caught.value.message.endswith(")")
-    assert len(caught.value.message) == len("statement: envsmith did not write it (ValueError: ") + 80 + 1
+    assert caught.value.message.endswith(").")
+    assert (
+        len(caught.value.message)
+        == len("Cannot verify the statement: envsmith did not write it (ValueError: ") + 80 + 2
+    )
 
 
 def test_of_two_statements_of_one_record_the_one_of_the_later_audit_counts():

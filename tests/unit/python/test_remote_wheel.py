@@ -44,7 +44,7 @@ def test_a_member_that_unpacks_to_too_much_is_refused(fetcher, make_wheel):
 
 def test_reading_more_than_the_budget_is_refused(fetcher, make_wheel):
     fetcher.files[URL] = make_wheel({"lib.so": bytes(range(256)) * 20_000}, zipfile.ZIP_STORED)
-    with RemoteWheel(fetcher, URL, budget=1 << 20) as wheel, pytest.raises(NetworkError, match="refused"):
+    with RemoteWheel(fetcher, URL, budget=1 << 20) as wheel, pytest.raises(NetworkError, match="more would be read"):
         wheel.read("lib.so", max_bytes=1 << 30)
 
 
@@ -53,7 +53,7 @@ def test_a_central_directory_without_end_is_refused(fetcher, make_wheel, monkeyp
 
     monkeypatch.setattr(remote_wheel, "_MAX_DIRECTORY", 1 << 17)
     fetcher.files[URL] = make_wheel({f"{i:0>200}": b"" for i in range(2000)})
-    with pytest.raises(NetworkError, match="refused"):
+    with pytest.raises(NetworkError, match="more would be read"):
         RemoteWheel(fetcher, URL)
 
 
@@ -65,7 +65,7 @@ def _damaged(content):
 
 def test_a_member_with_a_wrong_checksum_is_refused(fetcher, make_wheel):
     fetcher.files[URL] = _damaged(make_wheel({"demo-1.0.dist-info/METADATA": META * 9}))
-    with RemoteWheel(fetcher, URL) as wheel, pytest.raises(NetworkError, match="can be read"):
+    with RemoteWheel(fetcher, URL) as wheel, pytest.raises(NetworkError, match="is not a wheel"):
         wheel.metadata()
 
 

@@ -81,28 +81,30 @@ OLD_STYLE = """  No solution found when resolving dependencies:
         (UNREACHABLE, NetworkError, "https://index.example.invalid/simple/deepspeed/ cannot be reached"),
         (REFUSED, NetworkError, "https://index.example.invalid:9/simple/deepspeed/ cannot be reached"),
         (CERTIFICATE, NetworkError, "cannot be reached"),
-        (OFFLINE, NetworkError, "the network is switched off"),
+        (OFFLINE, NetworkError, "switches the network off"),
         (UNKNOWN, LockError, "nonexistent is not on the package index"),
         (NO_VERSION, LockError, "the package index has no deepspeed==99.1"),
         (OLD_STYLE, LockError, "the package index has no deepspeed==99.1"),
         (CONFLICT, LockError, "contradict each other"),
-        (BUILD, LockError, "deepspeed==0.13.0 cannot be built from source: its setup imports torch"),
+        (BUILD, LockError, "deepspeed==0.13.0 does not build from source, because its setup imports torch"),
         (HASH, ContentError, "the hash of ninja==1.13.2 is not the one of the lock"),
         (DISK, StorageError, "the disk is full"),
         ("error: something else", LockError, "uv failed"),
     ],
 )
 def test_a_failure_of_uv_becomes_one_sentence(output: str, kind: type[EnvsmithError], told: str) -> None:
-    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), what="resolving")
+    error = explain_failure(
+        Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="resolve the packages"
+    )
     assert type(error) is kind
-    assert error.message.startswith("resolving: ")
+    assert error.message.startswith("Cannot resolve the packages: ")
     assert told in error.message
     assert error.details
 
 
 def test_the_details_of_a_failure_are_bounded() -> None:
     lines = ("error: Failed to build `x==1`", *(f"line {n}" for n in range(1000)))
-    error = explain_failure(Finished(status=1, stdout="", lines=lines), what="w")
+    error = explain_failure(Finished(status=1, stdout="", lines=lines), work="resolve the packages")
     assert len(error.details) == 31
     assert error.details[0].startswith("error:")
     assert error.details[-1] == "line 999"
@@ -217,7 +219,7 @@ def test_a_lot_of_output_on_both_streams_does_not_block(tmp_path: Path) -> None:
 
 
 def test_a_binary_that_is_not_there_is_an_engine_error(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="uv cannot be run"):
+    with pytest.raises(EngineError, match="Cannot run uv"):
         Uv(binary=str(tmp_path / "nothing"), environ={}).run([])
 
 
@@ -264,7 +266,9 @@ def test_of_a_traceback_of_a_build_backend_only_the_exceptions_are_shown() -> No
          RuntimeError: This package needs Torch to build.
   hint: `transformer-engine-torch` (v2.1.0) was included"""
 
-    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), what="resolving")
+    error = explain_failure(
+        Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="resolve the packages"
+    )
 
     assert type(error) is LockError
     assert "its setup imports torch, which it does not declare" in error.message
