@@ -6,7 +6,8 @@ from itertools import islice
 
 import pytest
 
-from envsmith.model.cell import Request
+from envsmith.model.cell import Platform, Request
+from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.solve import cells, check, default_solver
 from envsmith.solve.judge import known_bad, stated_by_metadata
@@ -195,6 +196,48 @@ def test_release_of_a_companion_that_is_not_listed_is_not_called_ok(given, unlis
     judgement = check(given)
     assert any("is not among the releases" in reason for reason in judgement.unknown) == unlisted
     assert judgement.status == "unknown" or not unlisted
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "declares"),
+    [
+        ({"vllm": "0.11.0", "torch": "2.9.1"}, "vllm-declares-torch", "torch 2.8.0"),
+        ({"torch": "2.15.0", "triton": "3.5.1"}, "torch-bundles-triton", "triton 3.9.0"),
+        ({"transformers": "4.57.1", "tokenizers": "0.20.3"}, "transformers-declares-tokenizers", ">=0.22.0,<=0.23.0"),
+        ({"diffusers": "0.36.0", "huggingface-hub": "0.30.2"}, "diffusers-declares-huggingface-hub", ">=0.34.0,<2.0"),
+        ({"xformers": "0.0.30", "torch": "2.7.1"}, "xformers-declares-torch", "torch 2.7.0"),
+        ({"vllm": "0.10.0", "xformers": "0.0.30", "torch": "2.7.0"}, "vllm-declares-xformers", "xformers 0.0.31"),
+        ({"sglang": "0.5.3", "torch": "2.9.1"}, "sglang-declares-torch", "torch 2.8.0"),
+        ({"vllm": "0.11.0", "transformers": "none", "torch": "2.8.0"}, "vllm-declares-transformers", ">=4.55.2"),
+    ],
+)
+def test_what_a_release_declares_or_carries_is_held_against_the_set(given, rule, declares):
+    judgement = check(given)
+
+    errors = {f.rule: f.message for f in judgement.findings if f.severity is Severity.ERROR}
+    assert (judgement.status, declares in errors.get(rule, "")) == ("bad", True), errors
+
+
+def test_requirement_of_one_platform_is_held_against_that_platform_only():
+    given = {"vllm": "0.10.0", "xformers": "0.0.30", "torch": "2.7.1"}
+    rules = {p: {f.rule for f in check(given, p).findings} for p in Platform}
+    assert ["vllm-declares-xformers" in rules[p] for p in (Platform.LINUX_64, Platform.LINUX_AARCH64)] == [True, False]
+
+
+def test_file_of_the_index_says_more_than_a_page_about_it():
+    assert check({"trl": "1.16.0", "torch": "2.5.1"}).status == "ok"
+
+
+def test_every_release_of_a_distribution_names_the_file_that_was_read(knowledge):
+    elsewhere = {"torch", "nccl", "cudnn", "cmake"}  # read by other updaters, or the host's
+    unread = [
+        f"{name} {release.version}"
+        for name, releases in knowledge.releases.items()
+        if knowledge.components.by_name[name].distributions and name not in elsewhere
+        for release in releases
+        if not any(e.sha256 for e in release.evidence)
+    ]
+    assert unread == []
 
 
 def test_cuda_that_no_build_of_an_untagged_torch_has_is_a_doubt_and_the_rest_is_judged(knowledge):
