@@ -41,6 +41,7 @@ class CompiledRule:
     """A rule by id. ``bundles`` says that a wheel carries it, ``locking`` that it holds for what is to be locked only.
 
     ``policies`` are those of ready wheels under which it holds, all of them when empty.
+    ``notes`` are the components of each row that is a note.
     """
 
     id: str
@@ -49,6 +50,7 @@ class CompiledRule:
     components: tuple[str, ...]
     rows: tuple[CompiledRow, ...]
     policies: tuple[WheelPolicy, ...] = ()
+    notes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def declared(self) -> tuple[str, str] | None:
@@ -190,7 +192,9 @@ def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule
     ]
     components = tuple(dict.fromkeys(data["component"] for data in edges))
     rule: Rule = graph.nodes[node]["value"]
-    return CompiledRule(rule.id, rule.kind is RuleKind.BUNDLES, rule.locking, components, tuple(rows), rule.policies)
+    notes = tuple(dict.fromkeys(row.scope for row in rule.rows if row.severity is Severity.NOTE))
+    bundles = rule.kind is RuleKind.BUNDLES
+    return CompiledRule(rule.id, bundles, rule.locking, components, tuple(rows), rule.policies, notes)
 
 
 def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:

@@ -48,9 +48,12 @@ class Case:
     solver: Solver
     subject: Given
     problem: Problem
-    rules: Mapping[str, Rule]
     keep: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
+
+    def rule(self, rule_id: str) -> Rule:
+        """Return the text of one rule. Most judgements show few of them."""
+        return self.solver.rule(rule_id)
 
     def masks(self) -> list[tuple[int, int]]:
         """Return what is given, as ``(variable, mask of releases)``."""

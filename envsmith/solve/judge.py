@@ -56,8 +56,7 @@ def judge(
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
     posed = pose(solver.compiled, platform, names, read.extras, gaps=False, features=features)
     problem = _without_unlisted(posed, read.masks)
-    own_rules = {r.id: r for r in solver.knowledge().rules if not r.locking}
-    case = Case(solver, read, problem, own_rules, frozenset(keep), frozenset(features))
+    case = Case(solver, read, problem, frozenset(keep), frozenset(features))
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
     rules = {f.rule for f in findings}
@@ -173,7 +172,7 @@ def _only_on_cpu(case: Case, inferred: Mapping[str, str]) -> list[Finding]:
     """Return the note that the platform has no build of this torch with CUDA, where the user did not say so."""
     if inferred.get("cuda") != "cpu" or "+" in case.subject.text["torch"] or states_cpu(case.solver, case.subject):
         return []
-    rule = case.rules["torch-bundles-cuda"]
+    rule = case.rule("torch-bundles-cuda")
     build = inferred.get("torch") or case.solver.compiled.versions["torch"][case.listed("torch").bit_length() - 1]
     row = next(r for r in rule.rows if r.when["torch"].contains(build))
     components = {"torch": case.subject.text["torch"], "cuda": "cpu"}
@@ -225,7 +224,7 @@ def _derived(case: Case) -> list[Finding]:
             components=versions,
             message=f"no cell has {what}: " + "; ".join(m.message for m in rule_members),
             evidence=strongest(e for m in rule_members for e in m.evidence),
-            stage=case.rules[rule_members[0].rule].stage if rule_members else None,
+            stage=case.rule(rule_members[0].rule).stage if rule_members else None,
         )
     ]
 
@@ -248,7 +247,8 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
             )
     if not any(n == "torch" or case.solver.compiled.roles[n] is Role.FRAMEWORK for n in subject.components.values()):
         components = {*subject.components.values()}
-        if not any(set(r.components) <= components for r in case.rules.values()):
+        related = (r for r in case.solver.compiled.rules_of(components) if not r.locking)
+        if not any(set(r.components) <= components for r in related):
             reasons.append("no rule relates " + join_words(sorted(components)) if components else "nothing was given")
     return reasons
 
@@ -302,8 +302,8 @@ def _unproved(case: Case, framework: str) -> str | None:
 def _declared_bound(case: Case, framework: str, release: int, torches: int) -> bool:
     """Tell whether the release declares a range for torch that has an upper end and contains the given torch."""
     versions = case.solver.compiled.versions
-    rule = case.rules.get(f"{framework}-declares-torch")
-    for row in rule.rows if rule else ():
+    declarations = [r.id for r in case.solver.compiled.rules_of([framework]) if r.declared == (framework, "torch")]
+    for row in (row for rule_id in declarations for row in case.rule(rule_id).rows):
         spec = row.needs["torch"]
         if row.when[framework].contains(versions[framework][release]) and re.search(r"<|==|~=", spec.text):
             return any(spec.contains(versions["torch"][i]) for i in bits(torches))
@@ -338,7 +338,7 @@ def _holds(net: Net, domains: Domains, changed: set[int]) -> bool:
 
 
 def _finding(case: Case, group: Group, masks: Mapping[int, int], inferred: Mapping[str, str]) -> Finding:
-    rule = case.rules[group.rule]
+    rule = case.rule(group.rule)
     numbers = [n for n, nogood in group.nogoods if n >= 0 and all(v in masks and masks[v] & m for v, m in nogood)]
     rows = [rule.rows[n] for n in dict.fromkeys(numbers)] or list(rule.rows[:1])
     scope = dict.fromkeys(c for row in rows for c in row.scope)
@@ -374,7 +374,10 @@ def _shown(case: Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -
 def _notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
     """Return the rows that are notes only."""
     findings = []
-    for rule in case.rules.values():
+    for compiled in case.solver.compiled.rules_of(case.subject.plain):
+        if compiled.locking or not any(versions.keys() >= set(scope) for scope in compiled.notes):
+            continue
+        rule = case.rule(compiled.id)
         row = next((r for r in rule.rows if _is_told(case, rule, r, versions, platform)), None)
         if row is None:
             continue
