@@ -184,6 +184,10 @@ class RemoteWheel:
         """Return every member, in the order of the archive."""
         return self._zip.namelist()
 
+    def entries(self) -> list[tuple[str, int, int]]:
+        """Return every member with its CRC-32 and its size, as the directory of the archive states them."""
+        return [(i.filename, i.CRC, i.file_size) for i in self._zip.infolist()]
+
     def find(self, suffix: str) -> str | None:
         """Return the first member whose path is ``suffix`` or ends with ``/suffix``, the shallowest first."""
         members = [n for n in self.names() if n == suffix or n.endswith("/" + suffix)]

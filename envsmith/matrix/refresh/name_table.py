@@ -1,0 +1,82 @@
+"""The table of names of a distribution, from the sources of its releases."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from envsmith.matrix.refresh.source_store import SourceStore
+from envsmith.names.source import read_module
+from envsmith.names.store import Table
+from envsmith.python.sources import Member
+
+
+def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -> Table:
+    """Return the lines of every module, each with the bits of the releases that have it."""
+    table: Table = defaultdict(lambda: defaultdict(int))
+    sources: dict[str, dict[Member, int]] = defaultdict(lambda: defaultdict(int))
+    roots = tuple(roots)
+    for at, version in enumerate(versions):
+        members, compiled = store.members(version)
+        for member in members:
+            if _below(module_of(member.path), roots):
+                sources[member.path][member] |= 1 << at
+        for module in compiled:
+            if _below(module, roots):
+                table[module][""] |= 1 << at
+                table[module]["* !"] |= 1 << at
+    for path, members_of_path in sources.items():
+        module = module_of(path)
+        for member, bits in members_of_path.items():
+            table[module][""] |= bits
+            package = path.endswith(("/__init__.py", "/__init__.pyi"))
+            for line in read_module(store.read(member), module, package=package, stub=path.endswith(".pyi")):
+                table[module][line] |= bits
+    _add_folders(table, roots)
+    return {module: dict(lines) for module, lines in table.items()}
+
+
+def module_of(path: str) -> str:
+    """Return the dotted name of a source."""
+    return path.removesuffix(".pyi").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _below(module: str, roots: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{root}.") for root in roots)
+
+
+def _add_folders(table: Table, roots: Sequence[str]) -> None:
+    """Add the packages that have no ``__init__``: a folder can be imported too."""
+    for module, lines in list(table.items()):
+        bits = lines[""]
+        while _below(module := module.rpartition(".")[0], roots):
+            table[module][""] |= bits
+
+
+def add_moves(table: Table, newest: int) -> int:
+    """Add where a class or function is defined now, where its last place lost it, and return how many.
+
+    The name must be defined once in the newest release: two places would be a guess.
+    """
+    now: dict[str, set[str]] = defaultdict(set)
+    gone: list[tuple[str, str]] = []
+    for module, lines in table.items():
+        current = {line.partition(" ")[0] for line, bits in lines.items() if bits & newest}
+        for line, bits in lines.items():
+            name, _, body = line.partition(" ")
+            if "." in name or not body.lstrip("?+-").startswith(("(", ":", "@:", "~(")):
+                continue
+            if bits & newest:
+                now[name].add(module)
+            elif name not in current:
+                gone.append((module, name))
+    moves = {(module, name) for module, name in gone if len(now[name]) == 1 and len(name) > 4}
+    for module, name in moves:
+        line = f"{name} ^{next(iter(now[name]))}.{name}"
+        table[module][line] = table[module].get(line, 0) | newest
+    return len(moves)
+
+
+def count_names(table: Mapping[str, Mapping[str, int]]) -> int:
+    """Return how many names the modules of a table bind."""
+    return sum(1 for lines in table.values() for line in lines if line and not line.startswith("*"))

@@ -1,0 +1,90 @@
+"""Which releases of a package have a name: answers from the files of ``matrix/names``, without a network."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from envsmith.errors import DataError
+from envsmith.files import read_text
+from envsmith.names.presence import Presence
+from envsmith.names.store import NamesFile
+from envsmith.names.walk import Place, Walk
+
+SUMMARY = "summary.tsv"
+SUFFIX = ".names"
+_MAX_SUMMARY = 1 << 20
+
+
+class NameIndex:
+    """The index of a folder. Files are opened when a question needs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._walks: dict[str, Walk] = {}
+
+    @cached_property
+    def roots(self) -> dict[str, str]:
+        """Import roots (``megatron.core``) with the distribution that is asked for each."""
+        path = self._folder / SUMMARY
+        if not path.is_file():
+            return {}
+        rows = [line.split("\t") for line in read_text(path, _MAX_SUMMARY).splitlines()[1:]]
+        if any(len(row) < 2 for row in rows):
+            raise DataError(
+                f"Cannot read {SUMMARY}: a row has no columns.", hint="Write it again: matrix refresh --names"
+            )
+        return {root: row[0] for row in rows for root in row[1].split(",") if root}
+
+    def distributions(self) -> tuple[str, ...]:
+        """Return the distributions that have an index."""
+        return tuple(sorted(set(self.roots.values())))
+
+    def distribution_of(self, module: str) -> str | None:
+        """Return ``megatron-core`` for ``megatron.core.x``, and ``None`` for a module without an index."""
+        root = self._root_of(module)
+        return self.roots[root] if root else None
+
+    def _root_of(self, path: str) -> str:
+        parts = path.split(".")
+        names = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+        return next((name for name in names if name in self.roots), "")
+
+    def ask(self, path: str, argument: str | None = None, *, distribution: str | None = None) -> Presence | None:
+        """Return which releases have a module, a name, a member, or an argument of it. ``None`` without an index."""
+        name = distribution or self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        if name is None or walk is None:
+            return None
+        reached = walk.follow(path)
+        answer = walk.accepts(reached, argument) if argument is not None else walk.summed(reached)
+        releases = walk.releases
+        present, unknown = answer.present, answer.unknown & ~answer.present
+        everything = (1 << len(releases)) - 1
+        return Presence(
+            distribution=name,
+            path=path,
+            argument=argument,
+            releases=releases,
+            present=walk.versions(present),
+            unknown=walk.versions(unknown),
+            conditional=walk.versions(answer.conditional & unknown),
+            absent=walk.versions(everything & ~present & ~unknown),
+            successor=walk.successor(path, argument, reached, answer),
+        )
+
+    def _walk(self, distribution: str) -> Walk | None:
+        if distribution not in self._walks:
+            path = self._folder / f"{distribution}{SUFFIX}"
+            if not path.is_file():
+                return None
+            self._walks[distribution] = Walk(NamesFile(path), self._beyond)
+        return self._walks[distribution]
+
+    def _beyond(self, place: Place, name: str | None, argument: str | None) -> bool | None:
+        """Answer for a class of another package, whatever its release: ``None`` where releases differ."""
+        path = place.path if name is None else f"{place.path}.{name}"
+        presence = self.ask(path, argument)
+        if presence is None or presence.unknown or not presence.releases:
+            return None
+        return None if presence.present and presence.absent else bool(presence.present)

@@ -1,0 +1,41 @@
+"""The answer of the name index to one question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Presence:
+    """Which measured releases have a name, or accept an argument of it.
+
+    ``unknown`` are releases where the name may be made at run time or in C++. ``conditional`` are those of them that
+    have it where something optional is installed. ``successor`` replaces it in the newest release, where the sources
+    say so.
+    """
+
+    distribution: str
+    path: str
+    argument: str | None
+    releases: tuple[str, ...]
+    present: frozenset[str]
+    absent: frozenset[str]
+    unknown: frozenset[str]
+    conditional: frozenset[str] = frozenset()
+    successor: str | None = None
+
+    def spec(self) -> str:
+        """Return a PEP 440 specifier of the releases that have it, ``""`` for all of them.
+
+        A release that has it where something optional is installed counts. Without any release it is the impossible
+        ``<0``. What is older than the first measured release, or newer than the last, is taken to be like that one.
+        """
+        having = [v in self.present or v in self.conditional for v in self.releases]
+        if not any(having):
+            return "<0"
+        first, last = having.index(True), len(having) - 1 - having[::-1].index(True)
+        clauses = [f">={self.releases[first]}"] if first else []
+        if last + 1 < len(having):
+            clauses.append(f"<{self.releases[last + 1]}")
+        clauses += [f"!={self.releases[at]}" for at in range(first, last) if not having[at]]
+        return ",".join(clauses)

@@ -1,0 +1,136 @@
+"""Functions and classes as text: arguments, bases, the attributes that methods set."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+# Decorators that leave the arguments as they are.
+_HARMLESS = (
+    "contextmanager",
+    "overload",
+    "staticmethod",
+    "classmethod",
+    "abstractmethod",
+    "property",
+    "cache",
+    "no_grad",
+    "inference_mode",
+    "deprecated",
+    "compatibility",
+    "final",
+    "override",
+    "export",
+    "unused",
+    "ignore",
+    "script",
+    "script_if_tracing",
+    "require_torch",
+    "nvtx",
+    "instrument_w_nvtx",
+    "_exception_logger",
+    "_time_logger",
+    "_copy_to_script_wrapper",
+    "substitute_in_graph",
+    "disable",
+    "experimental",
+    "add_start_docstrings",
+    "add_start_docstrings_to_model_forward",
+    "add_end_docstrings",
+    "replace_return_docstrings",
+    "add_code_sample_docstrings",
+    "auto_docstring",
+    "torch_function_dispatch",
+    "set_module",
+    "array_function_dispatch",
+    "validate_hf_hub_args",
+    "jit",
+    "custom_op",
+)
+_PROPERTIES = ("property", "getter", "classproperty", "lazyproperty")
+_REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_module"}
+
+
+def function_text(node: _Function, *, method: bool) -> str:
+    """Return ``(a,b=,*,c,**``. A method loses its first argument, and a property is a value."""
+    names = [_name_of(d) for d in node.decorator_list]
+    if any(n.endswith(_PROPERTIES) for n in names):
+        return "="
+    bound = method and "staticmethod" not in names
+    changed = not all(n.rpartition(".")[2] in _HARMLESS or n.endswith("cache") for n in names)
+    return ("~(" if changed else "(") + ",".join(_arguments(node.args, bound=bound))
+
+
+def _arguments(arguments: ast.arguments, *, bound: bool) -> Iterator[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    plain = len(positional) - len(arguments.defaults)
+    for at, argument in enumerate(positional):
+        if at == len(arguments.posonlyargs) and at > (1 if bound else 0):
+            yield "/"
+        if not (bound and at == 0):
+            yield argument.arg + ("" if at < plain else "=")
+    if arguments.posonlyargs and not arguments.args:
+        yield "/"
+    if arguments.vararg is not None:
+        yield "*"
+    elif arguments.kwonlyargs:
+        yield "|"
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield argument.arg + ("" if default is None else "=")
+    if arguments.kwarg is not None:
+        yield "**"
+
+
+def _name_of(decorator: ast.expr) -> str:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(target)
+
+
+def class_text(node: ast.ClassDef) -> str:
+    """Return ``:Base,module.Other``, with ``@`` in front where a decorator writes ``__init__`` from the fields."""
+    bases = [ast.unparse(b.value if isinstance(b, ast.Subscript) else b) for b in node.bases]
+    keywords = {k.arg for k in node.keywords}
+    names = [_name_of(d).rpartition(".")[2] for d in node.decorator_list]
+    fields = any(n.endswith("dataclass") or n in {"define", "frozen", "attrs", "attrib", "s"} for n in names)
+    dynamic = ["?"] if "metaclass" in keywords and not _abstract(node) else []
+    return ("@" if fields else "") + ":" + ",".join([*(b if _plain(b) else "?" for b in bases), *dynamic])
+
+
+def _abstract(node: ast.ClassDef) -> bool:
+    metaclass = next(ast.unparse(k.value) for k in node.keywords if k.arg == "metaclass")
+    return metaclass.endswith(("ABCMeta", "Singleton"))
+
+
+def _plain(base: str) -> bool:
+    return all(part.isidentifier() for part in base.split("."))
+
+
+def instance_names(node: ast.ClassDef) -> set[str]:
+    """Return what methods set on ``self``. ``*`` stands for a name that is computed."""
+    names: set[str] = set()
+    for method in node.body:
+        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:
+            own = method.args.args[0].arg
+            for inner in ast.walk(method):
+                names.update(_set_on(inner, own))
+    return names
+
+
+def _set_on(node: ast.AST, own: str) -> Iterator[str]:
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        if isinstance(node.value, ast.Name) and node.value.id == own:
+            yield node.attr
+    elif isinstance(node, ast.Call):
+        callee = ast.unparse(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else ""
+        words = node.args
+        if callee == "setattr" and len(words) > 1 and ast.unparse(words[0]) == own:
+            yield _constant(words[1])
+        elif callee.rpartition(".")[2] in _REGISTERS and callee.startswith(f"{own}.") and words:
+            yield _constant(words[0])
+        elif callee == f"{own}.__dict__.update":
+            yield "*"
+
+
+def _constant(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "*"

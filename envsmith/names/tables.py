@@ -1,0 +1,128 @@
+"""Modules that make names when they are asked for: which names, read from their tables.
+
+Read are the tables of transformers, trl and diffusers (``_import_structure``), of huggingface_hub and scientific
+packages (``attach``), of vllm and ray (``{"LLM": ".entrypoints.llm:LLM"}``), and loops over ``dir(other)``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+_MAKERS = ("_LazyModule", "LazyModule", "attach", "_attach", "lazy_import", "lazy_attach", "attach_stub")
+_NAMES = dict[str, frozenset[str]]
+
+
+def makes_names(tree: ast.Module) -> bool:
+    """Return whether a module answers for names that no statement binds."""
+    for node in statements(tree.body):
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            return True
+        called = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
+        if isinstance(called, ast.Call) and ast.unparse(called.func).rpartition(".")[2] in _MAKERS:
+            return True
+    return False
+
+
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield what runs at import, inside ``if``, ``try``, ``with`` and loops too."""
+    for node in body:
+        yield node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for part in ("body", "orelse", "finalbody"):
+            yield from statements(getattr(node, part, []))
+        for handler in getattr(node, "handlers", []):
+            yield from statements(handler.body)
+
+
+def texts_of(tree: ast.Module) -> set[str]:
+    """Return the texts of a module that may be names: it might answer for each of them, or refuse it."""
+    texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return {t for t in texts if t.isidentifier()}
+
+
+def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:
+    """Return the module of ``for name in dir(module): globals()[name] = …``."""
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call) or "globals()[" not in ast.unparse(node):
+        return None
+    if ast.unparse(node.iter.func) != "dir" or not node.iter.args:
+        return None
+    name = ast.unparse(node.iter.args[0])
+    return f"={name}" if all(p.isidentifier() for p in name.split(".")) else None
+
+
+def lazy_names(node: ast.stmt, package: str) -> _NAMES:
+    """Return the names that one statement adds to a table, each with where it comes from."""
+    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        if isinstance(node.value, ast.Dict):
+            return _of_dict(node.value, package)
+        if isinstance(target, ast.Subscript) and node.value is not None:
+            return _of_list(target.slice, node.value, package)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr in {"extend", "append", "update"} and call.args:
+            if isinstance(call.func.value, ast.Subscript):
+                return _of_list(call.func.value.slice, call.args[0], package)
+            if isinstance(call.args[0], ast.Dict):
+                return _of_dict(call.args[0], package)
+    if isinstance(node, (ast.Assign, ast.Expr)) and isinstance(node.value, ast.Call):
+        keywords = {k.arg: k.value for k in node.value.keywords}
+        table = keywords.get("submod_attrs")
+        return _of_dict(table, package) if isinstance(table, ast.Dict) else {}
+    return {}
+
+
+def _of_dict(table: ast.Dict, package: str) -> _NAMES:
+    names: _NAMES = {}
+    for key, value in zip(table.keys, table.values, strict=True):
+        if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+            continue
+        if isinstance(value, (ast.List, ast.Tuple, ast.Set)) and not _is_pair(value):
+            names |= _of_list(key, value, package)
+        elif key.value.isidentifier() and (place := _place(key.value, value, package)):
+            names[key.value] = frozenset({place})
+    return names
+
+
+def _is_pair(value: ast.List | ast.Tuple | ast.Set) -> bool:
+    """Return whether it is ``("module.path", "name")``."""
+    texts = [_text(item) for item in value.elts]
+    return isinstance(value, ast.Tuple) and len(texts) == 2 and "." in texts[0]
+
+
+def _place(name: str, value: ast.expr, package: str) -> str:
+    """Return ``>module:name`` for ``".llm:LLM"``, ``".llm"`` or ``("pkg.llm", "LLM")``."""
+    if isinstance(value, ast.Tuple) and _is_pair(value):
+        return f">{_absolute(_text(value.elts[0]), package)}:{_text(value.elts[1])}"
+    module, _, attribute = _text(value).partition(":")
+    if not module or not all(p.isidentifier() for p in module.lstrip(".").split(".")):
+        return ""
+    if not module.startswith(".") and module.partition(".")[0] != package.partition(".")[0]:
+        return ""
+    return f">{_absolute(module, package)}:{attribute or name}"
+
+
+def _of_list(key: ast.expr, value: ast.expr, package: str) -> _NAMES:
+    module = _text(key)
+    if not module or not all(p.isidentifier() for p in module.lstrip(".").split(".")):
+        return {}
+    items = value.elts if isinstance(value, (ast.List, ast.Tuple, ast.Set)) else [value]
+    place = _absolute(module if module.startswith(".") else f".{module}", package)
+    names: _NAMES = {text: frozenset({f">{place}:{text}"}) for i in items if (text := _text(i)) and text.isidentifier()}
+    if "." not in module:
+        names[module] = frozenset({f">{place}"})
+    return names
+
+
+def _absolute(module: str, package: str) -> str:
+    level = len(module) - len(module.lstrip("."))
+    if not level:
+        return module
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - level + 1], *([module[level:]] if module[level:] else [])])
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

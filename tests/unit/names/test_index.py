@@ -1,0 +1,151 @@
+"""Answers of the name index: over the committed data, and over small tables that a test writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import DataError
+from envsmith.graph.location import find_matrix
+from envsmith.names.index import SUMMARY, NameIndex
+from envsmith.names.source import read_module
+from envsmith.names.store import Head, Measured, Table, encode
+
+
+def index_of(folder: Path, *releases: dict[str, str]) -> NameIndex:
+    """An index of one package ``pkg`` whose releases 1.0, 2.0, … have these modules (name -> source)."""
+    table: Table = {}
+    for at, modules in enumerate(releases):
+        for module, source in modules.items():
+            lines = table.setdefault(module, {})
+            package = any(other.startswith(f"{module}.") for other in modules)
+            for line in {"", *read_module(source.encode(), module, package=package)}:
+                lines[line] = lines.get(line, 0) | 1 << at
+    measured = tuple(Measured(version=f"{at + 1}.0", date="", filename="", sha256="") for at in range(len(releases)))
+    head = Head(distribution="pkg", reader=1, roots=("pkg",), releases=measured)
+    (folder / "pkg.names").write_bytes(encode(head, table))
+    (folder / SUMMARY).write_text("distribution\troots\npkg\tpkg\n")
+    return NameIndex(folder)
+
+
+def test_a_name_that_a_release_lacks_is_absent_in_it(tmp_path):
+    index = index_of(tmp_path, {"pkg": "def f(): ..."}, {"pkg": "x = 1"})
+
+    answer = index.ask("pkg.f")
+
+    assert answer is not None
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, {"2.0"}, frozenset())
+    assert answer.spec() == "<2.0"
+
+
+def test_a_name_comes_through_imports_and_stars(tmp_path):
+    sources = {
+        "pkg": "from .a import *\nfrom .b import g as h",
+        "pkg.a": "__all__ = ['f']\ndef f(): ...\ndef hidden(): ...",
+        "pkg.b": "def g(): ...",
+    }
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.h").present == {"1.0"}
+    assert index.ask("pkg.hidden").absent == {"1.0"}
+    assert index.ask("pkg.a.hidden").present == {"1.0"}
+
+
+def test_a_member_may_stand_in_a_base_of_another_module(tmp_path):
+    sources = {
+        "pkg": "from .a import A\nclass B(A):\n    def own(self): self.x = 1",
+        "pkg.a": "class A:\n    def inherited(self): ...",
+    }
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.B.inherited").present == {"1.0"}
+    assert index.ask("pkg.B.x").present == {"1.0"}
+    assert index.ask("pkg.B.nothing").absent == {"1.0"}
+
+
+def test_nothing_is_said_of_members_where_a_base_is_not_seen(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from elsewhere import A\nclass B(A): ..."})
+
+    assert index.ask("pkg.B.anything").unknown == {"1.0"}
+
+
+def test_arguments_of_a_class_are_those_of_its_init(tmp_path):
+    one = {"pkg": "class A:\n    def __init__(self, old, *, new=1): ..."}
+    two = {"pkg": "class A:\n    def __init__(self, *, new=1, **others): ..."}
+    index = index_of(tmp_path, one, two)
+
+    assert index.ask("pkg.A", "new").present == {"1.0", "2.0"}
+    assert (index.ask("pkg.A", "old").present, index.ask("pkg.A", "old").unknown) == ({"1.0"}, {"2.0"})
+    assert index.ask("pkg.A", "nothing").absent == {"1.0"}
+
+
+def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path):
+    source = (
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n@dataclass\nclass B(A):\n    b: int = 1"
+    )
+    index = index_of(tmp_path, {"pkg": source})
+
+    assert index.ask("pkg.B", "a").present == {"1.0"}
+    assert index.ask("pkg.B", "b").present == {"1.0"}
+    assert index.ask("pkg.B", "c").absent == {"1.0"}
+
+
+def test_a_name_behind_an_optional_import_is_conditional(tmp_path):
+    source = "try:\n    import apex\n    from apex import f\nexcept ImportError:\n    pass\nif is_torch_available():\n    y = 1"
+    index = index_of(tmp_path, {"pkg": source})
+
+    assert index.ask("pkg.f").conditional == {"1.0"}
+    assert index.ask("pkg.y").present == {"1.0"}
+
+
+def test_a_lazy_module_has_the_names_of_its_table(tmp_path):
+    init = (
+        "_import_structure = {'a': ['A']}\n"
+        "try:\n    if not is_torch_available():\n        raise OptionalDependencyNotAvailable()\n"
+        "except OptionalDependencyNotAvailable:\n    pass\n"
+        "else:\n    _import_structure['a'].append('B')\n"
+        "sys.modules[__name__] = _LazyModule(__name__, globals()['__file__'], _import_structure)"
+    )
+    index = index_of(tmp_path, {"pkg": init, "pkg.a": "class A: ...\nclass B: ..."})
+
+    assert index.ask("pkg.A").present == {"1.0"}
+    assert index.ask("pkg.B").present == {"1.0"}
+    assert index.ask("pkg.C").absent == {"1.0"}
+
+
+def test_the_answer_names_what_replaced_an_argument(tmp_path):
+    one = {"pkg": "import warnings\ndef f(old=1, new=2):\n    warnings.warn('`old` is deprecated, use `new` instead')"}
+    two = {"pkg": "def f(new=2): ..."}
+    index = index_of(tmp_path, one, two)
+
+    assert index.ask("pkg.f", "old").successor == "new"
+
+
+def test_a_package_without_index_has_no_answer(tmp_path):
+    assert index_of(tmp_path, {"pkg": ""}).ask("other.name") is None
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    index = index_of(tmp_path, {"pkg": "x = 1"})
+    (tmp_path / "pkg.names").write_bytes(b"something else\n\n\n")
+
+    with pytest.raises(DataError, match=r"Cannot read pkg\.names"):
+        index.ask("pkg.x")
+
+
+@pytest.mark.parametrize(
+    ("path", "argument", "spec"),
+    [
+        ("accelerate.utils.DataLoaderConfiguration", None, ">=0.28.0"),
+        ("accelerate.Accelerator", "dispatch_batches", "<1.0.0"),
+        ("trl.SFTTrainer", "max_seq_length", ">=0.4.2,<0.13.0"),
+        ("trl.trainer.ConstantLengthDataset", None, ">=0.4.2,<0.20.0"),
+    ],
+)
+def test_the_committed_index_answers_as_its_releases_do(path, argument, spec):
+    answer = NameIndex(find_matrix() / "names").ask(path, argument)
+
+    assert answer is not None
+    assert answer.spec() == spec
