@@ -1,0 +1,132 @@
+"""``envsmith wheel``: ready wheels of a compiled extension that fit a cell, with their proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.cli.console import dumps, print_answer, print_out, table
+from envsmith.cli.flags import RequestFlags, argument, flag, group, takes, verb
+from envsmith.cli.solve import show_refusal
+from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.model.version import Spec
+
+if TYPE_CHECKING:
+    from envsmith.model.cell import Request
+    from envsmith.model.wheel import ReadyWheel
+    from envsmith.wheels.answer import Answer
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WheelFlags:
+    """The options of ``wheel``."""
+
+    name: str = argument(metavar="NAME[SPEC]")
+    request: RequestFlags = group(RequestFlags, "Request")
+    as_json: bool = flag("--json", "One JSON object: the wheels that fit, or the nearest ones.", section="Output")
+
+
+@verb(
+    "envsmith wheel flash-attn --torch 2.8 --cuda 12.8 --python 3.11",
+    "envsmith wheel mamba-ssm --torch 2.7 --python 3.12 --json",
+)
+@takes(WheelFlags)
+def wheel(settings: WheelFlags) -> int:
+    """List ready wheels of an extension that fit a cell, best first, so that nothing is compiled.
+
+    Each has its address, sha256 and publisher, what it was built for and who says so. Exit code 1 when none fits: the
+    nearest ones are listed with what speaks against them, and how long compiling takes.
+    """
+    from envsmith import solve
+    from envsmith.wheels.answer import answer, distributions_of
+
+    name, releases = _named(settings.name)
+    request = settings.request.request()
+    try:
+        cell = solve.solve(_without(request, {name, *distributions_of(name)})).cell
+    except UnsatisfiableError as error:
+        return show_refusal(error, as_json=settings.as_json)
+    result = answer(name, releases, cell, policy=request.wheels)
+    if not result.total:
+        raise UsageError(
+            f"Cannot list wheels of {name}: the catalogue has none of it.",
+            hint=f"Choose one of {', '.join(_catalogued())}, or let envsmith lock ask the package index.",
+        )
+    if settings.as_json:
+        print_out(dumps(result.to_json()))
+    else:
+        print_answer("\n".join(_lines(result)))
+    return 0 if result.fitting else 1
+
+
+def _catalogued() -> tuple[str, ...]:
+    from envsmith.graph.wheels import catalogued
+
+    return catalogued()
+
+
+def _named(text: str) -> tuple[str, Spec]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise UsageError(
+            f"Cannot read {text[:60]!r}: it is not NAME or NAME followed by a spec.",
+            hint="Type for example: envsmith wheel 'flash-attn>=2.8'.",
+        ) from None
+    return requirement.name, Spec.parse(str(requirement.specifier) or "*")
+
+
+def _without(request: Request, names: set[str]) -> Request:
+    """Return the request for the cell alone: the extension must not decide what the cell is."""
+    constraints = {n: s for n, s in request.constraints.items() if n not in names}
+    constraints.setdefault("torch", Spec.parse("*"))
+    return replace(request, constraints=constraints)
+
+
+def _lines(result: Answer) -> list[str]:
+    parts = result.cell.components
+    abi = {None: "", True: ", new C++ ABI", False: ", old C++ ABI"}[result.cxx11_abi]
+    where = f"Python {parts['python']}, torch {parts['torch']}, {result.cell.platform.value}{abi}"
+    count = f"{len(result.fitting)} of {result.total} known wheels of {result.name} fit"
+    lines = [f"cell {click.style(str(result.cell.id), bold=True)}: {where}", count]
+    for number, each in enumerate(result.fitting[:_SHOWN], 1):
+        lines += _proof(each, taken=each in result.taken, number=number)
+    if len(result.fitting) > _SHOWN:
+        lines.append(f"and {len(result.fitting) - _SHOWN} more (--json has all)")
+    if not result.fitting:
+        lines += ["the nearest ones", table([(o.wheel.filename, "; ".join(o.against)) for o in result.nearest])]
+        lines += _compiling(result)
+    elif not result.taken:
+        lines.append("A lock takes none of them: see --wheels, and the requirements that nobody read.")
+    return lines
+
+
+def _proof(each: ReadyWheel, *, taken: bool, number: int) -> list[str]:
+    from envsmith.wheels.answer import proof_of
+
+    proof = proof_of(each)
+    built = f"torch {each.torch}, CUDA {each.cuda}" if each.torch != "any" else "any torch (no compiled code)"
+    requires = "nobody read them" if each.requires is None else ", ".join(each.requires)
+    rows = [
+        ("address", each.address),
+        ("sha256", each.sha256),
+        ("built for", f"{built} ({proof['linked']})"),
+        ("glibc", proof["glibc"] or "not known"),
+        ("GPUs", ", ".join(each.gpu) or "not measured"),
+        ("requires", requires),
+        ("read in", "; ".join(entry.source for entry in each.evidence)),
+    ]
+    rows += [("a lock", f"takes it for {each.distribution} {each.release}")] if taken else []
+    return [f"{number}. {each.distribution} {each.version} by {each.publisher} ({proof['origin']})", table(rows)]
+
+
+def _compiling(result: Answer) -> list[str]:
+    if result.time is None:
+        return ["compiling: nobody measured how long it takes"]
+    return [f"compiling takes {result.time.text}", *(f"  {entry}" for entry in result.time.evidence)]
