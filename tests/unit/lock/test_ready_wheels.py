@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -169,6 +170,20 @@ def test_pip_takes_it_by_address_and_hash(locked, tmp_path, *, honest):
 
     assert (done.returncode == 0) == honest, done.stderr
     assert ("DO NOT MATCH" in done.stderr) != honest
+
+
+def test_without_a_network_it_is_installed_from_the_file_that_was_carried_over(locked, compiled, uv, tmp_path):
+    pin = locked.pin("readyext")
+    (tmp_path / pin.artifacts[0].filename).write_bytes(compiled)
+    text = re.sub("@ http://.*/", f"@ file://{tmp_path}/", layer_text([pin]))
+    (tmp_path / "offline.txt").write_text(text)
+
+    run = pip_install(
+        uv, tmp_path / "env", "--offline", "--no-index", "--require-hashes", "-r", tmp_path / "offline.txt"
+    )
+
+    assert run.status == 0, run.lines
+    assert imports(tmp_path / "env") == "compiled"
 
 
 def test_another_file_at_the_address_is_refused(locked, uv, server, tmp_path):
