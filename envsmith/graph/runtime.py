@@ -153,6 +153,9 @@ class Runtime:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
+_NO_TIME = Stated(text="nobody measured how long that takes", evidence=())
+
+
 def lock_rules(
     runtime: Runtime, table: ComponentTable, unready: Callable[[str, str, Spec], Iterable[Unready]] | None = None
 ) -> Iterator[Rule]:
@@ -178,12 +181,13 @@ def lock_rules(
             fix = f"Take a build of torch with such a CUDA, or install {name} on top of the finished cell."
             row = Row(when={}, needs=cuda, cause=cause, fix=fix, evidence=(*no_nvcc, *source.evidence))
             yield from _rules(f"{name}-nvcc", RuleKind.REQUIRES, row, compiling(Spec.parse("*")))
-        if source.time:
-            cause = f"compiled from source when the cell is built ({source.time.text})"
+        if source.time or (source.toolkit and not source.optional):
+            time = source.time or _NO_TIME
+            cause = f"compiled from source when the cell is built ({time.text})"
             if not component.distributions:
                 cause += f"; {component.title} is on no index: lock and build want its archive (--source)"
             fix = "Name the GPUs, so that it is compiled for no others: --gpu."
-            row = Row(when={}, severity=Severity.NOTE, cause=cause, fix=fix, evidence=source.time.evidence)
+            row = Row(when={}, severity=Severity.NOTE, cause=cause, fix=fix, evidence=time.evidence or source.evidence)
             yield from _rules(f"{name}-compiled", RuleKind.CONFLICTS, row, compiling(Spec.parse("*")))
 
 

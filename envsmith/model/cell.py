@@ -110,6 +110,7 @@ _SHORT = {
     "nvidia-resiliency-ext": "nvrx",
     "nvidia-ml-py": "nvml",
     "mamba-ssm": "mamba",
+    "deepspeed-mii": "mii",
     "causal-conv1d": "conv",
     "grouped-gemm": "gg",
     "galore-torch": "galore",

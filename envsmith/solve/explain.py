@@ -18,6 +18,7 @@ from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solve.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
+from envsmith.wheels.fit import best_wheel
 
 
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
@@ -470,6 +471,7 @@ def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
     warnings = [] if "warning" in answer.avoided else list(_warnings(solver, posed, answer))
+    why += _ready(solver, answer.cell, posed.request.wheels)
     warnings += _lock_notes(solver, answer.cell, posed.request.wheels)
     return Solution(
         cell=answer.cell,
@@ -597,6 +599,16 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
                 message = rule_sentence(rule, [row], {c: [v] for c, v in versions.items()})
                 yield finding_of_row(rule, row, Severity.WARNING, versions, message)
                 break
+
+
+def _ready(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterator[str]:
+    """Yield which parts of the cell a lock takes as ready wheels, and whose they are."""
+    table = solver.graph.components.by_name
+    for name, version in cell.components.items():
+        for distribution in table[name].distributions if name in table else ():
+            if wheel := best_wheel(distribution, version, cell, policy=policy):
+                origin = "its own project" if wheel.official else "somebody else"
+                yield f"{name} {version}: a lock takes a ready wheel of {wheel.publisher} ({origin}): nothing is compiled."
 
 
 def _lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Finding]:
