@@ -1,0 +1,82 @@
+"""Import modules of a repository, each in a process of its own. Runs inside the environment; standard library only.
+
+python import_modules.py ROOT < paths        # prints a line of JSON for each
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import sys
+import traceback
+
+SECONDS = 60
+OF_ENVIRONMENT = (ImportError, AttributeError, TypeError, NameError, SyntaxError)
+HEAVY = ("torch", "transformers", "numpy")
+
+
+def main() -> None:
+    root = sys.argv[1]
+    for name in HEAVY:  # once for all children
+        with contextlib.suppress(BaseException):
+            importlib.import_module(name)
+    for path in sys.stdin.read().split("\n"):
+        if path:
+            print(json.dumps({"module": path, **attempt(root, path)}), flush=True)
+
+
+def attempt(root: str, path: str) -> dict[str, str]:
+    """What the import of one file says, from a child process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.write(writing, json.dumps(within(root, path)).encode()[:60000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"of": "other", "error": "the process ended"}
+
+
+def within(root: str, path: str) -> dict[str, str]:
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.alarm(SECONDS)
+    out = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(out, stream)
+    sys.argv = [path]
+    file = pathlib.Path(root, path)
+    beside = [] if (file.parent / "__init__.py").exists() else [str(file.parent)]
+    sys.path[:0] = [*beside, root, str(pathlib.Path(root, "src"))]
+    builtins.input = lambda *_: ""
+    name = path[:-3].replace("/", ".").removesuffix(".__init__")
+    try:
+        if path.endswith("__init__.py") or all(part.isidentifier() for part in name.split(".")):
+            importlib.import_module(name.removeprefix("src."))
+        else:
+            spec = importlib.util.spec_from_file_location("module", file)
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except OF_ENVIRONMENT as error:
+        return {"of": "environment", "error": said(error)}
+    except OSError as error:
+        kind = "environment" if ".so" in str(error) or "undefined symbol" in str(error) else "other"
+        return {"of": kind, "error": said(error)}
+    except BaseException as error:  # noqa: BLE001 - whatever a module does when it is imported
+        return {"of": "other", "error": said(error)}
+    return {"of": "none", "error": ""}
+
+
+def said(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {str(error)[:200]} ({pathlib.Path(frame.filename).name}:{frame.lineno})"
+
+
+if __name__ == "__main__":
+    main()
