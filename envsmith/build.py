@@ -22,13 +22,14 @@ from envsmith.engines.bases import known_image, load_bases
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.files import now, read_text
+from envsmith.graph.load import released_on
 from envsmith.graph.runtime import nvcc_cuda
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
 from envsmith.image.dockerfile import image_files, step_files
 from envsmith.lock import store
 from envsmith.lock.pip_files import BUILD_FILE, layer_text, pylock_text, requirement_files
-from envsmith.lock.resolve import Resolver, lock_pip
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, folder_name, parse_lock
 from envsmith.model.record import RECORD_FILE
@@ -274,12 +275,21 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         cell,
         request=options.request_text,
         exclude_newer=options.request.exclude_newer or last_day(),
-        constraints=constraints_for(cell),
+        beside=Beside(
+            constraints=constraints_for(cell),
+            packages=options.request.packages,
+            date=_as_of(cell, options.request.date),
+        ),
         flavour=options.flavour,
         compile=options.compile,
         resolver=Resolver(uv=Uv(offline=options.offline), ready=partial(best_wheel, policy=options.request.wheels)),
         progress=progress,
     )
+
+
+def _as_of(cell: Cell, date: str | None) -> str | None:
+    """Return the date, or the day on which the youngest part of the cell came out where that is later."""
+    return date and max(date, *(released_on(name, cell.components[name]) for name in cell.chosen))
 
 
 def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> Outcome:
@@ -292,7 +302,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
     hashed = sum(len(p.artifacts) for p in lock.pins)
     clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
-    for sentence in (*_ready_sentences(lock), *_compiled_sentences(lock)):
+    for sentence in (*_dated_sentences(lock), *_ready_sentences(lock), *_compiled_sentences(lock)):
         clock.note(sentence)
     lock = _with_image(lock, options, engine, clock)
     if engine is not None:
@@ -313,6 +323,10 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
         notes=tuple(notes),
         seconds=clock.seconds,
     )
+
+
+def _dated_sentences(lock: Lock) -> list[str]:
+    return [lock.facts["date"]] if "date" in lock.facts else []
 
 
 def _ready_sentences(lock: Lock) -> list[str]:

@@ -8,6 +8,7 @@ A block of commands is fenced as ``console``; its commands begin with ``$``. The
     <!-- exit N ... -->          the commands end with these codes (one for all, or one each) instead of 0
     <!-- in: library -->         it is run in a small library under git instead of an empty folder
     <!-- in: log -->             it is run beside the `train.log` of a training that failed
+    <!-- in: old-repository -->  it is run in a repository of 2023 without pins
     <!-- output -->              what stands below a command is all that it prints to stdout
 """
 
@@ -19,7 +20,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,26 @@ LOG = """Traceback (most recent call last):
   File "/opt/env/lib/python3.11/site-packages/deepspeed/elasticity/elastic_agent.py", line 9, in <module>
     from torch.distributed.elastic.agent.server.api import log, _get_socket_with_port
 ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'
+"""
+_OLD_CODE = """import torch
+import transformers
+import wandb
+from accelerate import Accelerator
+from transformers.deepspeed import HfDeepSpeedConfig
+
+accelerator = Accelerator(dispatch_batches=True)
+
+
+def chat(text):
+    return transformers.Conversation(text)
+
+
+def resume(path):
+    try:
+        from transformers import Cache
+    except ImportError:
+        Cache = None
+    return torch.load(path), Cache
 """
 
 
@@ -80,11 +101,20 @@ def prepare(block: Block, folder: Path) -> None:
     kind = block.marks.get("in")
     if kind == "library":
         (folder / "pyproject.toml").write_text(_LIBRARY, encoding="utf-8")
-        git = ["git", "-c", "user.email=a@example.invalid", "-c", "user.name=a"]
-        for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "one"]):
-            subprocess.run([*git, *words], cwd=folder, check=True)
+        _commit(folder, os.environ)
+    elif kind == "old-repository":
+        (folder / "train.py").write_text(_OLD_CODE, encoding="utf-8")
+        (folder / "requirements.txt").write_text("torch\ntransformers\naccelerate\nwandb\n", encoding="utf-8")
+        day = {"GIT_COMMITTER_DATE": "2023-06-01T12:00:00Z", "GIT_AUTHOR_DATE": "2023-06-01T12:00:00Z"}
+        _commit(folder, {**os.environ, **day})
     elif kind == "log":
         (folder / "train.log").write_text(LOG, encoding="utf-8")
+
+
+def _commit(folder: Path, environment: Mapping[str, str]) -> None:
+    git = ["git", "-c", "user.email=a@example.invalid", "-c", "user.name=a"]
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], cwd=folder, check=True, env=environment)
 
 
 def answer(command: str, folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,10 +16,10 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
+from envsmith.model.finding import Judgement
 
 if TYPE_CHECKING:
     from envsmith.doctor.facts import Draft
-    from envsmith.model.finding import Judgement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,12 @@ class CheckFlags:
         multiple=True,
         metavar="NAME[=VALUE]",
         help="An environment variable of the job; NAME alone is known to be unset (repeatable).",
+    )
+    code: Path | None = option(
+        "--code",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="PATH",
+        help="Judge the names that this code takes: a folder, a git checkout, a file or a notebook.",
     )
     platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
@@ -78,7 +85,8 @@ def check(settings: CheckFlags) -> int:
     versions = [
         f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in settings.pairs
     ]
-    if not (settings.pairs or settings.sources or settings.facts or settings.variables):
+    is_stated = bool(settings.pairs or settings.sources or settings.facts or settings.variables)
+    if not (is_stated or settings.code):
         raise UsageError(
             "Cannot check an environment: no version is given.",
             hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml.",
@@ -86,7 +94,12 @@ def check(settings: CheckFlags) -> int:
     draft = Draft()
     stated = _told(settings.sources, draft)
     _stated(settings.facts, settings.variables, draft)
-    judgement = _judge({**stated, **parse_pairs(versions, components())}, draft, where)
+    stated |= parse_pairs(versions, components())
+    judgement = _judge(stated, draft, where) if is_stated else Judgement(status="ok")
+    if settings.code is not None:
+        from envsmith.cli.code import judge_code  # only who has code waits for its readers
+
+        judgement = judge_code(settings.code, stated, judgement)
     if settings.as_json or settings.form == "json":
         print_out(dumps(judgement.to_json()))
     elif settings.form == "text":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+from packaging.requirements import InvalidRequirement, Requirement
 
 from envsmith.errors import UsageError
 from envsmith.files import open_input
@@ -194,6 +195,21 @@ class RequestFlags:
         "Ready wheels that spare compiling: the projects' own, all listed ones (envsmith wheel), or none.",
         default=WheelPolicy.OFFICIAL.value,
     )
+    date: str | None = option(
+        "--date", metavar="DATE", help="Prefer what was newest on this day. Newer releases stay allowed."
+    )
+    package: tuple[str, ...] = option(
+        "--package",
+        multiple=True,
+        metavar="REQUIREMENT",
+        help="Install this package of the index too, e.g. 'wandb>=0.15'; repeatable.",
+    )
+    code: Path | None = option(
+        "--code",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="PATH",
+        help="Add what this code needs: a folder, a git checkout, a file or a notebook.",
+    )
 
     def request(self) -> Request:
         """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
@@ -229,7 +245,9 @@ class RequestFlags:
             driver=None if driver is None else _driver(driver),
             gpus=tuple(dict.fromkeys(_gpu(name, gpu_names()) for name in gpus)),
             platform=parse_platform(self.platform),
-            exclude_newer=_day(self.exclude_newer),
+            exclude_newer=_day(self.exclude_newer, "--exclude-newer"),
+            date=_day(self.date, "--date"),
+            packages=tuple(sorted({_package(text) for text in self.package})),
             wheels=WheelPolicy(self.wheels),
         )
 
@@ -239,11 +257,18 @@ class RequestFlags:
         parts += [
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
         ]
-        parts += [f"--gpu {g}" for g in sorted(self.gpu)]
         parts += [f"--wheels {self.wheels}"] if self.wheels != WheelPolicy.OFFICIAL.value else []
+        parts += [f"--gpu {g}" for g in sorted(self.gpu)] + [f"--package {p}" for p in sorted(self.package)]
+        parts += [f"--date {self.date}"] if self.date else []
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         parts += [sources] if sources else []
         return " ".join([*parts, f"--platform {self.platform}"])
+
+
+def name_in(text: str) -> str:
+    """Return the name in ``NAME[SPEC]``."""
+    match = _NAMED.fullmatch(text)
+    return match["name"] if match else text
 
 
 def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
@@ -394,14 +419,28 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
         raise UsageError(f"Cannot read {flag}: {error}.") from None
 
 
-def _day(text: str | None) -> str | None:
+def _package(text: str) -> str:
+    """Return a requirement in its own spelling. A component that envsmith has releases of belongs to ``--with``."""
+    try:
+        requirement = Requirement(text) if len(text) <= _LONGEST else None
+    except InvalidRequirement:
+        requirement = None
+    if requirement is None or requirement.url:
+        raise UsageError(
+            f"Cannot read --package {_short(text)}: it is not a requirement of the package index.",
+            hint="Write a name and a specifier, such as 'wandb>=0.15'.",
+        )
+    return str(requirement)
+
+
+def _day(text: str | None, flag: str) -> str | None:
     if text is None:
         return None
     try:
         return dt.date.fromisoformat(text.strip()[:10]).isoformat()
     except ValueError:
         raise UsageError(
-            f"Cannot read --exclude-newer {_short(text)}: it is not a day.", hint="Write it as 2026-11-01."
+            f"Cannot read {flag} {_short(text)}: it is not a day.", hint="Write it as 2026-11-01."
         ) from None
 
 

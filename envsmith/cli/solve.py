@@ -44,7 +44,13 @@ def solve(settings: SolveFlags) -> int:
         raise UsageError(
             "Cannot use --limit without --all: one cell is printed.", hint="Add --all: envsmith solve --all --limit 3."
         )
-    request = settings.request.request()
+    flags, inferred = settings.request, {}
+    if flags.code is not None:
+        from envsmith.cli.code import with_code  # only who has code waits for its readers
+
+        answer = with_code(flags)
+        flags, inferred = answer.flags, {"inferred": answer.to_json()}
+    request = flags.request()
     try:
         if settings.every:
             return _stream(solve.cells(request), settings.limit, as_json=settings.as_json)
@@ -52,7 +58,7 @@ def solve(settings: SolveFlags) -> int:
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
-        print_out(dumps({"status": "solved", **solution.to_json()}))
+        print_out(dumps({"status": "solved", **solution.to_json(), **inferred}))
     else:
         print_answer("\n".join(_solution_lines(solution)))
     return 0

@@ -69,6 +69,10 @@ def lock_options(
     from envsmith.options import Options
 
     archives = sources.parse()
+    if flags.code is not None:
+        from envsmith.cli.code import with_code  # only who has code waits for its readers
+
+        flags = with_code(flags).flags
     request, compiled = archives.read(flags.request(), offline=locking.offline)
     conda_request = locking.conda(request.exclude_newer)
     return Options(

@@ -104,6 +104,13 @@ def gpu_names() -> dict[str, str]:
     return dict(version_graph().compiled.gpus)
 
 
+def released_on(name: str, version: str) -> str:
+    """Return the day on which a release of a component came out, ``""`` where it is not known."""
+    compiled = version_graph().compiled
+    days = dict(zip(compiled.versions.get(name, ()), compiled.dates.get(name, ()), strict=False))
+    return days.get(version, "")
+
+
 def newest_day() -> str | None:
     """Return the newest day on which a fact of the installed knowledge was read (``2026-11-21``). ``None`` without one.
 

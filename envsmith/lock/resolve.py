@@ -68,6 +68,19 @@ class Query:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """What a lock takes beside the cell.
+
+    ``constraints`` are ``(requirement, rule id)``. ``packages`` are requirements that are installed too. ``date`` is
+    the ISO day whose newest releases are preferred.
+    """
+
+    constraints: tuple[tuple[str, str], ...] = ()
+    packages: tuple[str, ...] = ()
+    date: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Resolution:
     """``undated`` are the projects (``*``: all) whose upload times the index does not tell."""
 
@@ -244,25 +257,31 @@ def lock_pip(
     *,
     request: str = "",
     exclude_newer: str,
-    constraints: Sequence[tuple[str, str]] = (),
+    beside: Beside | None = None,
     flavour: str = RUNTIME,
     compile: Compile | None = None,  # noqa: A002 - the word of the lock
     resolver: Resolver | None = None,
     progress: Progress = silent,
 ) -> Lock:
-    """Resolve and pin a cell as a lock without its image part. The same cell, constraints and date give the same lock.
+    """Resolve and pin a cell as a lock without its image part. The same cell, ``beside`` and date give the same lock.
 
     ``request`` is what the lock says that it was made from. ``exclude_newer`` is an ISO day, counted in full and in
-    UTC. ``constraints`` are ``(requirement, rule id)``. ``compile`` is what the user says about what is compiled.
+    UTC. ``compile`` is what the user says about what is compiled.
     Raises ``LockError``, ``NetworkError``, ``StorageError``, ``ContentError``, ``InterruptedRunError``.
     """
     resolver = resolver or Resolver()
     compile = compile or Compile()  # noqa: A001 - as above
+    beside = beside or Beside()
     toolkit = toolkit_requirements(cell, flavour)
     minor = _minor(cell)
     query = replace(
-        query_of(cell, resolver.table, constraints, archives=_with_ready(cell, compile, resolver)),
-        newest=cutoff(exclude_newer),
+        query_of(
+            cell,
+            resolver.table,
+            beside.constraints,
+            packages=beside.packages,
+            archives=_with_ready(cell, compile, resolver),
+        ),
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
     )
@@ -272,7 +291,13 @@ def lock_pip(
     def on_line(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
 
-    resolution, query, added = _judged(cell, query, toolkit, resolver, on_line)
+    for day in _days(beside.date, exclude_newer):
+        try:
+            resolution, query, added = _judged(cell, replace(query, newest=cutoff(day)), toolkit, resolver, on_line)
+            break
+        except LockError:
+            if day == exclude_newer:
+                raise
     pins = to_pins(resolution.packages, resolution.requires)
     sources = sources_of(pins, cell, compile)
     return Lock(
@@ -282,12 +307,25 @@ def lock_pip(
         python_version=cell.components["python"],
         pins=pins,
         build_pins=_build_pins(cell, pins, sources, query, resolver),
-        constraints=(*constraints, *added),
+        constraints=(*beside.constraints, *added),
         flavour=flavour,
         compiled=tuple(source.compiled(cell, compile) for source in sources),
         resolver=resolver.uv.version,
-        facts=_facts(resolution, query.overrides),
+        facts=_facts(resolution, query.overrides) | ({"date": f"packages as of {day}"} if beside.date else {}),
     )
+
+
+# How long after the date packages may have come out, before the date is given up.
+_LATER = (0, 91, 365)
+
+
+def _days(date: str | None, last: str) -> Iterator[str]:
+    """Yield the days on which uv may stand: the date, some time after it, then the last one."""
+    for days in _LATER if date else ():
+        day = (dt.date.fromisoformat(date or "") + dt.timedelta(days=days)).isoformat()
+        if day < last:
+            yield day
+    yield last
 
 
 def _judged(
@@ -535,11 +573,12 @@ def query_of(
     table: ComponentTable,
     constraints: Sequence[tuple[str, str]] = (),
     *,
+    packages: Iterable[str] = (),
     archives: tuple[GivenArchive | ReadyWheel, ...] = (),
 ) -> Query:
-    """Return the request to uv. ``archives`` are what of the cell is a file of the user's, or a ready wheel.
+    """Return the request to uv: the cell and ``packages``.
 
-    ``LockError`` names the rule whose constraint is not a requirement.
+    ``archives`` are what of the cell is a file of the user's, or a ready wheel. ``LockError`` names the rule whose constraint is not a requirement.
     """
     own = {archive.name for archive in archives}
     lines: dict[str, str] = {
@@ -552,7 +591,7 @@ def query_of(
     for text, rule in constraints:
         _parse(text, rule)
     return Query(
-        requirements=tuple(sorted({*lines.values()})),
+        requirements=tuple(sorted({*lines.values(), *packages})),
         constraints=tuple(sorted({*(text for text, _ in constraints), *_further(cell, table)})),
         python=_minor(cell),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),

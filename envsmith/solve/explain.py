@@ -541,6 +541,8 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
     """Return that a release came out long after the part whose age counts, nothing when it did not."""
     ((_, mask),) = wish.masks
     day, start, part = posed.preference.later(wish.component, mask.bit_length() - 1, answer.domains)
+    if posed.request.date:
+        return f"it came out on {day}, after the date {start}" if day else ""
     beside = _exactly(posed, answer, part).text if part else ""
     months = A_STEP.days // 30
     return f"it came out on {day}, more than {months} months after {part} {beside} of {start}" if part else ""
@@ -549,6 +551,8 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
 def _first_python(posed: Posed, version: str) -> list[int]:
     """Return the Python release that comes first in the stated order of those that were asked for, if it is another."""
     variable = posed.problem.names.index("python")
+    if posed.request.date:
+        return []
     plain, values = _plain(posed, variable), posed.problem.values[variable]
     first = next((v for v in PYTHON_ORDER if v in values and plain >> values.index(v) & 1), version)
     return [values.index(first)] if first != version else []
@@ -560,6 +564,8 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
     if name == "python":
         if any(w.component == name for w in posed.problem.wishes):
             return "as asked"
+        if posed.request.date:
+            return f"a year old on {posed.request.date}, or the oldest that the others admit"
         return "first in the stated order" + (" that the request admits" if chosen.text != PYTHON_ORDER[0] else "")
     if not chosen.masks[0][1] & _plain(posed, variable):
         return "a pre-release, or yanked"
@@ -633,7 +639,7 @@ def _holds(when: Mapping[str, Spec], versions: Mapping[str, str]) -> bool:
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
     """Return at most three cells: with the newest torch at all, and with the CUDA majors next to this one."""
     order = Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)
-    candidates = [solver.best(replace(posed, preference=order))]
+    candidates = [] if posed.request.date else [solver.best(replace(posed, preference=order))]
     cuda = posed.problem.variable("cuda")
     if cuda is not None and not any(w.component == "cuda" and not w.reason for w in posed.problem.wishes):
         majors: dict[str, int] = {}

@@ -332,6 +332,51 @@ class Nearest(Preference):
         return sorted(order, key=far)
 
 
+@dataclass
+class OfDate(Preference):
+    """The order for ``date``: what was newest on that day, then what came next. Without a day comes last.
+
+    Python is the first of the usual order that was a year old on that day.
+    """
+
+    supported_first: bool = False
+    bounded: ClassVar[bool] = False
+    date: str = ""
+
+    def _newest(self, variable: int) -> list[int]:
+        days = self._days(variable)
+
+        def far(index: int) -> tuple[bool, bool]:
+            day = days[index] if index < len(days) else ""
+            return not day, day > self.date
+
+        order = super()._newest(variable)
+        later = [i for i in order[::-1] if far(i) == (False, True)]
+        return sorted([i for i in order if i not in later] + later, key=far) if any(days) else order
+
+    def _python_rank(self, variable: int, index: int) -> tuple[int, int]:
+        days = self._days(variable)
+        day = days[index] if index < len(days) else ""
+        rank, place = super()._python_rank(variable, index)
+        is_new = bool(day) and _shifted(day, A_PROOF) > self.date
+        return (rank + is_new * len(PYTHON_ORDER), place)
+
+    def floor(self, domains: Domains) -> tuple[tuple[int, int], ...]:
+        """Return what an answer without a warning must keep to: releases of about the time of those with warnings."""
+        variables = map(self.problem.variable, [*self.frameworks, "torch", *self.companions])
+        bounds = []
+        for variable in (v for v in variables if v is not None):
+            if day := self._newest_day(variable, domains[variable]):
+                near = ~self._before(variable, _shifted(day, -A_PROOF)) & ~self._after(variable, _shifted(day, A_PROOF))
+                bounds.append((variable, near))
+        return tuple(bounds)
+
+    def later(self, name: str, index: int, domains: Sequence[int]) -> tuple[str, str, str]:  # noqa: ARG002
+        """Return the day of a release that came out after the date, and the date. No part of the cell decides it."""
+        day = self._newest_day(self.problem.names.index(name), 1 << index)
+        return (day, self.date, "") if day > self.date else ("", "", "")
+
+
 def _shifted(day: str, span: timedelta) -> str:
     return (date.fromisoformat(day) + span).isoformat()
 

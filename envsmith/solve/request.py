@@ -14,7 +14,7 @@ from envsmith.model.component import Component, Role
 from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
 from envsmith.model.version import Spec, parse_version
 from envsmith.solve.kernel import Domains
-from envsmith.solve.prefer import Preference
+from envsmith.solve.prefer import OfDate, Preference
 from envsmith.solve.problem import Problem, Wish, exact_version, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
@@ -80,7 +80,11 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
     problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
     pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
-    return Posed(request, problem, Preference(problem, frameworks, companions), chosen, pre, yanked)
+    preference = Preference(problem, frameworks, companions)
+    if request.date:
+        check_day(request.date, "--date")
+        preference = OfDate(problem, frameworks, companions, date=request.date)
+    return Posed(request, problem, preference, chosen, pre, yanked)
 
 
 def cell_of(posed: Posed, domains: Domains) -> Cell:
@@ -167,19 +171,20 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         reason = f"the host has no {'GPU' if 'gpu' in absent else 'driver'}"
         wishes.append(Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason))
     if request.exclude_newer:
-        _check_day(request.exclude_newer)
+        check_day(request.exclude_newer, "--exclude-newer")
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
 
 
-def _check_day(text: str) -> None:
+def check_day(text: str, flag: str) -> None:
+    """Refuse what is not an ISO day by ``UsageError``."""
     try:
         day = date.fromisoformat(text).isoformat()
     except ValueError:
         day = ""
     if day != text:
-        raise UsageError(f"--exclude-newer: {text!r} is not a day", hint="write it as 2026-11-20")
+        raise UsageError(f"Cannot read {flag} {text!r}: it is not a day.", hint="Write it as 2026-11-20.")
 
 
 def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:

@@ -26,7 +26,7 @@ from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
 from envsmith.lock.pip_files import layer_text
-from envsmith.lock.resolve import Resolver, lock_pip
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.selection import without
 from envsmith.model.cell import Cell
@@ -163,7 +163,7 @@ def _lock(job: Job, plan: Plan, ground: Ground, progress: Progress) -> Lock:
         job.cell,
         request=f"matrix run {plan.name}",
         exclude_newer=plan.exclude_newer,
-        constraints=constraints_for(job.cell, solver=solver),
+        beside=Beside(constraints=constraints_for(job.cell, solver=solver)),
         resolver=Resolver(uv=ground.uv(), judge=judge),
         progress=progress,
     )

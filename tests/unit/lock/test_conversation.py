@@ -20,7 +20,7 @@ from lock_helpers import bad, fine
 from envsmith.errors import LockError, NetworkError
 from envsmith.lock import store
 from envsmith.lock.pip_files import image_layers, layer_text, parse_beside, pylock_text, requirement_files
-from envsmith.lock.resolve import Resolver, lock_pip
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
@@ -150,7 +150,7 @@ CONVERSATIONS: dict[str, tuple[ScriptedUv, dict[str, Any], dict[str, Any]]] = {
     "plain": (ScriptedUv(INDEX), {}, {}),
     "own-index": (ScriptedUv(INDEX | {"torch": ("2.9.1+cu128", ("nvidia-nccl-cu12",))}), {"index": "pytorch"}, {}),
     "other-nccl": (ScriptedUv(INDEX | {"nvidia-nccl-cu12": ("2.26.2", ())}), {}, {}),
-    "constraints": (ScriptedUv(INDEX), {}, {"constraints": (("numpy<3", "a-rule"), ("filelock<4", "b-rule"))}),
+    "constraints": (ScriptedUv(INDEX), {}, {"beside": Beside(constraints=(("numpy<3", "a-rule"), ("filelock<4", "b-rule")))}),
     "repaired": (
         ScriptedUv(INDEX), {},
         {"resolver": {"judge": functools.partial(bad, repair=(Change(component="numpy", old="2.3.0", new="1.26.4"),))}},
@@ -303,3 +303,43 @@ def test_a_lock_whose_file_is_no_text_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"lock\.json: it is not UTF-8") as caught:
         store.read(tmp_path)
     assert caught.type.__name__ == "DataError"
+
+
+class DatedUv(ScriptedUv):
+    """Has a solution only from a day on."""
+
+    def __init__(self, since: str) -> None:
+        super().__init__(INDEX)
+        self.since, self.days = since, []
+
+    def run(self, arguments: Sequence[str], on_line: Callable[[str], None] | None = None) -> Finished:
+        day = arguments[arguments.index("--exclude-newer") + 1][:10]
+        self.days.append(day)
+        if day < self.since:
+            return Finished(status=1, stdout="", lines=("error: No solution found when resolving dependencies",))
+        return super().run(arguments, on_line)
+
+
+@pytest.mark.parametrize(
+    ("since", "stands"), [("2023-01-01", "2023-05-01"), ("2023-06-01", "2023-07-31"), ("2025-01-01", "2026-11-20")]
+)
+def test_a_date_is_preferred_and_given_up_where_nothing_of_it_fits(
+    chosen: Cell, table: ComponentTable, since: str, stands: str
+) -> None:
+    uv = DatedUv(since)
+    lock = _locked(chosen, table, uv, beside=Beside(date="2023-05-01"))
+    assert lock.facts["date"] == f"packages as of {stands}"
+    assert lock.exclude_newer == "2026-11-20"
+
+
+def test_without_any_solution_the_last_refusal_is_the_answer(chosen: Cell, table: ComponentTable) -> None:
+    uv = DatedUv("2030-01-01")
+    with pytest.raises(LockError):
+        _locked(chosen, table, uv, beside=Beside(date="2023-05-01"))
+    assert uv.days == ["2023-05-02", "2023-08-01", "2024-05-01", "2026-11-21"]
+
+
+def test_packages_beside_the_cell_are_asked_for(chosen: Cell, table: ComponentTable) -> None:
+    uv = ScriptedUv(INDEX)
+    _locked(chosen, table, uv, beside=Beside(packages=("wandb>=0.15",)))
+    assert "'wandb>=0.15'" in uv.questions[0]

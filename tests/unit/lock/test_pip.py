@@ -15,7 +15,7 @@ from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.errors import ContentError, LockError, NetworkError
 from envsmith.lock.pip_files import pylock_text, requirement_files
-from envsmith.lock.resolve import Resolver, lock_pip
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
@@ -92,7 +92,7 @@ def test_the_same_request_gives_the_same_bytes_from_an_empty_cache(
 def test_a_constraint_of_a_rule_is_kept(cell: Cell, table: ComponentTable, uv: Uv) -> None:
     lock = lock_pip(
         cell,
-        constraints=[("numpy<2", "numpy-2-abi")],
+        beside=Beside(constraints=(("numpy<2", "numpy-2-abi"),)),
         exclude_newer=DAY,
         resolver=Resolver(table=table, uv=uv, judge=fine),
     )
@@ -211,7 +211,7 @@ def test_packages_that_contradict_each_other_are_named(cell: Cell, table: Compon
     with pytest.raises(LockError, match=r"numpy|contradict") as caught:
         lock_pip(
             cell,
-            constraints=[("numpy<2", "a"), ("numpy>=2", "b")],
+            beside=Beside(constraints=(("numpy<2", "a"), ("numpy>=2", "b"))),
             exclude_newer=DAY,
             resolver=Resolver(table=table, uv=uv, judge=fine),
         )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from envsmith.errors import UsageError
 from envsmith.model.cell import Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity
@@ -165,3 +168,37 @@ def test_a_repair_leaves_no_warning_behind_however_old_its_releases_are():
 def test_values_are_tried_in_the_stated_order_and_only_those_that_are_still_possible():
     assert list(_listed(1, [2, 0, 1])((0, 0b011))) == [0b001, 0b010]
     assert list(_listed(0, [2, 0, 1])((0b110,))) == [0b100, 0b010]
+
+
+# ``--date``: what was newest on a day.
+
+
+def of_date(day, *warnings, **constraints):
+    request = Request(frameworks={"alpha": "*"}, constraints=constraints, date=day)
+    return solve(request, solver=solver_of(knowledge(*warnings, tested=(("3.0", "2.4", "ci"),))))
+
+
+def test_a_date_prefers_what_was_newest_on_that_day():
+    assert dict(of_date("2025-02-01", arrays="*").cell.components) == {"alpha": "2.0", "torch": "2.2", "arrays": "1.0"}
+
+
+def test_a_date_forbids_nothing():
+    cell = of_date("2021-01-01", torch=">=2.2").cell
+    assert (cell.components["alpha"], cell.components["torch"]) == ("1.0", "2.2")
+
+
+def test_a_warning_moves_a_release_of_the_time_and_not_by_years():
+    assert of_date("2025-02-01", {"alpha": "2.0", "torch": "2.2"}).cell.components["torch"] == "2.3"
+    far = of_date("2025-02-01", {"alpha": "2.0", "torch": "<2.4"})
+    assert far.cell.components["torch"] in {"2.2", "2.4"}
+    assert far.cell.components["alpha"] == "2.0"
+
+
+def test_the_reason_names_the_date():
+    why = of_date("2025-02-01").why
+    assert "alpha 2.0: 3.0 is newer, but it came out on 2026-01-01, after the date 2025-02-01." in why
+
+
+def test_a_date_that_is_not_a_day_is_refused():
+    with pytest.raises(UsageError, match="--date"):
+        of_date("yesterday")

@@ -1,0 +1,126 @@
+"""``--code PATH``: a project's own code as part of a request, and as what is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envsmith.cli.console import say
+from envsmith.cli.flags import RequestFlags, name_in
+from envsmith.code.judge import judge_uses
+from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
+from envsmith.code.reading import ProjectUses, read_project_uses
+from envsmith.code.requirements import read_requirements
+from envsmith.code.sources import Project, read_project
+from envsmith.graph.load import components
+from envsmith.graph.location import find_matrix
+from envsmith.model.finding import Judgement
+from envsmith.model.rule import Severity
+from envsmith.names.index import NameIndex
+
+_SHOWN = 12
+
+
+def name_index() -> NameIndex:
+    """Return the installed name index. Nothing is opened yet."""
+    return NameIndex(find_matrix() / "names")
+
+
+def _read(path: Path, index: NameIndex) -> tuple[Project, ProjectUses]:
+    project = read_project(path)
+    return project, read_project_uses(project, lambda name: index.distribution_of(name) is not None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What ``--code`` put into a request: the flags that say the same without it, and from what they were inferred."""
+
+    flags: RequestFlags
+    reasons: tuple[str, ...] = ()
+    not_installed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the key ``inferred`` of an answer."""
+        flags, names = self.flags, self.not_installed
+        wishes = {"framework": list(flags.framework), "with": list(flags.with_), "package": list(flags.package)}
+        return {**wishes, "date": flags.date, "from": list(self.reasons), "not_installed": list(names)}
+
+
+def with_code(flags: RequestFlags) -> Answer:
+    """Return the flags with what the code of ``--code`` needs. What the user names is the user's.
+
+    Says on stderr what was inferred, and from what.
+    """
+    if flags.code is None:
+        return Answer(flags=flags)
+    index = name_index()
+    project, uses = _read(flags.code, index)
+    inferred = infer(uses, read_requirements(project), index)
+    reasons = list(inferred.reasons)
+    date = flags.date
+    if date is None and project.day is not None:
+        date = project.day
+        reasons.append(f"date {date}: the day of {project.day_of}")
+    named = _named(flags)
+    flags = replace(
+        flags,
+        code=None,
+        date=date,
+        framework=(*flags.framework, *_added(inferred.frameworks, named)),
+        with_=(*flags.with_, *_added(inferred.components, named)),
+        package=(*flags.package, *inferred.packages),
+    )
+    _say(inferred, reasons)
+    return Answer(flags=flags, reasons=tuple(reasons), not_installed=inferred.unnamed)
+
+
+def _named(flags: RequestFlags) -> frozenset[str]:
+    """Return the components that the user names."""
+    stated = {name for name in ("torch", "cuda", "nccl", "python", "driver") if getattr(flags, name) is not None}
+    for text in (*flags.framework, *flags.with_):
+        component = components().find(name_in(text))
+        stated.add(component.name if component else text)
+    return frozenset(stated)
+
+
+def _added(specs: Mapping[str, str], named: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in specs.items() if name not in set(named))
+
+
+def _say(inferred: Inferred, reasons: Iterable[str]) -> None:
+    say("inferred from the code:")
+    for reason in reasons:
+        say(f"  {reason}")
+    if inferred.unnamed:
+        names = ", ".join(inferred.unnamed[:_SHOWN])
+        say(f"  not installed: {names}: no file of the project says which package has it (--package NAME)")
+
+
+def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement) -> Judgement:
+    """Return a judgement of versions with what the code of a project takes and they lack.
+
+    A package whose version is not stated is judged by the project's own pin. Where nothing is stated and nothing
+    pinned, that is the newest release that the name index has measured.
+    """
+    index = name_index()
+    project, uses = _read(path, index)
+    inferred = exact_versions(read_requirements(project))
+    if not versions:
+        inferred = {**newest_measured(uses, index), **inferred}
+    code = judge_uses(uses, {**inferred, **versions}, index)
+    assumed = {
+        name: version for name, version in inferred.items() if name in index.distributions() and name not in versions
+    }
+    status = judgement.status
+    if any(f.severity is Severity.ERROR for f in code.findings):
+        status = "bad"
+    elif not (code.judged or versions):
+        status = "unknown"
+    return replace(
+        judgement,
+        status=status,
+        findings=(*judgement.findings, *code.findings),
+        inferred={**judgement.inferred, **assumed},
+        unknown=(*judgement.unknown, *code.blind),
+    )

@@ -1,0 +1,192 @@
+"""What an environment for a project must have: the releases in which every name that the code takes exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envsmith.code.judge import Index, Need, Questions, is_guarded, severity_of
+from envsmith.code.modules import distributions_by_module
+from envsmith.code.reading import ProjectUses, UsePlace
+from envsmith.code.requirements import Requirements, Stated
+from envsmith.graph.load import components, version_graph
+from envsmith.model.component import Role
+from envsmith.model.rule import Severity
+from envsmith.model.version import Spec
+
+_ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inferred:
+    """What a request gets from code. ``reasons`` say from what, a sentence each.
+
+    ``frameworks`` and ``components`` have specs. ``packages`` are requirements of what envsmith has no releases of.
+    ``unnamed`` are modules for which nothing names a distribution: they are not installed.
+    """
+
+    frameworks: Mapping[str, str]
+    components: Mapping[str, str]
+    packages: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    unnamed: tuple[str, ...] = ()
+
+
+def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferred:
+    """Return what the code of a project needs.
+
+    A requirement that the project states is kept as long as a release that it allows has the names.
+    """
+    questions = Questions(index)
+    owners, unnamed = _owners(uses, requirements, questions)
+    frameworks: dict[str, str] = {}
+    parts: dict[str, str] = {}
+    packages: dict[str, str] = {}
+    reasons: list[str] = []
+    for distribution in sorted({*owners, *(s.name for s in requirements.stated)}):
+        component = components().find(distribution)
+        name = component.name if component and distribution in component.distributions else distribution
+        wish = _Wish(distribution, name, owners.get(distribution, ()), requirements.of([distribution]))
+        spec, sentences = wish.settle(questions)
+        role = component.role if component and name == component.name else None
+        if role is Role.FRAMEWORK:
+            frameworks[name] = spec
+        elif role is not None and role is not Role.HOST and _has_release(name, spec):
+            parts[name] = spec
+        elif role is not Role.HOST:
+            packages[distribution] = spec
+        reasons += sentences
+    if requirements.python and _has_release("python", requirements.python):
+        parts["python"] = requirements.python
+        reasons.append(f"python {requirements.python}: the project's own requirement")
+    lines = tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in sorted(packages.items()))
+    return Inferred(
+        frameworks=frameworks, components=parts, packages=lines, reasons=tuple(reasons), unnamed=tuple(sorted(unnamed))
+    )
+
+
+def _owners(
+    uses: ProjectUses, requirements: Requirements, questions: Questions
+) -> tuple[dict[str, list[UsePlace]], set[str]]:
+    """Return the uses of each distribution, and the modules that nothing names a distribution for.
+
+    A guess would install what somebody else has put under that name. What is only taken under a guard is not needed.
+    """
+    owners: dict[str, list[UsePlace]] = {}
+    unnamed: set[str] = set()
+    for place in uses.uses:
+        top = place.use.chain[0]
+        same = canonicalize_name(top)
+        component = components().find(same)
+        distribution = questions.distribution(place.use) or distributions_by_module().get(top)
+        if distribution is None and (requirements.of([same]) or (component and same in component.distributions)):
+            distribution = same
+        if is_guarded(place.use.guard) or place.use.guard.tests:
+            continue
+        if distribution is None:
+            unnamed.add(top)
+        else:
+            owners.setdefault(distribution, []).append(place)
+    return owners, unnamed
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One distribution: who takes what of it, and what the project states."""
+
+    distribution: str
+    name: str
+    uses: Sequence[UsePlace]
+    stated: Stated | None
+
+    def settle(self, questions: Questions) -> tuple[str, list[str]]:
+        """Return the spec, and why. Names that stop an import come first where not all can be had together."""
+        reasons = []
+        spec = self.stated.spec if self.stated else ""
+        needs = sorted(questions.needs(self.uses), key=_weight)
+        releases = next((n.presence.releases for n in needs), ())
+        admitted = [r for r in releases if r in SpecifierSet(spec, prereleases=True)] if spec else list(releases)
+        if self.stated and spec:
+            reasons.append(f"{self.name} {spec}: {self.stated.where}")
+        if needs and not admitted:
+            # Older or newer than what was measured: nothing is known of its names.
+            return spec or "*", reasons or self._seen()
+        allowed = list(admitted)
+        for need in needs:
+            fitting = [r for r in allowed if r not in need.presence.absent]
+            if fitting:
+                if len(fitting) < len(allowed):
+                    reasons.append(f"{self.name} {need.presence.spec()}: {_places(need)} takes {need.name}")
+                allowed = fitting
+            elif spec and any(r not in need.presence.absent for r in releases) and need is needs[0]:
+                reasons.append(f"{self.name} {spec} lacks {need.name}, which {_places(need)} takes")
+            else:
+                reasons.append(f"{self.name}: no release has {need.name} ({_places(need)}) and what is named before")
+        narrowed = _spec(allowed, admitted)
+        return ",".join(filter(None, (spec, narrowed))) or "*", reasons or self._seen()
+
+    def _seen(self) -> list[str]:
+        if self.stated:
+            return [f"{self.name}: {self.stated.where}"]
+        return [f"{self.name}: {self.uses[0].where} imports it"] if self.uses else []
+
+
+def _weight(need: Need) -> tuple[int, int, str]:
+    worst = min(_ORDER.index(severity_of(place.use)) for place in need.places)
+    return worst, -len(need.places), need.name
+
+
+def _places(need: Need) -> str:
+    places = sorted(need.places, key=lambda t: _ORDER.index(severity_of(t.use)))
+    further = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"{places[0].where}{further}"
+
+
+def _spec(allowed: Sequence[str], admitted: Sequence[str]) -> str:
+    """Return a specifier that admits ``allowed`` of ``admitted``, oldest first."""
+    if len(allowed) == len(admitted):
+        return ""
+    chosen = set(allowed)
+    first, last = admitted.index(allowed[0]), admitted.index(allowed[-1])
+    clauses = [f">={admitted[first]}"] if first else []
+    if last + 1 < len(admitted):
+        clauses.append(f"<{admitted[last + 1]}")
+    return ",".join(clauses + [f"!={release}" for release in admitted[first:last] if release not in chosen])
+
+
+def _has_release(name: str, spec: str) -> bool:
+    """Return whether envsmith knows a release of a component that a spec admits."""
+    parsed = Spec.parse(spec)
+    return any(parsed.contains(version) for version in version_graph().compiled.versions.get(name, ()))
+
+
+def newest_measured(uses: ProjectUses, index: Index) -> dict[str, str]:
+    """Return the newest measured release of each distribution that a project takes from."""
+    questions = Questions(index)
+    newest: dict[str, str] = {}
+    for place in uses.uses:
+        distribution = questions.distribution(place.use)
+        if distribution and distribution not in newest:
+            presence = questions.ask(".".join(place.use.chain[:1])) or questions.ask(".".join(place.use.chain))
+            if presence and presence.releases:
+                newest[distribution] = presence.releases[-1]
+    return newest
+
+
+def exact_versions(requirements: Requirements) -> dict[str, str]:
+    """Return the releases that a project pins exactly."""
+    return dict(_exact(requirements.stated))
+
+
+def _exact(stated: Iterable[Stated]) -> Iterator[tuple[str, str]]:
+    for one in stated:
+        clauses = list(SpecifierSet(one.spec))
+        if len(clauses) == 1 and clauses[0].operator in {"==", "==="} and "*" not in clauses[0].version:
+            yield (
+                one.name,
+                str(Version(clauses[0].version).public) if clauses[0].operator == "==" else clauses[0].version,
+            )

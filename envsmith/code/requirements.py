@@ -1,0 +1,123 @@
+"""What a project says it requires: its requirement files, the lists in a ``setup.py``, ``pip install`` in its texts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envsmith.ci.declared import MAX_BYTES, read_declared
+from envsmith.code.sources import Project
+from envsmith.errors import EnvsmithError
+from envsmith.files import read_bounded
+
+# Texts for people in which a project says what to install.
+_GUIDES = re.compile(r"(readme|install)[\w.-]{0,40}\.(md|rst|txt)", re.IGNORECASE)
+_INSTALL = re.compile(r"\bpip3?\s+install\s+([^\n`;|&#)]{1,2000})")
+_WITH_VALUE = frozenset(
+    {"-r", "-c", "-e", "-i", "-f", "-t", "--index-url", "--extra-index-url", "--find-links", "--editable"}
+)
+_MOST = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stated:
+    """One requirement of a project and where it stands."""
+
+    name: str
+    spec: str
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirements:
+    """All of them, one for each distribution: a file of requirements comes before a text. ``python`` is a spec."""
+
+    stated: tuple[Stated, ...] = ()
+    python: str | None = None
+
+    def of(self, distributions: Iterable[str]) -> Stated | None:
+        """Return what is stated of one of some distributions."""
+        names = set(distributions)
+        return next((s for s in self.stated if s.name in names), None)
+
+
+def read_requirements(project: Project) -> Requirements:
+    """Read what stands in the project's own folder. What cannot be read states nothing."""
+    stated: dict[str, Stated] = {}
+    python = None
+    try:
+        declaration = read_declared(project.root)
+    except EnvsmithError:
+        declaration = None
+    if declaration is not None:
+        python = declaration.python
+        for declared in declaration.requirements:
+            if declared.extra is None:
+                name = canonicalize_name(declared.name)
+                where = f"{declared.file}:{declared.line}"
+                stated.setdefault(name, Stated(name=name, spec=declared.spec, where=where))
+    for file, read in (
+        ("setup.py", _setup_lists),
+        *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
+    ):
+        for line, text in read(_text(project.root / file)):
+            if (one := _stated(text, f"{file}:{line}")) is not None:
+                stated.setdefault(one.name, one)
+    return Requirements(stated=tuple(list(stated.values())[:_MOST]), python=python)
+
+
+def _is_guide(name: str) -> bool:
+    return "/" not in name and _GUIDES.fullmatch(name) is not None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bounded(path, MAX_BYTES).decode("utf-8", "replace")
+    except EnvsmithError:
+        return ""
+
+
+def _stated(text: str, where: str) -> Stated | None:
+    try:
+        requirement = Requirement(text)
+    except (InvalidRequirement, ValueError):
+        return None
+    if requirement.url:
+        return None
+    return Stated(name=canonicalize_name(requirement.name), spec=str(requirement.specifier), where=where)
+
+
+def _setup_lists(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the requirements that a ``setup.py`` lists as plain texts in ``install_requires``. It is not run."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    lists: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            lists |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "install_requires":
+            value = lists.get(node.value.id) if isinstance(node.value, ast.Name) else node.value
+            for item in value.elts if isinstance(value, (ast.List, ast.Tuple)) else ():
+                if isinstance(item, ast.Constant) and isinstance(item.value, str):
+                    yield item.lineno, item.value
+
+
+def _install_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield what ``pip install`` is given in a text for people, without options, addresses and paths."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in _INSTALL.finditer(line[:4000]):
+            words = iter(match[1].replace('"', " ").replace("'", " ").split())
+            for word in words:
+                if word in _WITH_VALUE:
+                    next(words, None)
+                elif re.match(r"[A-Za-z0-9]", word) and "/" not in word:
+                    yield number, word

@@ -1,0 +1,54 @@
+"""What an environment for a project must have."""
+
+from __future__ import annotations
+
+from envsmith.code.needs import exact_versions, infer
+from envsmith.code.requirements import Requirements, Stated
+
+from .conftest import uses_of
+
+
+def stated(**specs: str) -> Requirements:
+    return Requirements(stated=tuple(Stated(name=n, spec=s, where="requirements.txt:1") for n, s in specs.items()))
+
+
+def test_releases_that_have_every_name_are_asked_for_and_the_place_is_said(index):
+    answer = infer(uses_of(train="from transformers import Conversation"), Requirements(), index)
+    assert answer.components["transformers"] == "<4.42.0"
+    assert answer.reasons == ("transformers <4.42.0: train.py:1 takes transformers.Conversation",)
+
+
+def test_a_pin_of_the_project_is_kept_where_it_has_the_names(index):
+    uses = uses_of(train="from transformers import Conversation")
+    assert infer(uses, stated(transformers="==4.41.0"), index).components["transformers"] == "==4.41.0"
+
+
+def test_a_pin_outside_of_what_was_measured_is_kept(index):
+    uses = uses_of(train="from transformers import Conversation")
+    assert infer(uses, stated(transformers="==3.0.0"), index).packages == ("transformers==3.0.0",)
+
+
+def test_what_stops_an_import_comes_before_what_stops_a_function(index):
+    text = "from transformers import Conversation\ndef f():\n    from transformers import Cache"
+    answer = infer(uses_of(train=text), Requirements(), index)
+    assert answer.components["transformers"] == "<4.42.0"
+    assert any("transformers.Cache" in reason for reason in answer.reasons)
+
+
+def test_what_is_only_taken_under_a_guard_is_not_needed(index):
+    text = "try:\n    from transformers import Conversation\nexcept ImportError:\n    pass"
+    assert infer(uses_of(train=text), Requirements(), index).components == {}
+
+
+def test_a_framework_that_is_imported_is_the_framework_of_the_request(index):
+    assert infer(uses_of(train="import deepspeed, torch"), Requirements(), index).frameworks == {"deepspeed": "*"}
+
+
+def test_a_package_is_installed_when_the_project_states_it_or_its_wheel_was_read(index):
+    answer = infer(uses_of(train="import cv2, mystery, other"), stated(mystery=">=2", unused=""), index)
+    assert answer.packages == ("mystery>=2", "opencv-python", "unused")
+    assert answer.unnamed == ("other",)
+
+
+def test_only_a_single_exact_clause_is_a_pin():
+    assert exact_versions(stated(a="==1.0+cu117", b="==1.*", c=">=1", d="==1.0,<2")) == {"a": "1.0"}

@@ -1,0 +1,36 @@
+"""What a project says it requires."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from envsmith.code.requirements import read_requirements
+from envsmith.code.sources import Project
+
+
+def read(tmp_path: Path, **files: str) -> dict[str, tuple[str, str]]:
+    names = {name.replace("_", "."): text for name, text in files.items()}
+    for name, text in names.items():
+        (tmp_path / name).write_text(text)
+    project = Project(root=tmp_path, sources=(), files=frozenset(names))
+    return {s.name: (s.spec, s.where) for s in read_requirements(project).stated}
+
+
+def test_a_file_of_requirements_comes_before_a_text(tmp_path):
+    requirements = read(tmp_path, requirements_txt="torch==2.0\n", README_md="pip install torch wandb\n")
+    assert requirements == {"torch": ("==2.0", "requirements.txt:1"), "wandb": ("", "README.md:1")}
+
+
+def test_the_lists_of_a_setup_are_read_and_nothing_is_run(tmp_path):
+    text = f"open({str(tmp_path / 'ran')!r}, 'w')\nneeds = ['einops>=0.6', 'x' + y]\nsetup(install_requires=needs)"
+    assert read(tmp_path, setup_py=text) == {"einops": (">=0.6", "setup.py:2")}
+    assert not (tmp_path / "ran").exists()
+
+
+def test_options_addresses_and_paths_of_pip_are_not_requirements(tmp_path):
+    text = "`pip install -U -r requirements.txt 'peft>=0.3' git+https://x/y ./here --index-url https://z`"
+    assert read(tmp_path, README_md=text) == {"peft": (">=0.3", "README.md:1")}
+
+
+def test_what_cannot_be_read_states_nothing(tmp_path):
+    assert read(tmp_path, pyproject_toml="[", setup_py="def (") == {}
