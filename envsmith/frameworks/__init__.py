@@ -5,6 +5,7 @@ A new one is a file here and a line below.
 
 from __future__ import annotations
 
+from envsmith.frameworks.accelerate import ACCELERATE
 from envsmith.frameworks.colossalai import COLOSSALAI
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.frameworks.framework import Framework
@@ -14,6 +15,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "deepspeed": DEEPSPEED,
     "megatron-core": MEGATRON_CORE,
     "colossalai": COLOSSALAI,
+    "accelerate": ACCELERATE,
 }
 # The one that examples in hints name.
 EXAMPLE = "deepspeed"

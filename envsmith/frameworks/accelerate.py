@@ -1,0 +1,38 @@
+"""Accelerate."""
+
+from __future__ import annotations
+
+from envsmith.frameworks.framework import Framework, Step
+
+_DDP = Step(
+    name="accelerate ddp fp32", kind="accelerate-ddp", issues=("all_reduce",), native=True, family="accelerate fp32"
+)
+_FSDP2 = Step(
+    name="accelerate fsdp2 fp32",
+    kind="accelerate-fsdp2",
+    issues=("all_gather_single", "reduce_scatter_single"),
+    family="accelerate fp32",
+    # src/accelerate/state.py, read in 1.15.0: only types of devices that are no CPUs become FSDP.
+    needs="gpu",
+    why="needs a GPU: Accelerate takes plain data parallelism on the CPU",
+)
+# DeepSpeed compiles its shared-memory op when it starts on the CPU.
+_ZERO = Step(
+    name="accelerate deepspeed zero-2 fp32",
+    kind="accelerate-deepspeed",
+    issues=("all_reduce|reduce|reduce_scatter_single|reduce_scatter",),
+    family="accelerate fp32",
+    deadline=600.0,
+)
+_LLAMA = Step(name="accelerate llama ddp fp32", kind="accelerate-llama", issues=("all_reduce",), native=True)
+
+ACCELERATE = Framework(
+    name="accelerate",
+    short="acc",
+    title="Accelerate",
+    distributions=("accelerate",),
+    module="accelerate",
+    aliases=("hf-accelerate",),
+    quick_steps=(_DDP,),
+    steps=(_DDP, _FSDP2, _ZERO, _LLAMA),
+)
