@@ -7,6 +7,7 @@ import json
 import pytest
 
 from envsmith.errors import UsageError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Cell
 from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.agent.steps import STEPS
@@ -89,8 +90,8 @@ def test_nonsense_is_a_usage_error(bad) -> None:
 
 
 def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framework_tier() -> None:
-    frameworks = {"deepspeed": "1", "megatron-core": "1", "colossalai": "1"}
-    assert len(framework_steps(frameworks, every=False, control=False)) == 3
+    frameworks = dict.fromkeys(FRAMEWORKS, "1")
+    assert len(framework_steps(frameworks, every=False, control=False)) == len(FRAMEWORKS)
     every = framework_steps(frameworks, every=True, control=True)
     assert {step.kind for step in every} == set(STEPS)
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
