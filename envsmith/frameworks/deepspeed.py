@@ -56,7 +56,7 @@ DEEPSPEED = Framework(
     title="DeepSpeed",
     distributions=("deepspeed",),
     module="deepspeed",
-    parts={"deepspeed-kernels": "dskernels"},
+    parts={"deepspeed-kernels": "dskernels", "deepspeed-mii": "mii"},
     # torch.utils.cpp_extension, with which it compiles its operators, imports setuptools and starts ninja.
     undeclared=("numpy", "setuptools", "ninja"),
     compiles=True,

@@ -52,6 +52,7 @@ MEGATRON_CORE = Framework(
     distributions=("megatron-core",),
     module="megatron.core",
     aliases=("megatron-lm", "megatron"),
+    parts={"megatron-bridge": "bridge", "megatron-energon": "energon"},
     # Release 0.13 compares versions with packaging and says so when it runs.
     undeclared=("numpy", "packaging", "setuptools"),
     quick_steps=(_LAYERS,),

@@ -117,13 +117,19 @@ _SHORT = {
     "nvidia-resiliency-ext": "nvrx",
     "nvidia-ml-py": "nvml",
     "mamba-ssm": "mamba",
-    "deepspeed-mii": "mii",
     "causal-conv1d": "conv",
     "grouped-gemm": "gg",
     "galore-torch": "galore",
     "ngc-pytorch": "ngc",
     "pybind11": "pybind",
     "nemo-toolkit": "nemo",
+    "flashinfer-python": "flashinfer",
+    "ms-swift": "swift",
+    "torchtitan": "titan",
+    "liger-kernel": "liger",
+    "cupy-cuda12x": "cupytwelve",
+    "cupy-cuda13x": "cupythirteen",
+    "nv-grouped-gemm": "nvgg",
 }
 _TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")
 
