@@ -171,7 +171,8 @@ class ContainerEngine(Engine):
             if layout is not None:
                 written = self._export(lock, raw, layout, progress)
                 names |= {written.identity, written.digest}
-                image, digest = self._load(written, progress), written.identity
+                self._drop(raw)  # gigabytes, which podman keeps apart from those of the canonical image
+                image, digest = self._load(written, layout, progress), written.identity
             facts = self._verify(lock, image, self.shelf.layers(cast("BaseImage", lock.base)), progress)
         except BaseException:
             for each in names:
@@ -180,8 +181,6 @@ class ContainerEngine(Engine):
         with engine_errors("name the image"):
             repository, _, tag = image_name(lock).partition(":")
             self.client.images.get(image).tag(repository, tag)
-        if image != raw:
-            self._drop(raw)
         if layout is not None and packing != "none":
             repack(written, layout, packing, progress=progress)
         return Built(
@@ -260,8 +259,8 @@ class ContainerEngine(Engine):
                 saved = read_saved(self.client.images.get(image).save(chunk_size=1 << 20), staging)
             return to_layout(saved, layout, form, progress=progress)
 
-    def _load(self, image: OciImage, progress: Progress) -> str:
-        """Hand a layout to the engine and return the engine's id of it.
+    def _load(self, image: OciImage, layout: Path, progress: Progress) -> str:
+        """Hand the image of a layout to the engine and return the engine's id of it.
 
         Layers that the engine has already are not sent. Where it has them in another form (containerd keeps what was
         packed), or wants all of them (podman), they are sent after all.
@@ -271,10 +270,10 @@ class ContainerEngine(Engine):
         identity = self._whole(image)
         if identity is None and (present := self._layers_here(image.diff_ids)):
             with contextlib.suppress(EngineError):
-                self._send(image, present)
+                self._send(image, layout, present)
             identity = self._whole(image)
         if identity is None:
-            self._send(image, 0)
+            self._send(image, layout, 0)
             identity = self._whole(image)
         if identity is None:
             raise EngineError(
@@ -284,7 +283,9 @@ class ContainerEngine(Engine):
         progress(Event(kind=EventKind.DONE, step="load", seconds=time.monotonic() - started))
         return identity
 
-    def _send(self, image: OciImage, present: int) -> None:
+    def _send(self, image: OciImage, layout: Path, present: int) -> None:
+        """Send the image of ``layout`` without its first ``present`` layers."""
+        del layout
         with engine_errors("load the image into the engine"):
             for line in self.client.api.load_image(loadable(image, without=present)):
                 if "error" in line:

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from envsmith.engines.podman import BuildahEngine, PodmanEngine, StepTranscript
-from envsmith.errors import BuildError, ContentError, NetworkError
+from envsmith.errors import BuildError, ContentError, NetworkError, StorageError
+from envsmith.oci.saved import Form, Saved, to_layout
 from envsmith.progress import EventKind
+
+from .image_store import tar
 
 
 def program(folder, name, text):
@@ -63,6 +66,35 @@ def test_the_builder_gets_a_fixed_time_secrets_as_files_and_no_cache_on_demand(
     assert "hunter2" not in log.read_text()
     context = Path(given[-1])
     assert all(not Path(a.split("src=")[1]).is_relative_to(context) for a in given if a.startswith("--secret="))
+
+
+@pytest.fixture
+def layout(tmp_path):
+    folder, layer = tmp_path / "Cell" / "oci", tmp_path / "layer.tar"
+    layer.write_bytes(tar(torch="t"))
+    saved = Saved(config={"architecture": "amd64"}, layers=(layer,))
+    return folder, to_layout(saved, folder, Form(base_layers=0, epoch=0))
+
+
+def test_podman_reads_the_folder_of_a_layout_and_its_name_for_it_goes(tools, tmp_path, layout):
+    folder, image = layout
+    log = tmp_path / "log"
+    program(tools, "podman", f'echo "$PWD $*" >> {log}; [ "$1" != load ] || echo "Loaded image: localhost/oci"')
+
+    PodmanEngine()._send(image, folder, 0)
+
+    assert log.read_text().splitlines() == [
+        f"{folder.parent} load --quiet --input=oci",
+        f"{Path.cwd()} untag {image.identity} localhost/oci",
+    ]
+
+
+def test_a_podman_that_cannot_read_a_layout_says_why(tools, layout):
+    folder, image = layout
+    program(tools, "podman", "echo 'Error: no space left on device' >&2; exit 125")
+
+    with pytest.raises(StorageError, match=r"^Cannot load the image into the engine: .*no space left on device"):
+        PodmanEngine()._send(image, folder, 0)
 
 
 LINES = """[2/3] STEP 1/4: FROM envsmith/base:x AS ground
