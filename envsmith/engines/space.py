@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -20,48 +20,63 @@ _PLENTY = 24 << 30
 _SIZING_SECONDS = 30.0
 
 
+# What is unpacked in each place at one time, a pin as often as it is there.
+Moment = Mapping[Path, Sequence[Pin]]
+
+
 def refuse_without_room(
-    cell: object, places: Mapping[Path, Sequence[Pin]], *, hint: str, spared: Callable[[], bool] = bool
+    cell: object, moments: Sequence[Moment], *, hint: str, spared: Callable[[], bool] = bool
 ) -> None:
-    """Raise ``StorageError`` where a disk lacks the room for what is to be unpacked to each place, a pin as often as named.
+    """Raise ``StorageError`` where a disk lacks the room for the fullest of ``moments``.
 
     ``spared`` is asked at the end: whether all of it takes no room there.
     """
+    crowded = [load for moment in moments for load in _loads(moment) if _is_crowded(*load)]
+    if not crowded:
+        return
+    sizes = _wheel_bytes({pin.name: pin for _folder, pins in crowded for pin in pins})
+    needed, folder = max((int(sum(sizes[pin.name] for pin in pins) * _UNPACKED), folder) for folder, pins in crowded)
+    free = shutil.disk_usage(folder).free
+    if needed > free and not spared():
+        raise StorageError(
+            f"Cannot build cell {cell}: {_gib(needed)} are needed on the disk of {folder}, {_gib(free)} are free.",
+            hint=hint,
+        )
+
+
+def _loads(moment: Moment) -> Iterable[tuple[Path, list[Pin]]]:
+    """Return a folder on each disk, with all that is unpacked on that disk."""
     disks: dict[int, tuple[Path, list[Pin]]] = {}
-    for place, pins in places.items():
+    for place, pins in moment.items():
         folder = next(path for path in (place, *place.absolute().parents) if path.exists())
         disks.setdefault(folder.stat().st_dev, (folder, []))[1].extend(pins)
-    for folder, pins in disks.values():
-        free = shutil.disk_usage(folder).free
-        names = [pin.name for pin in pins]
-        if free >= _PLENTY * max(map(names.count, names), default=0):
-            continue
-        needed = int(_wheel_bytes(pins) * _UNPACKED)
-        if needed > free and not spared():
-            raise StorageError(
-                f"Cannot build cell {cell}: {_gib(needed)} are needed on the disk of {folder}, {_gib(free)} are free.",
-                hint=hint,
-            )
+    return disks.values()
+
+
+def _is_crowded(folder: Path, pins: Sequence[Pin]) -> bool:
+    copies = max(Counter(pin.name for pin in pins).values(), default=0)
+    return shutil.disk_usage(folder).free < _PLENTY * copies
 
 
 def _gib(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB"
 
 
-def _wheel_bytes(pins: Sequence[Pin]) -> int:
-    """Return the bytes of the files to come: from the lock, else from the servers that answer in time."""
-    sized = sum(max((a.size or 0) for a in pin.artifacts) for pin in pins)
-    urls = Counter(pin.artifacts[0].url for pin in pins if not any(a.size for a in pin.artifacts))
+def _wheel_bytes(pins: Mapping[str, Pin]) -> dict[str, int]:
+    """Return the bytes of each pin's file: from the lock, else from the servers that answer in time."""
+    sizes = {name: max((a.size or 0 for a in pin.artifacts), default=0) for name, pin in pins.items()}
+    urls = {name: pins[name].artifacts[0].url for name, size in sizes.items() if not size and pins[name].artifacts}
     client = HttpClient(jobs=8, timeout=10.0)
 
     def size(url: str) -> int:
         with suppress(EnvsmithError), client.open_range(url, 0, 1) as reply:
-            return reply.total * urls[url]
+            return reply.total
         return 0
 
     pool = ThreadPoolExecutor(max_workers=8)
     try:
-        answers, _late = wait([pool.submit(size, url) for url in urls if url], timeout=_SIZING_SECONDS)
-        return sized + sum(answer.result() for answer in answers)
+        answers = {name: pool.submit(size, url) for name, url in urls.items() if url}
+        wait(answers.values(), timeout=_SIZING_SECONDS)
+        return sizes | {name: answer.result() for name, answer in answers.items() if answer.done()}
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

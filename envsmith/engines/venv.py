@@ -238,7 +238,7 @@ class _Builder:
         pins = [pin for layer in layers[len(stamps) :] for pin in layer.pins]
         refuse_without_room(
             self.lock.cell.id,
-            {self.environment.parent: pins},
+            [{self.environment.parent: pins}],
             hint="Free some space, or choose another --output. uv's cache (UV_CACHE_DIR) is best on the same disk.",
             spared=lambda: self._cached(pins),
         )

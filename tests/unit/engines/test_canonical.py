@@ -161,8 +161,9 @@ def test_an_image_whose_content_is_wrong_is_removed_in_both_forms(engine, tmp_pa
     assert [image.id for image in engine.client.list()] == [engine.client.get("mine:1").id]
 
 
-@pytest.mark.parametrize(("layout", "size"), [(True, "16.0"), (False, "4.0")])
-def test_too_little_room_is_said_before_anything_is_built(engine, tmp_path, monkeypatch, layout, size):
+@pytest.mark.parametrize(("layout", "copies", "size"), [(True, 1, "16.0"), (False, 1, "4.0"), (False, 4, "16.0")])
+def test_too_little_room_is_said_before_anything_is_built(engine, tmp_path, monkeypatch, layout, copies, size):
+    engine.copies_built = copies
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 1 << 30})())
     (pin, *others) = engine.lock.pins
     sized = dataclasses.replace(pin, artifacts=(dataclasses.replace(pin.artifacts[0], size=2 << 30),))
