@@ -29,11 +29,11 @@ from envsmith.engines.base import Built, Engine, verify_content
 from envsmith.engines.bases import asked_image
 from envsmith.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
 from envsmith.engines.shelf import BaseShelf, engine_errors, refused
-from envsmith.engines.space import refuse_without_room
+from envsmith.engines.space import Moment, refuse_without_room
 from envsmith.errors import BuildError, ContentError, EngineError, storage_error
 from envsmith.files import scratch
 from envsmith.image.dockerfile import ImageOptions, labels
-from envsmith.model.lock import BaseImage, BuiltWheel, Lock, Pin
+from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.model.version import minor_of, public
 from envsmith.oci.saved import Form, loadable, read_saved, repack, to_layout
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -233,10 +233,13 @@ class ContainerEngine(Engine):
         is_here = any(all(each.get(key) == mine.get(key) for key in _TORCH_LABELS) for each in here)
         pins = [pin for pin in lock.pins if not (is_here and pin.layer == "torch")]
         is_local = self.client.api.base_url.startswith("http+docker") and root.is_dir()
-        moments = [{root: pins * self.copies_built} if is_local else {}]
-        for inside, outside in self.copies_exported if layout is not None else ():
-            moment: dict[Path, Sequence[Pin]] = {} if layout is None else {layout.parent: lock.pins * outside}
-            moments.append(moment | ({root: pins * inside} if is_local else {}))
+        moments: list[Moment] = [{root: pins * self.copies_built}]
+        if layout is not None:
+            moments += [
+                {root: pins * inside, layout.parent: lock.pins * outside} for inside, outside in self.copies_exported
+            ]
+        if not is_local:
+            moments = [{place: each for place, each in moment.items() if place != root} for moment in moments]
         hint = "Free space there (docker system df, docker builder prune), or choose another --output."
         refuse_without_room(lock.cell.id, moments, hint=hint)
 

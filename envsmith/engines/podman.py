@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.engines import buildkit
 from envsmith.engines.base import TAIL, Built
+from envsmith.engines.buildah_file import with_keys
 from envsmith.engines.container import NETWORK_VARIABLE, ContainerEngine
 from envsmith.engines.docker_target import DockerTarget, cdi_devices
 from envsmith.engines.shelf import engine_errors, refused, tool_argument
 from envsmith.errors import EngineError, EnvsmithError, os_errors
-from envsmith.files import scratch
+from envsmith.files import read_text, scratch
 from envsmith.image.context import read_host_settings, write_context, write_secrets
 from envsmith.image.dockerfile import ImageOptions
 from envsmith.model.lock import Lock
@@ -152,8 +153,11 @@ class PodmanEngine(ContainerEngine):
         private.mkdir(mode=0o700)
         settings = read_host_settings()
         write_context(lock, context, self.options, builder=output is not None)
+        dockerfile = scratch / "Dockerfile"
+        dockerfile.write_text(with_keys(read_text(context / "Dockerfile"), context), encoding="utf-8")
         identity = scratch / "image"
         command = [self.tool, "build", "--format=oci", "--layers", f"--timestamp={self.options.epoch}"]
+        command += [f"--file={dockerfile}"]
         command += (
             [f"--iidfile={identity}"] if output is None else ["--target=built", f"--output=type=local,dest={output}"]
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +10,16 @@ import pytest
 
 from envsmith.engines.space import refuse_without_room
 from envsmith.errors import StorageError
-from envsmith.model.lock import Pin
+from envsmith.model.lock import Artifact, Pin
 
 # No disk has so much: a cell of 2 PiB of wheels.
 _BYTES = 1 << 51
 
 
 @pytest.fixture
-def pin(locks) -> Pin:
-    (pin, *_others) = locks.megatron().pins
-    return dataclasses.replace(pin, artifacts=(dataclasses.replace(pin.artifacts[0], size=_BYTES),))
+def pin() -> Pin:
+    wheel = Artifact(filename="torch-2.9.1-cp311-cp311-linux_x86_64.whl", sha256="0" * 64, size=_BYTES)
+    return Pin(name="torch", version="2.9.1", layer="torch", artifacts=(wheel,))
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""The Dockerfile that podman and buildah build: a step is another when a file that it mounts is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envsmith.engines.buildah_file import with_keys
+
+TEXT = """# a cell
+FROM tool AS uv
+RUN --mount=type=bind,source=uv.txt,target=/dev/uv.txt get
+
+# torch
+FROM tool AS ground
+RUN --mount=type=bind,from=uv,source=/uv,target=/dev/uv \\
+    --mount=type=bind,source=steps,target=/dev/steps --mount=type=bind,source=torch.txt,target=/dev/torch.txt install
+RUN --mount=type=bind,source=framework.txt,target=/dev/framework.txt install
+"""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    (tmp_path / "steps").mkdir()
+    for name in ("uv.txt", "torch.txt", "framework.txt", "steps/cell.sh"):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def steps(context: Path, text: str = TEXT) -> list[str]:
+    joined = with_keys(text, context).replace("\\\n", "")
+    return [line for line in joined.splitlines() if line.startswith("RUN")]
+
+
+@pytest.mark.parametrize(
+    ("name", "same"), [("uv.txt", 0), ("torch.txt", 1), ("steps/cell.sh", 1), ("framework.txt", 2)]
+)
+def test_a_step_and_what_follows_is_another_when_a_file_that_it_mounts_is(context: Path, name: str, same: int) -> None:
+    before = steps(context)
+
+    (context / name).write_text("changed")
+
+    assert [one == two for one, two in zip(before, steps(context), strict=True)] == [n < same for n in range(3)]
+
+
+def test_the_name_of_a_cell_in_a_comment_makes_no_step_another(context: Path) -> None:
+    assert steps(context, TEXT.replace("# a cell", "# another cell")) == steps(context)
+
+
+def test_a_stage_is_mounted_through_one_without_steps(context: Path) -> None:
+    lines = with_keys(TEXT, context).splitlines()
+
+    assert lines[2] == "FROM uv AS uv-kept"
+    assert lines[4].startswith("RUN --mount=type=bind,from=uv-kept,source=/uv,")
+
+
+def test_two_frameworks_on_one_torch_share_their_first_steps() -> None:
+    images = Path(__file__).parents[3] / "images"
+    folders = [next(images.glob(f"{name}*-torch2.15.0-*")) for name in ("ds", "mc")]
+
+    deepspeed, megatron = (steps(folder, (folder / "Dockerfile").read_text()) for folder in folders)
+
+    to_torch = 4
+    assert deepspeed[:to_torch] == megatron[:to_torch]
+    assert "requirements-torch.txt" in megatron[to_torch - 1]
+    assert deepspeed[-1] != megatron[-1]
