@@ -14,9 +14,12 @@ from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.version import Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from envsmith.model.cell import Request
     from envsmith.model.wheel import ReadyWheel
     from envsmith.wheels.answer import Answer
+    from envsmith.wheels.fit import Offer
 
 _SHOWN = 5
 
@@ -27,6 +30,7 @@ class WheelFlags:
 
     name: str = argument(metavar="NAME[SPEC]")
     request: RequestFlags = group(RequestFlags, "Request")
+    index: bool = flag("--index", "Ask the package index for compiled wheels too.", section="Request")
     as_json: bool = flag("--json", "One JSON object: the wheels that fit, or the nearest ones.", section="Output")
 
 
@@ -51,16 +55,29 @@ def wheel(settings: WheelFlags) -> int:
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     result = answer(name, releases, cell, policy=request.wheels)
-    if not result.total:
+    if settings.index:
+        result = replace(result, on_index=_on_index(result))
+    if not result.total and not result.on_index:
         raise UsageError(
             f"Cannot list wheels of {name}: the catalogue has none of it.",
-            hint=f"Choose one of {', '.join(_catalogued())}, or let envsmith lock ask the package index.",
+            hint=f"Choose one of {', '.join(_catalogued())}, or ask the package index with --index.",
         )
     if settings.as_json:
         print_out(dumps(result.to_json()))
     else:
         print_answer("\n".join(_lines(result)))
-    return 0 if result.fitting else 1
+    return 0 if result.fitting or any(not offer.against for offer in result.on_index) else 1
+
+
+def _on_index(result: Answer) -> tuple[Offer, ...]:
+    from envsmith.http import HttpClient
+    from envsmith.python.index import find_index
+    from envsmith.python.index_wheels import index_offers
+    from envsmith.wheels.answer import distributions_of
+    from envsmith.wheels.fit import target_of
+
+    client, target = HttpClient(), target_of(result.cell)
+    return tuple(o for n in distributions_of(result.name) for o in index_offers(n, target, client, find_index()))
 
 
 def _catalogued() -> tuple[str, ...]:
@@ -94,17 +111,23 @@ def _lines(result: Answer) -> list[str]:
     abi = {None: "", True: ", new C++ ABI", False: ", old C++ ABI"}[result.cxx11_abi]
     where = f"Python {parts['python']}, torch {parts['torch']}, {result.cell.platform.value}{abi}"
     count = f"{len(result.fitting)} of {result.total} known wheels of {result.name} fit"
-    lines = [f"cell {click.style(str(result.cell.id), bold=True)}: {where}", count]
+    lines = [f"cell {click.style(str(result.cell.id), bold=True)}: {where}", *([count] if result.total else [])]
     for number, each in enumerate(result.fitting[:_SHOWN], 1):
         lines += _proof(each, taken=each in result.taken, number=number)
     if len(result.fitting) > _SHOWN:
         lines.append(f"and {len(result.fitting) - _SHOWN} more (--json has all)")
+    if result.on_index:
+        lines += ["on the package index, newest first; a lock takes what fits by itself", _table(result.on_index)]
     if not result.fitting:
-        lines += ["the nearest ones", table([(o.wheel.filename, "; ".join(o.against)) for o in result.nearest])]
-        lines += _compiling(result)
+        lines += ["the nearest ones", _table(result.nearest)] if result.nearest else []
+        lines += _compiling(result) if all(offer.against for offer in result.on_index) else []
     elif not result.taken:
         lines.append("A lock takes none of them: see --wheels, and the requirements that nobody read.")
     return lines
+
+
+def _table(offers: Iterable[Offer]) -> str:
+    return table([(offer.wheel.filename, "; ".join(offer.against) or "fits") for offer in offers])
 
 
 def _proof(each: ReadyWheel, *, taken: bool, number: int) -> list[str]:

@@ -115,10 +115,11 @@ class ReadyWheel:
         """Return why it does not run on a Python minor, or nothing."""
         minor = int(python.partition(".")[2] or 0)
         for tag in _tags(self.filename):
-            if tag.interpreter in {"py3", f"cp3{minor}"} and not tag.abi.endswith("t"):
+            if tag.interpreter == f"cp3{minor}" and not tag.abi.endswith("t"):
                 return ""
-            oldest = re.fullmatch(r"cp3(\d+)", tag.interpreter)
-            if tag.abi == "abi3" and oldest and int(oldest[1]) <= minor:
+            oldest = re.fullmatch(r"(?:py|cp)3(\d*)", tag.interpreter)
+            from_then_on = tag.abi == "abi3" or tag.interpreter.startswith("py")
+            if from_then_on and oldest and int(oldest[1] or 0) <= minor:
                 return ""
         words = sorted({tag.interpreter + "+" * (tag.abi == "abi3") for tag in _tags(self.filename)})
         return f"built for Python {', '.join(words)}, not for {python}"

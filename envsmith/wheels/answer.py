@@ -24,7 +24,8 @@ class Answer:
     """The wheels of a distribution for a cell.
 
     ``taken`` are those that a lock of their release takes. ``nearest`` are some that do not fit. ``time`` is what
-    compiling takes, where somebody measured it.
+    compiling takes, where somebody measured it. ``on_index`` are wheels of the newest releases on the package index,
+    which every resolver finds by itself.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Answer:
     total: int
     taken: tuple[ReadyWheel, ...] = ()
     time: Stated | None = None
+    on_index: tuple[Offer, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it for other programs."""
@@ -44,6 +46,7 @@ class Answer:
             "wheels": [{**proof_of(wheel), "taken": wheel in self.taken} for wheel in self.fitting],
             "nearest": [{**proof_of(offer.wheel), "against": list(offer.against)} for offer in self.nearest],
             "in_catalogue": self.total,
+            "on_index": [{**proof_of(offer.wheel), "against": list(offer.against)} for offer in self.on_index],
             "compiling": {"time": self.time.text, "evidence": [e.to_json() for e in self.time.evidence]}
             if self.time
             else None,
@@ -60,7 +63,7 @@ def proof_of(wheel: ReadyWheel) -> dict[str, Any]:
         "publisher": wheel.publisher,
         "origin": "official" if wheel.official else "listed",
         "built_for": {"torch": wheel.torch, "cuda": wheel.cuda, "cxx11_abi": wheel.cxx11_abi},
-        "linked": "its name says",
+        "linked": "its METADATA says" if wheel.torch == "any" else "its name says",
         "glibc": wheel.glibc or glibc_of(wheel.filename),
         "gpu": list(wheel.gpu) or None,
         "requires": None if wheel.requires is None else list(wheel.requires),

@@ -70,7 +70,9 @@ def test_a_stable_abi_wheel_fits_its_python_and_every_later_one():
     wheel = named("flash_attn_3-3.0.0-cp39-abi3-linux_x86_64.whl")
 
     assert wheel.reasons_against(TARGET) == ()
+    assert named("x-1-py39-none-linux_x86_64.whl").reasons_against(TARGET) == ()
     assert named("x-1-cp312-abi3-linux_x86_64.whl").reasons_against(TARGET)
+    assert named("x-1-py312-none-linux_x86_64.whl").reasons_against(TARGET)
 
 
 def test_a_free_threaded_build_does_not_fit_the_usual_python():

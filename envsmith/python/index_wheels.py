@@ -1,0 +1,91 @@
+"""Compiled wheels that the package index itself has of a distribution, held against a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envsmith.http import Fetcher
+from envsmith.model.version import public
+from envsmith.model.wheel import ReadyWheel, Target
+from envsmith.python.distribution import read_release
+from envsmith.python.index import IndexFile, PackageIndex
+from envsmith.wheels.fit import Offer
+
+PUBLISHER = "the package index"
+# METADATA is read of so many releases at most, newest first.
+_RELEASES = 8
+
+
+def index_offers(name: str, target: Target, fetcher: Fetcher, index: str) -> tuple[Offer, ...]:
+    """Return a wheel of each of the newest releases on the index, newest first, with what speaks against it.
+
+    The index serves what runs with any torch under the same name as what does not: METADATA tells them apart. Raises
+    ``NetworkError``.
+    """
+    releases = PackageIndex(fetcher, index).project(name).releases()
+    newest = sorted(_final(releases), reverse=True)[:_RELEASES]
+    offers = (_of_release(name, releases[str(text)], target, fetcher) for _, text in newest)
+    return tuple(offer for offer in offers if offer)
+
+
+def _final(versions: Iterable[str]) -> Iterator[tuple[Version, str]]:
+    for text in versions:
+        try:
+            version = Version(text)
+        except InvalidVersion:
+            continue
+        if not version.is_prerelease:
+            yield version, text
+
+
+def _of_release(name: str, files: tuple[IndexFile, ...], target: Target, fetcher: Fetcher) -> Offer | None:
+    """Return the wheel of a release against which least speaks. ``None`` for a release without wheels."""
+    judged = []
+    for file in files:
+        if file.is_wheel and file.sha256 and file.yanked is None and _readable(file.filename):
+            wheel = _wheel(name, file, ())
+            judged.append((wheel.reasons_against(target), file))
+    if not judged:
+        return None
+    against, file = min(judged, key=lambda pair: (len(pair[0]), pair[1].filename))
+    requires = read_release(fetcher, file).requires
+    return Offer(wheel=_wheel(name, file, requires), against=(*against, *_torch(requires, target)))
+
+
+def _readable(filename: str) -> bool:
+    try:
+        parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    return True
+
+
+def _wheel(name: str, file: IndexFile, requires: tuple[str, ...]) -> ReadyWheel:
+    return ReadyWheel(
+        distribution=canonicalize_name(name),
+        version=file.version,
+        address=file.url,
+        sha256=file.sha256 or "",
+        publisher=PUBLISHER,
+        official=True,
+        evidence=(),
+        torch="any",
+        cuda="any",
+        requires=requires,
+    )
+
+
+def _torch(requires: Iterable[str], target: Target) -> Iterator[str]:
+    """Yield what METADATA asks of torch that the cell's torch is not."""
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        release = public(target.torch)
+        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(release, True):  # noqa: FBT003
+            yield f"its METADATA asks for torch{requirement.specifier}, not {release}"
