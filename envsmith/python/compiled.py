@@ -1,0 +1,70 @@
+"""The compiled files of a wheel, on the index or on this machine, as the dynamic linker sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from envsmith.errors import ContentError, NetworkError, os_errors
+from envsmith.http import RangeReply, Reply
+from envsmith.python.remote_wheel import RemoteWheel
+from envsmith.symbols.elf import MAGIC, Binary, read_binary
+
+# libtorch_cuda.so of 2.9.1 unpacks to 975 MiB, the whole wheel of vllm to 1 GiB.
+MAX_UNPACKED = 3 << 30
+# The whole of a wheel with CUDA libraries may have to be read.
+WHEEL_BUDGET = 4 << 30
+_LIBRARY = re.compile(r"\.so(\.\d+)*$")
+
+
+class FileFetcher:
+    """A :class:`envsmith.http.Fetcher` of one local file, so that a wheel on this machine is read like a remote one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, url: str, **_: object) -> Reply:
+        """Refuse: only ranges of the file are read."""
+        raise NetworkError(f"Cannot read {url}: it is not on this machine.", hint="Name a file.")
+
+    @contextlib.contextmanager
+    def open_range(self, url: str, start: int, stop: int | None = None) -> Iterator[RangeReply]:  # noqa: ARG002
+        """Open the file at ``start``. The reader stops by itself."""
+        with os_errors(f"Cannot read {url}", ContentError), self._path.open("rb") as file:
+            total = self._path.stat().st_size
+            first = max(0, total + start) if start < 0 else min(start, total)
+            file.seek(first)
+            yield RangeReply(stream=file, start=first, total=total)
+
+
+def library_names(wheel: RemoteWheel) -> list[str]:
+    """Return the members that are named like a shared library, in the order of the archive."""
+    return [name for name in wheel.names() if _LIBRARY.search(name)]
+
+
+def read_compiled(
+    wheel: RemoteWheel, *, select: Callable[[str], bool] = lambda _: True
+) -> Iterator[tuple[str, Binary]]:
+    """Yield each selected shared library of a wheel. What is named like one and is a text file is passed over.
+
+    A member of a wheel is one compressed stream, so it is unpacked into a temporary file. ``NetworkError`` or
+    ``ContentError`` when it cannot be read.
+    """
+    for name in library_names(wheel):
+        if not select(name):
+            continue
+        with tempfile.TemporaryFile() as file:
+            size = 0
+            for chunk in wheel.stream(name):
+                size += len(chunk)
+                if size > MAX_UNPACKED:
+                    raise ContentError(
+                        f"Cannot read {name}: it unpacks to more than {MAX_UNPACKED} bytes.", hint="Check the wheel."
+                    )
+                file.write(chunk)
+            file.seek(0)
+            if file.read(len(MAGIC)) == MAGIC:
+                yield name, read_binary(file, name)
