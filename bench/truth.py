@@ -1,0 +1,32 @@
+"""What is predicted without running anything, held against the real thing.
+
+    python bench/truth.py wheels --seed 1 --pairs 160 --torch 2.0.1 --torch 2.5.1 …
+
+`wheels` draws pairs of a compiled wheel and a build of torch, says whether they link, then imports that torch and loads
+every compiled file of the wheel. It needs the package index, uv and about 6 GB of disk, for one build at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from measuring import truth_wheels
+
+HALVES = {"wheels": truth_wheels}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    halves = parser.add_subparsers(dest="half", required=True)
+    for name, half in HALVES.items():
+        half.add_options(halves.add_parser(name, help=half.__doc__.splitlines()[0]))
+    options = parser.parse_args()
+    return HALVES[options.half].run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
