@@ -20,8 +20,8 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -78,7 +78,9 @@ def _child(pipe, program, instance: Instance, requests) -> None:
 
 
 def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """Return the largest memory of this process in MB. ``ru_maxrss`` would begin with that of the process it came from."""
+    line = next(x for x in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
 
 
 def in_process(program, instance: Instance, requests, budget: float) -> dict[str, object]:
@@ -157,6 +159,11 @@ def specifier(mask: int) -> str:
     return f">={low},<={high}" + "".join(f",!={v}" for v in holes)
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of connections that a uv without time left open."""
+
+
 def served(index: Index) -> ThreadingHTTPServer:
     """Start the index on a free port of this machine."""
 
@@ -180,7 +187,7 @@ def served(index: Index) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """Say nothing of single requests."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
@@ -206,27 +213,34 @@ def with_uv(instance: Instance, requests, budget: float) -> dict[str, object]:
     return _figures("uv", [], times, peak)
 
 
+# Starts a program from a small process, because its peak of memory begins with that of the process it was started from.
+_LAUNCHER = """
+import os, sys
+child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(child, 0)
+sys.stderr.write(str(usage.ru_maxrss))
+sys.exit(1 if status else 0)
+"""
+
+
 def _uv(port: int, lines: list[str], folder: Path, until: float) -> tuple[list[int], float, float] | None:
     """Run uv once. ``None`` when it is not ready in time."""
-    command = [str(shutil.which("uv") or "uv"), "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
+    command = [str(shutil.which("uv")), "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
     command += ["--index-url", f"http://127.0.0.1:{port}/simple", "--cache-dir", str(folder / "cache")]
     began = time.perf_counter()
-    child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder
-    )
-    timer = threading.Timer(max(0.1, until - time.monotonic()), child.kill)
-    timer.start()
-    assert child.stdin is not None and child.stdout is not None  # noqa: PT018
-    child.stdin.write("\n".join(lines).encode())
-    child.stdin.close()
-    text = child.stdout.read().decode()
-    _, status, usage = os.wait4(child.pid, 0)
-    timer.cancel()
-    if status:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
+    with subprocess.Popen(launcher, **pipes, text=True, cwd=folder, start_new_session=True) as child:
+        try:
+            text, memory = child.communicate("\n".join(lines), timeout=max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            return None
+    if child.returncode:
         return None
-    pins = dict(line.split("==") for line in text.split())
     milliseconds = 1000 * (time.perf_counter() - began)
-    return [int(pins[f"c{v}"]) - 1 for v in range(len(pins))], milliseconds, usage.ru_maxrss / 1024
+    pins = dict(line.split("==") for line in text.split())
+    return [int(pins[f"c{v}"]) - 1 for v in range(len(pins))], milliseconds, int(memory) / 1024
 
 
 def main() -> None:

@@ -31,6 +31,8 @@ _LIMITS = frozenset({"memlock", "shm", "nofile"})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,60}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
 _MAX = 1_000_000
+# The start command of which single options are stated: no launcher of that name exists, so no rule of one looks at it.
+_COMMAND = "stated"
 
 
 def read_fact(draft: Draft, key: str, value: str, where: str = "--fact") -> None:
@@ -81,10 +83,11 @@ def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
         draft.limits[name] = size
     elif kind in {"built_for", "checkout"} and (component := component_of(name)):
         draft.host[f"{kind}.{component}"] = value
-    elif kind == "config":
-        tool, options = words().configuration.tool, {name: value}
+    elif kind in {"config", "option"}:
+        tool = words().configuration.tool if kind == "config" else _COMMAND
+        options = {name: value}
         for earlier in [each for each in draft.launches if each.tool == tool and not each.source]:
-            options = {**earlier.options, **options}  # what is stated one by one is one configuration
+            options = {**earlier.options, **options}  # what is stated one by one is one configuration or command
             draft.launches.remove(earlier)
         draft.launch(tool, options, f"{where} {kind}")
     else:

@@ -28,13 +28,17 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class _Arc:
-    """What the values of one variable leave for another: ``rows[value]`` is a mask over the values of ``target``."""
+    """What the values of one variable leave for another.
 
-    __slots__ = ("full", "memo", "rows", "target")
+    ``classes`` are disjoint sets of values, each with the mask over the values of ``target`` that all of them leave.
+    Releases come in runs that are under the same rules, so there are far fewer classes than values.
+    """
 
-    def __init__(self, target: int, rows: list[int], full: int) -> None:
+    __slots__ = ("classes", "full", "memo", "target")
+
+    def __init__(self, target: int, classes: list[tuple[int, int]], full: int) -> None:
         self.target = target
-        self.rows = rows
+        self.classes = classes
         self.full = full
         self.memo: dict[int, int] = {}
 
@@ -42,13 +46,36 @@ class _Arc:
         """Return the values of ``target`` that some value of ``domain`` allows."""
         union = self.memo.get(domain)
         if union is None:
-            union, remaining, full, rows = 0, domain, self.full, self.rows
-            while remaining and union != full:
-                top = remaining.bit_length() - 1
-                union |= rows[top]
-                remaining ^= 1 << top
+            union, full = 0, self.full
+            for values, row in self.classes:
+                if values & domain:
+                    union |= row
+                    if union == full:
+                        break
             self.memo[domain] = union
         return union
+
+
+def _refined(classes: list[tuple[int, int]], mask: int, keep: int) -> list[tuple[int, int]]:
+    """Return the classes in which the values of ``mask`` leave no more than ``keep``."""
+    refined = []
+    for values, row in classes:
+        inside = values & mask
+        if not inside or row & keep == row:
+            refined.append((values, row))
+            continue
+        refined.append((inside, row & keep))
+        if inside != values:
+            refined.append((values ^ inside, row))
+    return refined
+
+
+def _merged(classes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the classes with one for each row."""
+    by_row: dict[int, int] = {}
+    for values, row in classes:
+        by_row[row] = by_row.get(row, 0) | values
+    return [(values, row) for row, values in by_row.items()]
 
 
 class Net:
@@ -68,7 +95,7 @@ class Net:
         self.narrowed = [(v, mask) for v, mask in enumerate(self.start) if mask != self.full[v]]
 
     def _add(self, nogoods: Iterable[Nogood]) -> None:
-        tables: dict[tuple[int, int], list[int]] = {}
+        tables: dict[tuple[int, int], list[tuple[int, int]]] = {}
         full = self.full
         for nogood in nogoods:
             if len(nogood) == 1:
@@ -76,19 +103,13 @@ class Net:
                 self.start[variable] &= ~mask
             elif len(nogood) == 2:
                 for (a, mask), (b, second) in (nogood, nogood[::-1]):
-                    rows = tables.get((a, b))
-                    if rows is None:
-                        rows = tables[a, b] = [full[b]] * full[a].bit_length()
-                    keep, remaining = ~second, mask & full[a]
-                    while remaining:
-                        top = remaining.bit_length() - 1
-                        rows[top] &= keep
-                        remaining ^= 1 << top
+                    classes = tables.get((a, b)) or [(full[a], full[b])]
+                    tables[a, b] = _refined(classes, mask, ~second)
             else:
                 for variable, _ in nogood:
                     self.long[variable].append(nogood)
-        for (a, b), rows in tables.items():
-            self.arcs[a].append(_Arc(b, rows, full[b]))
+        for (a, b), classes in tables.items():
+            self.arcs[a].append(_Arc(b, _merged(classes), full[b]))
         self.touched = {v for v in range(len(full)) if self.arcs[v] or self.long[v]}
 
     def joined(self, nets: Sequence[Net]) -> Net:

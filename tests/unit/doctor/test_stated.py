@@ -305,3 +305,64 @@ def test_component_that_a_fact_states_is_judged_like_one_that_is_given():
     given_too = judged({"torch": "2.9.1+cu128", "gpu": "sm_70", "glibc": "2.35"})
     assert graves(stated) == graves(given_too)
     assert "torch-runs-on-gpu" in graves(judged({"torch": "2.9.1+cu130"}, facts=("gpus=8 x V100",)))
+
+
+_FEATURES = {
+    "deepcompile": (
+        "deepspeed-deepcompile",
+        {"deepspeed": "0.18.2", "torch": "2.8.0"},
+        ["config.compile.deepcompile=true"],
+    ),
+    "deepcompile-zero-3": (
+        "deepspeed-deepcompile",
+        {"deepspeed": "0.18.2", "torch": "2.9.1"},
+        ["config.compile.deepcompile=true", "config.zero_optimization.stage=3"],
+    ),
+    "deepspeed-autosp": (
+        "deepspeed-torch-features",
+        {"deepspeed": "0.18.9", "torch": "2.8.0"},
+        ["config.compile.passes=autosp"],
+    ),
+    "deepspeed-elastic": (
+        "deepspeed-elastic-torch2",
+        {"deepspeed": "0.10.0", "torch": "2.0.1"},
+        ["option.elastic-training=true"],
+    ),
+    "deepspeed-symmetric-memory": (
+        "deepspeed-torch-features",
+        {"deepspeed": "0.18.2", "torch": "2.4.1"},
+        ["config.compile.symmetric_memory=true"],
+    ),
+    "fp8": (
+        "transformer-engine-fp8-gpu",
+        {"transformer-engine": "2.0.0", "gpu": "sm_80"},
+        ["option.fp8-format=hybrid"],
+    ),
+    "fsdp-2": ("accelerate-torch-features", {"accelerate": "1.6.0", "torch": "2.5.1"}, ["option.fsdp-version=2"]),
+    "inductor": ("torch-compile-python", {"torch": "2.2.2", "python": "3.12"}, ["option.dynamo-backend=inductor"]),
+    "megatron-torch-fsdp-2": (
+        "megatron-core-torch-features",
+        {"megatron-core": "0.10.0", "torch": "2.3.1"},
+        ["option.use-torch-fsdp2=true"],
+    ),
+}
+
+
+@pytest.mark.parametrize("feature", rule_book().features)
+def test_feature_that_is_stated_makes_what_depends_on_it_an_error(feature):
+    rule, given, facts = _FEATURES[feature]
+
+    without = {f.rule: f.severity.value for f in judged(given).findings}
+    stated = {f.rule: f.severity.value for f in judged(given, facts=facts).findings}
+
+    assert (without.get(rule, "note"), stated.get(rule)) == ("note", "error")
+
+
+@pytest.mark.parametrize(
+    ("feature", "variable"), [("fsdp-2", "FSDP_VERSION=2"), ("inductor", "ACCELERATE_DYNAMO_BACKEND=INDUCTOR")]
+)
+def test_variable_of_the_job_states_a_feature_as_an_option_does(feature, variable):
+    rule, given, facts = _FEATURES[feature]
+
+    assert judged(given, env=[variable]).findings == judged(given, facts=facts).findings
+    assert rule in graves(judged(given, env=[variable]))

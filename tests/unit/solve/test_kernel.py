@@ -40,7 +40,7 @@ def nets(parts: Sequence[Sequence[Nogood]]) -> list[Net]:
 
 
 def table(net: Net) -> tuple[list[list[list[int]]], list[list[Nogood]]]:
-    return [[arc.rows for arc in arcs] for arcs in net.arcs], [list(rows) for rows in net.long]
+    return [[arc.classes for arc in arcs] for arcs in net.arcs], [list(rows) for rows in net.long]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,0 +1,89 @@
+"""Draw how time and memory grow with the knowledge: `bench/growth.json` to `docs/page/growth.svg`.
+
+    python tools/growth_plot.py
+
+`python bench/growth.py --json bench/growth.json` measures. Both axes are logarithmic, so a straight line is a power of the size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURED, PLOT = ROOT / "bench" / "growth.json", ROOT / "docs" / "page" / "growth.svg"
+
+_COLOURS = {"envsmith": "#2f7d32", "python-sat": "#b35900", "uv": "#5b5bd6"}
+_WIDTH, _HEIGHT, _LEFT, _TOP = 330, 210, 62, 46
+_PANELS = (("best answer, ms", "best_ms"), ("peak memory, MB", "peak_mb"))
+
+_Row = Mapping[str, Any]
+
+
+def plot(rows: Sequence[_Row]) -> str:
+    """Return the SVG of all rows: a panel for the time of an answer, one for the memory."""
+    parts = [_panel(rows, title, key, _LEFT + number * (_WIDTH + 90)) for number, (title, key) in enumerate(_PANELS)]
+    width, height = 2 * _WIDTH + 90 + _LEFT + 20, _HEIGHT + _TOP + 66
+    label = "Time of the best answer and peak memory of envsmith, python-sat and uv, by number of releases"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{escape(label)}">'
+        '<style>text{font:12px Verdana,"DejaVu Sans",sans-serif;fill:#777}</style>' + "".join(parts) + "</svg>\n"
+    )
+
+
+def _panel(rows: Sequence[_Row], title: str, key: str, left: float) -> str:
+    measured = [row for row in rows if row[key] is not None]
+    lowest, highest = _decades(row[key] for row in measured)
+    sizes = sorted({row["releases"] for row in rows})
+
+    def x(releases: int) -> float:
+        return left + _WIDTH * math.log(releases / sizes[0]) / math.log(sizes[-1] / sizes[0])
+
+    def y(value: float) -> float:
+        return _TOP + _HEIGHT * (highest - math.log10(value)) / (highest - lowest)
+
+    parts = [f'<text x="{left}" y="{_TOP - 18}" font-weight="bold">{escape(title)}</text>']
+    for decade in range(lowest, highest + 1):
+        height = y(10.0**decade)
+        parts.append(f'<path d="M{left} {height:.1f}h{_WIDTH}" stroke="#777" stroke-opacity=".3"/>')
+        parts.append(f'<text x="{left - 8}" y="{height + 4:.1f}" text-anchor="end">{10.0**decade:g}</text>')
+    labels = [(x(releases), 20, f"{releases:,}") for releases in sizes] + [(left + _WIDTH / 2, 42, "releases")]
+    parts += [
+        f'<text x="{px:.1f}" y="{_TOP + _HEIGHT + py}" text-anchor="middle">{text}</text>' for px, py, text in labels
+    ]
+    for program, colour in _COLOURS.items():
+        parts.append(
+            _line(program, colour, [(x(r["releases"]), y(r[key])) for r in measured if r["program"] == program])
+        )
+    return "".join(parts)
+
+
+def _line(program: str, colour: str, points: Sequence[tuple[float, float]]) -> str:
+    if not points:
+        return ""
+    path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+    dots = "".join(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points)
+    name_x, name_y = points[0]
+    name = f'<text x="{name_x + 6:.1f}" y="{name_y - 8:.1f}" style="fill:{colour}">{escape(program)}</text>'
+    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>{dots}{name}'
+
+
+def _decades(values: Iterable[float]) -> tuple[int, int]:
+    """Return the powers of ten that hold all values."""
+    logarithms = [math.log10(value) for value in values]
+    lowest, highest = math.floor(min(logarithms)), math.ceil(max(logarithms))
+    return lowest, max(highest, lowest + 1)
+
+
+def main() -> None:
+    """Write the plot."""
+    PLOT.write_text(plot(json.loads(MEASURED.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
