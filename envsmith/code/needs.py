@@ -39,7 +39,8 @@ class Inferred:
 def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferred:
     """Return what the code of a project needs.
 
-    A requirement that the project states is kept as long as a release that it allows has the names.
+    A requirement that the project states is kept as long as a release that it allows has the names. What only a text
+    for people names is installed where the code imports it.
     """
     questions = Questions(index)
     owners, unnamed = _owners(uses, requirements, questions)
@@ -47,7 +48,7 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
     parts: dict[str, str] = {}
     packages: dict[str, str] = {}
     reasons: list[str] = []
-    for distribution in sorted({*owners, *(s.name for s in requirements.stated)}):
+    for distribution in sorted({*owners, *(s.name for s in requirements.stated if not s.in_text)}):
         component = components().find(distribution)
         name = component.name if component and distribution in component.distributions else distribution
         wish = _Wish(distribution, name, owners.get(distribution, ()), requirements.of([distribution]))

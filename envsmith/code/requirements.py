@@ -27,11 +27,12 @@ _MOST = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """One requirement of a project and where it stands."""
+    """One requirement of a project and where it stands. A text for people (``in_text``) also names what is optional."""
 
     name: str
     spec: str
     where: str
+    in_text: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +68,7 @@ def read_requirements(project: Project) -> Requirements:
         *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
     ):
         for line, text in read(_text(project.root / file)):
-            if (one := _stated(text, f"{file}:{line}")) is not None:
+            if (one := _stated(text, f"{file}:{line}", in_text=_is_guide(file))) is not None:
                 stated.setdefault(one.name, one)
     return Requirements(stated=tuple(list(stated.values())[:_MOST]), python=python)
 
@@ -83,14 +84,15 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stated(text: str, where: str) -> Stated | None:
+def _stated(text: str, where: str, *, in_text: bool) -> Stated | None:
     try:
         requirement = Requirement(text)
     except (InvalidRequirement, ValueError):
         return None
     if requirement.url:
         return None
-    return Stated(name=canonicalize_name(requirement.name), spec=str(requirement.specifier), where=where)
+    name = canonicalize_name(requirement.name)
+    return Stated(name=name, spec=str(requirement.specifier), where=where, in_text=in_text)
 
 
 def _setup_lists(text: str) -> Iterator[tuple[int, str]]:

@@ -52,3 +52,10 @@ def test_a_package_is_installed_when_the_project_states_it_or_its_wheel_was_read
 
 def test_only_a_single_exact_clause_is_a_pin():
     assert exact_versions(stated(a="==1.0+cu117", b="==1.*", c=">=1", d="==1.0,<2")) == {"a": "1.0"}
+
+
+def test_what_only_a_text_for_people_names_is_installed_where_the_code_imports_it(index):
+    named = Stated(name="flash-attn", spec="==2.3.6", where="README.md:3", in_text=True)
+    used = Stated(name="tiktoken", spec=">=0.2", where="README.md:4", in_text=True)
+    answer = infer(uses_of(train="import tiktoken"), Requirements(stated=(named, used)), index)
+    assert (answer.components, answer.packages) == ({}, ("tiktoken>=0.2",))
