@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,8 @@ from packaging.version import Version
 
 from envsmith.graph.location import find_matrix
 from envsmith.http import HttpClient
-from envsmith.python.compiled import WHEEL_BUDGET, read_compiled
 from envsmith.python.index import IndexFile, PackageIndex, find_index
-from envsmith.python.remote_wheel import RemoteWheel
+from envsmith.symbols.elf import MAGIC, Binary, read_binary
 from envsmith.symbols.fit import FAILS, LINKS, UNKNOWN, Fit, fits, needs_of
 from envsmith.symbols.table import SymbolTable, TorchBuild
 
@@ -160,24 +160,35 @@ def _of_build(build: TorchBuild, drawn: list[tuple[str, str, IndexFile]], folder
     _run("uv", "venv", "-q", "--clear", "--python", python, environment)
     _run("uv", "pip", "install", "-q", "--python", interpreter, f"torch=={build.version.partition('+')[0]}")
     print(f"{build}: environment in {time.monotonic() - started:.0f} s", flush=True)
-    outcomes = []
+    fitting: list[tuple[str, Fit]] = []
     for name, release, file in drawn:
-        place = folder / "wheel"
+        place = folder / file.filename
         _run(
             "uv", "pip", "install", "-q", "--no-deps", "--python", interpreter, "--target", place, f"{name}=={release}"
         )
-        with RemoteWheel(HttpClient(), file.url, budget=WHEEL_BUDGET) as wheel:
-            needs = needs_of(file.filename, file.sha256, read_compiled(wheel))
-        (fit,) = fits(needs, table, [build])
-        answers = _loaded(interpreter, [place / m.name for m in needs.members])
-        outcomes.append(_judged(f"{file.filename} | {build}", fit, answers))
-        print(
-            f"  {outcomes[-1].kind:8} {file.filename}: {fit.verdict}, really {outcomes[-1].real} {outcomes[-1].reason[:120]}",
-            flush=True,
-        )
-        _run("rm", "-rf", place)
+        (fit,) = fits(needs_of(file.filename, file.sha256, _compiled(place)), table, [build])
+        fitting.append((file.filename, fit))
+    answers = _loaded(interpreter, [path for file, _ in fitting for path in _libraries(folder / file)])
+    outcomes = []
+    for file, fit in fitting:
+        real = {path: text for path, text in answers.items() if path.startswith(f"{folder / file}/")}
+        outcomes.append(_judged(f"{file} | {build}", fit, real))
+        last = outcomes[-1]
+        print(f"  {last.kind:8} {file}: {fit.verdict}, really {last.real} {last.reason[-140:]}", flush=True)
+        _run("rm", "-rf", folder / file)
     _run("rm", "-rf", environment)
+    print(f"{build}: {len(drawn)} wheels in {time.monotonic() - started:.0f} s", flush=True)
     return outcomes
+
+
+def _libraries(place: Path) -> list[Path]:
+    return sorted(path for path in place.rglob("*.so*") if path.read_bytes()[: len(MAGIC)] == MAGIC)
+
+
+def _compiled(place: Path) -> Iterator[tuple[str, Binary]]:
+    for path in _libraries(place):
+        with path.open("rb") as file:
+            yield str(path.relative_to(place)), read_binary(file, path.name)
 
 
 def _loaded(interpreter: Path, members: list[Path]) -> dict[str, str]:
@@ -186,7 +197,7 @@ def _loaded(interpreter: Path, members: list[Path]) -> dict[str, str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     if answer.returncode:
         sys.exit(f"torch itself cannot be imported: {answer.stderr[-800:]}")

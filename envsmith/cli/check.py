@@ -53,6 +53,15 @@ class CheckFlags:
         metavar="PATH",
         help="Judge the names that this code takes: a folder, a git checkout, a file or a notebook.",
     )
+    wheels: tuple[str, ...] = option(
+        "--wheel",
+        multiple=True,
+        metavar="FILE|URL",
+        help="Judge whether the compiled files of a wheel load with the torch, Python, GPU and glibc (repeatable).",
+    )
+    with_: tuple[str, ...] = option(
+        "--with", multiple=True, metavar="NAME==VERSION", help="The same as an argument (repeatable)."
+    )
     platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
     as_json: bool = flag("--json", "The same as --format json.")
@@ -81,12 +90,10 @@ def check(settings: CheckFlags) -> int:
         print_out("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
         return 0
     where = parse_platform(settings.platform)
-    names = gpu_names()
-    versions = [
-        f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in settings.pairs
-    ]
-    is_stated = bool(settings.pairs or settings.sources or settings.facts or settings.variables)
-    if not (is_stated or settings.code):
+    names, pairs = gpu_names(), (*settings.pairs, *settings.with_)
+    versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
+    is_stated = bool(pairs or settings.sources or settings.facts or settings.variables)
+    if not (is_stated or settings.code or settings.wheels):
         raise UsageError(
             "Cannot check an environment: no version is given.",
             hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml.",
@@ -100,6 +107,11 @@ def check(settings: CheckFlags) -> int:
         from envsmith.cli.code import judge_code  # only who has code waits for its readers
 
         judgement = judge_code(settings.code, stated, judgement)
+    if settings.wheels:
+        from envsmith.cli.linking import judge_linking  # reads the network
+
+        for source in settings.wheels:
+            judgement = judge_linking(source, stated, where, judgement)
     if settings.as_json or settings.form == "json":
         print_out(dumps(judgement.to_json()))
     elif settings.form == "text":

@@ -7,11 +7,14 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote, urldefrag
 
 from envsmith.errors import ContentError, NetworkError, os_errors
-from envsmith.http import RangeReply, Reply
+from envsmith.files import sha256_of
+from envsmith.http import Fetcher, RangeReply, Reply
 from envsmith.python.remote_wheel import RemoteWheel
 from envsmith.symbols.elf import MAGIC, Binary, read_binary
+from envsmith.symbols.fit import WheelNeeds, needs_of
 
 # libtorch_cuda.so of 2.9.1 unpacks to 975 MiB, the whole wheel of vllm to 1 GiB.
 MAX_UNPACKED = 3 << 30
@@ -38,6 +41,24 @@ class FileFetcher:
             first = max(0, total + start) if start < 0 else min(start, total)
             file.seek(first)
             yield RangeReply(stream=file, start=first, total=total)
+
+
+def read_needs(source: str, fetcher: Fetcher) -> WheelNeeds:
+    """Read what a wheel asks of where it is loaded: a file, or an http(s) address of which only parts are read.
+
+    ``NetworkError`` or ``ContentError`` when it cannot be read. The sha256 of a file is known, that of an address is
+    what its fragment says.
+    """
+    if re.match(r"https?://", source):
+        address, fragment = urldefrag(source)
+        name, sha256 = unquote(address.rpartition("/")[2]), dict([fragment.partition("=")[::2]]).get("sha256")
+    else:
+        path = Path(source)
+        fetcher, address, name = FileFetcher(path), source, path.name
+        with os_errors(f"Cannot read {source}", ContentError, hint="Name a wheel."), path.open("rb") as file:
+            sha256 = sha256_of(file).hex()
+    with RemoteWheel(fetcher, address, budget=WHEEL_BUDGET) as wheel:
+        return needs_of(name, sha256, read_compiled(wheel))
 
 
 def library_names(wheel: RemoteWheel) -> list[str]:
