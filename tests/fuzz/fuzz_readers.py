@@ -250,6 +250,21 @@ def index_page(text: str) -> None:
         follow(page, text)
 
 
+def project(text: str) -> None:
+    """A file of somebody's code, the same bytes as a notebook and as what a project requires."""
+    from envsmith.code.reading import read_project_uses
+    from envsmith.code.requirements import read_requirements
+    from envsmith.code.sources import read_project
+
+    root = folder() / "project"
+    root.mkdir(exist_ok=True)
+    for name in ("train.py", "train.ipynb", "setup.py", "README.md"):
+        (root / name).write_bytes(raw(text))
+    read = read_project(root)
+    read_project_uses(read)
+    read_requirements(read)
+
+
 READERS: Mapping[str, Reader] = {
     "json": loader("x.json"),
     "yaml": loader("x.yaml"),
@@ -276,6 +291,7 @@ READERS: Mapping[str, Reader] = {
     "nodes": nodes,
     "source-archive": source_archive,
     "index-page": index_page,
+    "project": project,
 }
 
 SHA = "0" * 64
