@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts, Stated
-from envsmith.doctor.parties import INTERFACES, OWNED, class_of, symbol_in, with_parties
+from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
+from envsmith.doctor.names import Explanation, diagnosed_of, explain
+from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
 from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
@@ -25,10 +27,12 @@ from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
+from envsmith.graph.location import find_matrix
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.model.version import ABSENT, minor_of
+from envsmith.names.index import NameIndex
 
 _STAGES = (
     "install",
@@ -57,30 +61,50 @@ _LAST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the judges look at: the hits of messages, and of rules over versions by rule id."""
+    """What the judges look at: the hits of messages, and of rules over versions by rule id, and names that are missing.
+
+    ``explained`` holds each with the message of the same failure class on its line, if there is one.
+    """
 
     facts: Facts
     own: Sequence[Hit]
     of_rules: Mapping[str, Hit]
     judgement: Judgement
+    explained: Sequence[tuple[Lack, Explanation, Hit | None]] = ()
+
+    @property
+    def measured_lines(self) -> set[tuple[str, int]]:
+        """Return the lines of which the name index says which releases they concern."""
+        return {(lack.hit.source, lack.hit.line) for lack, explanation, _ in self.explained if explanation.is_certain}
 
     @property
     def symptoms(self) -> list[Hit]:
         """Return the messages that do not name their cause."""
-        return [hit for hit in self.own if hit.signature.kind in {"symptom", "consequence"}]
+        lacks = [lack.hit for lack, _, _ in self.explained]
+        return [hit for hit in (*self.own, *lacks) if hit.signature.kind in {"symptom", "consequence"}]
 
 
 def diagnose(
-    facts: Facts, texts: Sequence[tuple[str, str]] = (), *, platform: Platform | None = None, live: bool = False
+    facts: Facts,
+    texts: Sequence[tuple[str, str]] = (),
+    *,
+    platform: Platform | None = None,
+    live: bool = False,
+    names: NameIndex | None = None,
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine."""
     hits = [hit for source, text in texts for hit in _hits(text, source)]
+    lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
+    explained = _explained(lacks, hits, facts, names or NameIndex(find_matrix() / "names"))
+    superseded = {twin.signature.id for _, explanation, twin in explained if twin and explanation.is_certain}
+    messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     case = Case(
         facts=facts,
-        own=[hit for hit in hits if not hit.signature.rule],
-        of_rules={hit.signature.id: hit for hit in hits if hit.signature.rule and _speaks(hit)},
+        own=[hit for hit in messages if not hit.signature.rule],
+        of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
         judgement=_check(facts, platform or _platform(facts)),
+        explained=explained,
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     return _diagnosis(_ranked(_merged(diagnosed_all)), case, texts, live=live)
@@ -91,18 +115,33 @@ def _hits(text: str, source: str) -> list[Hit]:
 
     An undefined symbol is a message of its owner only.
     """
-    hits = find_hits(text, source, catalogue().signatures)
-    explained = {hit.line for hit in hits if hit.signature.id not in INTERFACES and not hit.signature.rule}
-    named = []
-    for hit in hits:
-        if hit.signature.id in INTERFACES and hit.line in explained:
-            continue  # the signature that knows the message says more
+    messages = []
+    for hit in find_hits(text, source, (*catalogue().signatures, *lack_signatures())):
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        if with_names := with_parties(hit, text):
-            named.append(with_names)
-    return named
+        messages.append(with_parties(hit, text))
+    return messages
+
+
+def _explained(
+    lacks: Iterable[Lack], hits: Sequence[Hit], facts: Facts, names: NameIndex
+) -> list[tuple[Lack, Explanation, Hit | None]]:
+    """Return what is said of missing names, but not of those whose message a signature knows better.
+
+    A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
+    of another group (a part that was not compiled) says more.
+    """
+    explained = []
+    for lack in lacks:
+        explanation = explain(lack, facts, names)
+        here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
+        is_rule = any(h.signature.rule for h in here)
+        same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
+        others = [h for h in same if h.signature.group != "python-version-pair"]
+        if explanation and not others and (explanation.is_certain or not (same or is_rule)):
+            explained.append((lack, explanation, next(iter(same), None)))
+    return explained
 
 
 def _platform(facts: Facts) -> Platform:
@@ -194,7 +233,7 @@ def _weight_alone(finding: Finding, case: Case) -> Weight:
         return Weight.OF_STAGE if finding.stage in stages else Weight.WARNED
     causes = [hit for hit in case.own if hit.signature.kind == "cause" and hit.signature.severity is Severity.ERROR]
     # The log says which package lacks something: versions of others that merely could fail come after that.
-    owners = {hit.groups["owner"] for hit in case.own if "owner" in hit.groups and hit.signature.id in INTERFACES}
+    owners = {name for _, explanation, _ in case.explained for name in explanation.components}
     if case.of_rules or causes or (owners and not owners & set(finding.components)):
         return Weight.BESIDE_CAUSE
     return Weight.BESIDE_SYMPTOM if case.symptoms else Weight.ALONE
@@ -305,7 +344,7 @@ def _judge_messages_of_rules(case: Case) -> list[Diagnosed]:
     diagnosed_all = []
     for hit in case.of_rules.values():
         signature = hit.signature
-        if signature.id in judged or _twin(hit, case.own):
+        if signature.id in judged or _twin(hit, case.own) or (hit.source, hit.line) in case.measured_lines:
             continue
         finding = Finding(
             rule=signature.id,
@@ -376,6 +415,7 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
 JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
     lambda case: [_of_message(hit, case) for hit in case.own],
+    lambda case: [diagnosed_of(*each) for each in case.explained],
     _judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),

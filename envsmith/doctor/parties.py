@@ -1,8 +1,7 @@
-"""Of an interface that is not there: which package lacks it (the owner) and which one asks for it (the user).
+"""Whose a class or a symbol is, and which package asks for what another does not have.
 
-The generic signatures say only that one package uses a name, an argument or a module of another that does not have it.
-The module in the message, the names that a package gives its own classes (``owners`` of ``matrix/signatures.yaml``)
-and the calls of the traceback say who they are.
+The names that a package gives its own classes (``owners`` of ``matrix/signatures.yaml``), the names in a symbol and the
+calls of the traceback say who they are.
 """
 
 from __future__ import annotations
@@ -16,61 +15,30 @@ from functools import lru_cache
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.read.logs import Frame, frames_before
-from envsmith.doctor.read.pasted import QUOTES
+from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.signatures import Hit, catalogue
 from envsmith.doctor.vocabulary import words
 
-# Signatures of an interface that is not there, whichever package it is of.
-INTERFACES = frozenset(
-    {
-        "attribute-missing",
-        "name-missing",
-        "argument-unknown",
-        "submodule-missing",
-        "object-attribute",
-    }
-)
 # Those where the name is known to be gone, so that the package that imports it is too old.
 _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
-_CLASS = re.compile(r"'(\w{2,80})'(?: object)? has no attribute '(\w{1,80})'")
-_METHOD = re.compile(r"\b([A-Za-z_]\w{1,80})\.__init__\(\) got an unexpected")
 # pip and uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
 _DEPENDS = re.compile(r"\bdepends on ([A-Za-z][\w.-]{0,60}?)\s?((?:[<>=!~]=?=?\d[\w.*]{0,30}(?:,(?=[<>=!~]))?){1,4})")
-_CALL = re.compile(r"\b([A-Za-z_]\w{1,60})(?:\.\w{1,60}){1,6}\(")
-_STANDARD = frozenset({"importlib", "self", "cls", "torch-nn", "runpy", "os", "sys"})
 
 
-def with_parties(hit: Hit, text: str) -> Hit | None:
-    """Return the hit with its ``owner`` and ``user``, or ``None`` for an attribute that no package owns."""
+def with_parties(hit: Hit, text: str) -> Hit:
+    """Return the hit with the requirements or the packages that it is about."""
     if hit.signature.id == "pip-resolution":
         around = text[max(0, hit.position - 400) : hit.position + 4000]
         needs = dict.fromkeys(f"{name}{spec}" for name, spec in _DEPENDS.findall(around))
         return dataclasses.replace(hit, groups={**hit.groups, "needs": "; ".join(needs)[:400]}) if needs else hit
-    if hit.signature.id not in INTERFACES | _REMOVED:
+    if hit.signature.id not in _REMOVED:
         return hit
     frames = frames_before(text, hit.position)
-    owner = _owner(hit, frames)
-    if owner is None and hit.signature.id == "object-attribute":
-        return None
+    root = hit.groups.get("package", "").split(".")[0]
+    owner = (component_of(root) or root) if root else None
     user = next((f.package for f in reversed(frames) if f.package and f.package != owner), None)
     names = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
     return dataclasses.replace(hit, groups={**hit.groups, **names}) if names else hit
-
-
-def _owner(hit: Hit, frames: list[Frame]) -> str | None:
-    if package := hit.groups.get("package"):
-        root = package.split(".")[0]
-        return component_of(root) or root
-    if hit.signature.id == "object-attribute" and (match := _CLASS.search(hit.text.translate(QUOTES))):
-        return owner_of(match[1]) or owner_of(match[2])
-    if (match := _METHOD.search(hit.text)) and (owner := owner_of(match[1])):
-        return owner
-    # The line of code that was run names what it calls: ``with package.Init(``.
-    if hit.signature.id == "argument-unknown" and frames and (call := _CALL.search(frames[-1].source)):
-        root = fold(call[1])
-        return root if root not in _STANDARD and component_of(root) else None
-    return None
 
 
 def owner_of(name: str) -> str | None:
@@ -85,29 +53,27 @@ def _owners() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 def class_of(hit: Hit) -> Taxonomy | None:
     """Return the failure class, where the owner has one of its own."""
-    named = hit.groups.get("owner", "")
-    if hit.signature.id == "release-floor-told":  # the message names the package whose release is refused
-        named = component_of(hit.groups.get("need", "")) or ""
-    elif hit.signature.id not in INTERFACES:
+    if hit.signature.id != "release-floor-told":  # the message names the package whose release is refused
         return None
+    named = component_of(hit.groups.get("need", "")) or ""
     cause = words().own_causes.get(named)
     return None if cause is None else dataclasses.replace(hit.signature.taxonomy, cause=cause)
 
 
-def fix_of_parties(hit: Hit, facts: Facts) -> str | None:
-    """Return what to do, with the two packages, or ``None`` where neither is known.
-
-    No release is named: the newest may lack the name just as well.
-    """
-    owner, user = hit.groups.get("owner"), hit.groups.get("user")
-    if hit.signature.id in _REMOVED:
-        if user is None or user in words().own_fixes:
-            return None
-        return f"{hit.signature.fix} Here it is {user} that asks for it: or take a release of {user} that does not."
-    if hit.signature.id not in INTERFACES or owner is None:
+def fix_of_parties(hit: Hit) -> str | None:
+    """Return what to do about a name that was removed, where the package that asks for it is known."""
+    user = hit.groups.get("user")
+    if hit.signature.id not in _REMOVED or user is None or user in words().own_fixes:
         return None
+    return f"{hit.signature.fix} Here it is {user} that asks for it: or take a release of {user} that does not."
+
+
+def caller_fix(owner: str | None, user: str | None, facts: Facts) -> str:
+    """Return what to do where it is not known which releases have a name. No release is recommended then."""
     if owner in sys.stdlib_module_names:
         return f"{owner} is a part of Python: use a Python that {user or 'its caller'} was written for."
+    if owner is None:
+        return "Install the versions that the project pins. pip check lists requirements that are not met."
     installed = facts.version(owner) or {fold(name): v for name, v in facts.distributions.items()}.get(owner)
     caller = f"{user} {facts.version(user) or ''}".strip() if user else "its caller"
     lacking = f"{owner} {installed} does not have it" if installed else f"the installed {owner} does not have it"

@@ -186,7 +186,7 @@ def message_of(hit: Hit, facts: Facts) -> str:
 def fix_of(hit: Hit, facts: Facts) -> str:
     """Return the fix of a signature, or a nearer one where the message or the facts name versions."""
     signature = hit.signature
-    if fix := fix_of_parties(hit, facts) or _variant(hit, facts, "fix"):
+    if fix := fix_of_parties(hit) or _variant(hit, facts, "fix"):
         return fix
     if requirement := _requirement(hit):
         user = hit.groups.get("who")

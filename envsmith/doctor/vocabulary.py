@@ -61,6 +61,8 @@ class Words:
     failure: Pattern
     chained: Pattern
     named_cause: Pattern
+    lacks: Mapping[Text, tuple[Pattern, ...]]
+    aliases: Mapping[Text, Text]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     launchers: Mapping[Text, Pattern]

@@ -66,12 +66,18 @@ class NameIndex:
             path=path,
             argument=argument,
             releases=releases,
+            date=walk.date,
             present=walk.versions(present),
             unknown=walk.versions(unknown),
             conditional=walk.versions(answer.conditional & unknown),
             absent=walk.versions(everything & ~present & ~unknown),
             successor=walk.successor(path, argument, reached, answer),
         )
+
+    def definitions(self, name: str, distribution: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes and functions of that name. It reads the whole file of a package."""
+        walk = self._walk(distribution)
+        return tuple(f"{module}.{name}" for module in walk.modules_defining(name)) if walk else ()
 
     def _walk(self, distribution: str) -> Walk | None:
         if distribution not in self._walks:

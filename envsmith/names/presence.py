@@ -11,7 +11,7 @@ class Presence:
 
     ``unknown`` are releases where the name may be made at run time or in C++. ``conditional`` are those of them that
     have it where something optional is installed. ``successor`` replaces it in the newest release, where the sources
-    say so.
+    say so. ``date`` is the day of the newest measured release.
     """
 
     distribution: str
@@ -23,6 +23,7 @@ class Presence:
     unknown: frozenset[str]
     conditional: frozenset[str] = frozenset()
     successor: str | None = None
+    date: str = ""
 
     def spec(self) -> str:
         """Return a PEP 440 specifier of the releases that have it, ``""`` for all of them.

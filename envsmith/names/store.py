@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
@@ -170,6 +171,13 @@ class NamesFile:
             modules = (part.partition("\n") for part in ("\n" + text).split("\n#")[1:])
             self._shards[at] = {name: body for name, _, body in modules}
         return self._shards[at]
+
+    def modules_defining(self, name: str) -> tuple[str, ...]:
+        """Return the modules in which a class or function of that name is written, those nearest to the root first."""
+        written = re.compile(rf"^{re.escape(name)} [?+-]*(?:@?:|~?\()", re.MULTILINE)
+        shards = (self._shard(at).items() for at in range(len(self._directory)))
+        modules = [m for shard in shards for m, text in shard if f"\n{name} " in text and written.search(text)]
+        return tuple(sorted(modules, key=lambda module: (module.count("."), module)))
 
     def table(self) -> Table:
         """Return everything: what a refresh adds a release to."""

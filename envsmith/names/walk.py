@@ -92,6 +92,7 @@ class Walk:
         self._roots = file.head.roots
         self._modules: dict[str, _Module | None] = {}
         self.releases = tuple(m.version for m in file.head.releases)
+        self.date = max((m.date for m in file.head.releases), default="")
         self._everything = (1 << len(self.releases)) - 1
 
     def versions(self, bits: int) -> frozenset[str]:
@@ -104,6 +105,10 @@ class Walk:
             lines = self._file.module(name)
             self._modules[name] = None if lines is None else _grouped(lines)
         return self._modules[name]
+
+    def modules_defining(self, name: str) -> tuple[str, ...]:
+        """Return the modules in which a class or function of that name is written."""
+        return self._file.modules_defining(name)
 
     # -- paths --------------------------------------------------------------------------------------------------------
 
@@ -222,8 +227,10 @@ class Walk:
         origin, _, name = text.partition(":")
         if not self._own(origin):
             return Reached(places=(replace(place, kind="external", module=origin, name=name, body=""),))
-        if name:
+        if name and (origin, name) != (place.module, place.name):
             return self._or_value(place, self.find(origin, name, place.bits, depth=depth + 1))
+        if name:  # ``from . import part`` in the package itself
+            origin, name = f"{origin}.{name}", ""
         facts = self.module(origin)
         if facts is None:
             return Reached(places=(place,))

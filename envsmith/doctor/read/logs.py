@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 
@@ -195,7 +196,14 @@ def _offered(draft: Draft, name: str, version: str, source: str) -> None:
 # Tracebacks in a text: who called what, also where the end is cut off.
 
 
-_FRAME = re.compile(r'File "([^"\n]{1,300})", line \d{1,7}(?:, in ([^\n]{1,80}))?')
+# Python's own frames, those of IPython and Jupyter, and those in the boxes of rich.
+_FRAME = re.compile(
+    r'File "(?P<plain>[^"\n]{1,300})", line \d{1,7}(?:, in (?P<function>[^\n]{1,80}))?'
+    r"|^\s{0,4}File (?P<cell>[^\n\"]{1,300}?\.py):\d{1,7}(?:, in (?P<called>[^\n(]{1,80}))?"
+    r"|^\s{0,4}\[(?P<linked>[^\]\n]{1,300}\.py)\]\(\S{1,300}\) in (?P<named>[^\n(]{1,80})"
+    r"|^│ (?P<boxed>[/~][^\n│]{1,300}?\.py)(?=[: ])"
+)
+_ARROW = re.compile(r"^(?:-{2,}> ?\d{1,7}|│ ❱ +\d{1,7})\s(.{1,300}?)(?:\s*│)?$")
 _INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
 # A frame of a checkout that is run where it lies: its own folder says whose code it is.
 _CHECKOUT = re.compile(rf"[/\\]({_MODULES}|transformers|accelerate|op_builder)[/\\]")
@@ -234,14 +242,24 @@ def frames_before(text: str, position: int) -> list[Frame]:
     window = of_last_speaker(text[max(0, position - _REACH) : position])
     start = window.rfind("Traceback (most recent call last)")
     lines = window[max(start, 0) :].split("\n")
-    frames = []
+    frames: list[Frame] = []
     for number, line in enumerate(lines):
         if match := _FRAME.search(line):
-            remainder = line[match.end() :].strip()
-            following = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            source = remainder or ("" if _FRAME.search(following) else following)
-            frames.append(Frame(match[1], (match[2] or "").strip(), source[:300]))
+            parts = match.groupdict()
+            file = parts["plain"] or parts["cell"] or parts["linked"] or parts["boxed"]
+            function = parts["function"] or parts["called"] or parts["named"] or ""
+            frames.append(Frame(file, function.strip(), _source(line, match, lines[number + 1 : number + 2])))
+        elif frames and (arrow := _ARROW.match(line)):
+            frames[-1] = dataclasses.replace(frames[-1], source=arrow[1].strip())
     return frames
+
+
+def _source(line: str, frame: re.Match[str], following: list[str]) -> str:
+    """Return the line of code of one of Python's own frames: behind it or in the next line."""
+    if not frame["plain"]:
+        return ""
+    below = following[0].strip() if following else ""
+    return (line[frame.end() :].strip() or ("" if _FRAME.search(below) else below))[:300]
 
 
 def completed(text: str) -> str:

@@ -164,7 +164,7 @@ def test_a_failure_that_a_note_explains_is_not_called_unexplained():
 
 def test_the_exception_that_python_calls_the_cause_comes_before_the_one_that_follows():
     log = (
-        "ImportError: cannot import name 'frob' from 'accelerate' (/x/accelerate/__init__.py)\n\n"
+        "ImportError: cannot import name 'frob' from 'apex' (/x/apex/__init__.py)\n\n"
         "The above exception was the direct cause of the following exception:\n\n"
         "Traceback (most recent call last):\nImportError: FlashAttention is not installed\n"
     )
@@ -176,7 +176,7 @@ def test_what_the_text_names_as_the_cause_comes_first():
     log = (
         "ImportError: FlashAttention is not installed\n"
         "RuntimeError: Failed to import m because of the following error (look up to see its traceback):\n"
-        "cannot import name 'frob' from 'accelerate' (/x/accelerate/__init__.py)\n"
+        "cannot import name 'frob' from 'apex' (/x/apex/__init__.py)\n"
     )
     assert judged(log).root.finding.rule == "name-missing"
 

@@ -139,8 +139,8 @@ def test_an_object_of_ones_own_code_is_no_finding(message):
 
 
 def test_no_release_is_recommended_that_is_not_known_to_have_the_name():
-    fix = first("transformers: 4.46.0\nModuleNotFoundError: No module named 'transformers.deepspeed'").finding.fix
-    assert "transformers 4.46.0 does not have it, and which release does is not known here" in fix
+    fix = first("galore-torch: 1.0\nModuleNotFoundError: No module named 'galore_torch.frob'").finding.fix
+    assert "galore-torch 1.0 does not have it, and which release does is not known here" in fix
     assert "pip install" not in fix
 
 

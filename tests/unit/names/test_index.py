@@ -53,6 +53,19 @@ def test_a_name_comes_through_imports_and_stars(tmp_path):
     assert index.ask("pkg.a.hidden").present == {"1.0"}
 
 
+def test_a_package_that_imports_a_part_of_its_own_has_its_names(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from . import a", "pkg.a": "x = 1"}, {"pkg": "y = 1"})
+
+    assert index.ask("pkg.a.x").present == {"1.0"}
+    assert index.ask("pkg.a.x").absent == {"2.0"}
+
+
+def test_the_definitions_of_a_class_are_found_by_its_name(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from .a import C", "pkg.a": "class C: ...", "pkg.a.b": "class C: ..."})
+
+    assert index.definitions("C", "pkg") == ("pkg.a.C", "pkg.a.b.C")
+
+
 def test_a_member_may_stand_in_a_base_of_another_module(tmp_path):
     sources = {
         "pkg": "from .a import A\nclass B(A):\n    def own(self): self.x = 1",

@@ -1,0 +1,264 @@
+"""What Python does not find: a name, a module, a member or an argument, of which package, and who asks for it.
+
+The forms of the messages are words (``lacks`` of ``matrix/doctor/words.yaml``). Of a class or a function Python says
+only the last part of its name: the imports and calls around the message say which package it is of, and where they do
+not, the package whose releases differ in what is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from envsmith.doctor.facts import Facts
+from envsmith.doctor.parties import owner_of
+from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.read.logs import Frame, frames_before
+from envsmith.doctor.read.pasted import QUOTES
+from envsmith.doctor.signatures import Hit, Signature, needle_of
+from envsmith.doctor.vocabulary import words
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.version import version_key
+from envsmith.names.index import NameIndex
+from envsmith.names.presence import Presence
+
+_ID = "lacks-"
+# How far around a message its imports and calls are looked for.
+_REACH = 2500
+_IMPORT = re.compile(r"\bfrom ([A-Za-z_][\w.]{0,120}) import ([\w ,*()]{1,400})")
+_ALIAS = re.compile(r"\bimport ([A-Za-z_][\w.]{0,120}) as (\w{1,40})")
+_CALL = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w{0,60}(?:\.[A-Za-z_]\w{0,60}){0,6})\((?!\))")
+_CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
+# A file of one's own that Python found under the name of a package (Python 3.13 says so itself).
+_RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
+# In how many packages a class is looked for by its name alone, and how many questions a message asks at most.
+_SEARCHED, _QUESTIONS = 4, 120
+_CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
+_OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lack:
+    """``owner`` is the module, class or function of the message, ``name`` what it lacks (empty for a module)."""
+
+    kind: str
+    owner: str
+    name: str
+    hit: Hit
+    frames: Sequence[Frame] = ()
+    around: str = ""
+    partial: bool = False
+
+    @property
+    def root(self) -> str:
+        """Return the import root of the message, empty for a class or a function."""
+        return self.owner.partition(".")[0] if self.kind in {"name", "attribute", "module"} else ""
+
+    def user_of(self, distribution: str | None) -> str | None:
+        """Return the package that asks: the innermost call of a package other than the one that lacks something."""
+        return next((f.package for f in reversed(self.frames) if f.package and f.package != distribution), None)
+
+    @property
+    def script(self) -> str | None:
+        """Return the file of one's own that asks, where the innermost call is in none of a package."""
+        return self.frames[-1].file if self.frames and self.frames[-1].package is None else None
+
+
+@lru_cache(maxsize=1)
+def lack_signatures() -> tuple[Signature, ...]:
+    """Return the forms of the messages as signatures, so that they are found in any text as others are."""
+    evidence = Evidence(
+        kind=EvidenceKind.DOCUMENTED, source="CPython: import.c, typeobject.c, ceval.c", date="2026-11-22"
+    )
+    return tuple(
+        Signature(
+            id=f"{_ID}{kind}",
+            kind="symptom",
+            match={pattern: needle_of(pattern) for pattern in patterns},
+            message=kind,
+            fix="",
+            severity=Severity.ERROR if kind in {"name", "module"} else Severity.WARNING,
+            stage="import" if kind in {"name", "attribute", "module"} else "train",
+            group="python-version-pair",
+            cause="package-version-pair",
+            pattern="version-and-dependency-management",
+            evidence=(evidence,),
+        )
+        for kind, patterns in words().lacks.items()
+    )
+
+
+def is_lack(hit: Hit) -> bool:
+    """Return whether the hit is one of :func:`lack_signatures`."""
+    return hit.signature.id.startswith(_ID)
+
+
+def lack_of(hit: Hit, text: str) -> Lack:
+    """Return what a hit says is lacking, with the calls and the lines around it."""
+    line = hit.text.translate(QUOTES)
+    return Lack(
+        kind=hit.signature.id.removeprefix(_ID),
+        owner=hit.groups.get("owner", "").strip("."),
+        name=hit.groups.get("name", ""),
+        hit=hit,
+        frames=frames_before(text, hit.position),
+        around=text[max(0, hit.position - _REACH) : hit.position + _REACH],
+        partial="partially initialized" in line,
+    )
+
+
+def shadowing_file(lack: Lack) -> str | None:
+    """Return the file of one's own that is imported in the place of a package, or ``None``."""
+    if not lack.root:
+        return None
+    if match := _RENAMING.search(lack.around):
+        return match[1]
+    own = f"{lack.root}.py"
+    files = [f.file for f in lack.frames if f.package is None]
+    if shadow := next((f for f in files if re.split(r"[/\\]", f)[-1] == own), None):
+        return shadow
+    of_package = any(fold(f.package or "") == fold(lack.root) for f in lack.frames[-1:])
+    named = re.search(rf"(?<![\w./\\]){re.escape(own)}\b", lack.around)
+    return own if lack.partial and named and not of_package else None
+
+
+# Which question a message asks of the index.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A path and an argument of it, as :meth:`NameIndex.ask` takes them.
+
+    ``is_guess``: nothing in the text points to the package.
+    """
+
+    path: str
+    argument: str | None = None
+    is_guess: bool = False
+
+
+def questions(lack: Lack, facts: Facts, index: NameIndex) -> Iterator[Question]:
+    """Yield what may be meant, the likeliest first."""
+    if not lack.name and lack.kind != "module":
+        return
+    if lack.kind == "module":
+        yield Question(path=lack.owner)
+    elif lack.kind in {"name", "attribute"}:
+        yield Question(path=f"{lack.owner}.{lack.name}")
+    elif lack.kind == "member":
+        for path, is_guess in _paths(lack.owner, lack, facts, index):
+            yield Question(path=f"{path}.{lack.name}", is_guess=is_guess)
+    else:
+        for callable_name in _callables(lack):
+            for path, is_guess in _paths(callable_name, lack, facts, index):
+                yield Question(path=path, argument=lack.name, is_guess=is_guess)
+
+
+def _callables(lack: Lack) -> Iterator[str]:
+    """Yield what is called: as the message says, or as the code above it does where the message has ``__init__``."""
+    head, _, last = lack.owner.rpartition(".")
+    if last and last not in _CONSTRUCTORS:
+        yield lack.owner
+    elif head:
+        yield head
+    if "." in lack.owner:
+        return
+    before = lack.around[: lack.around.find(lack.hit.text[:60]) + 1] or lack.around
+    calls = [c for line in reversed(before.split("\n")[-8:]) for c in _CALL.findall(line) if c not in _OWN]
+    yield from dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))
+    yield from dict.fromkeys(_CLASS_NAME.findall(before[-400:]))
+
+
+def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tuple[str, bool]]:
+    """Yield dotted paths that a class or function of that name may have, and whether each is a mere guess."""
+    first, _, remainder = name.partition(".")
+    tail = f".{remainder}" if remainder else ""
+    for module, imported in _IMPORT.findall(lack.around):
+        if first in re.findall(r"\w+", imported):
+            yield f"{module}.{name}", False
+    aliases = {**words().aliases, **{alias: module for module, alias in _ALIAS.findall(lack.around)}}
+    if first in aliases:
+        yield f"{aliases[first]}{tail}", False
+    if index.distribution_of(name):
+        yield name, False
+    likely = tuple(_likely(first, lack, facts, index))
+    for distribution in likely:
+        yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
+    for distribution in likely[:_SEARCHED]:
+        yield from ((f"{path}{tail}", False) for path in index.definitions(first, distribution))
+    if first[:1].isupper():
+        yield from ((f"{root}.{name}", True) for root, of in index.roots.items() if of not in likely)
+
+
+def _likely(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[str]:
+    """Yield indexed packages that the text speaks of: owners of such names, those of the calls, those it mentions."""
+    indexed = index.distributions()
+    owner = owner_of(name)
+    callers = (fold(f.package) for f in reversed(lack.frames) if f.package)
+    lower = lack.around.lower().replace("_", "-").replace(" ", "-")
+    stated = (d for d in indexed if installed_version(d, facts) or d in lower)
+    yield from dict.fromkeys(d for d in ((owner,) if owner else ()) + tuple(callers) + tuple(stated) if d in indexed)
+
+
+def installed_version(distribution: str, facts: Facts) -> str | None:
+    """Return the release that the facts give a distribution. What is installed wins over what is stated."""
+    component = component_of(distribution)
+    stated = facts.components.get(component) if component else None
+    listed = facts.distributions.get(distribution)
+    if stated is not None and (listed is None or stated.strength >= 3):
+        return stated.version
+    return listed or (stated.version if stated else None)
+
+
+def is_in(version: str, releases: frozenset[str], measured: Sequence[str]) -> bool | None:
+    """Return whether a version is among ``releases``, judged by its neighbours where it was not measured itself.
+
+    ``None`` where it lies outside of what was measured, or between releases that differ.
+    """
+    plain = version.partition("+")[0]
+    if plain in measured:
+        return plain in releases
+    same = [m for m in measured if m.startswith(f"{plain}.")]  # ``4.44`` stands for its patch releases
+    if not same and (key := version_key(plain)) is not None:
+        keys = [version_key(m) for m in measured]
+        at = sum(1 for other in keys if other is not None and other < key)
+        same = [measured[at - 1], measured[at]] if 0 < at < len(measured) else []
+    states = {m in releases for m in same}
+    return states.pop() if len(states) == 1 else None
+
+
+def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, Presence] | None:
+    """Return the question whose answer explains the message best, or ``None`` where nothing of it is indexed."""
+    best: tuple[int, Question, Presence] | None = None
+    for number, question in enumerate(questions(lack, facts, index)):
+        presence = index.ask(question.path, question.argument) if number < _QUESTIONS else None
+        if presence is None:
+            continue
+        weight = _weight(presence, facts, is_inverse=lack.kind == "required")
+        if question.is_guess and weight < 2:
+            continue
+        if best is None or weight > best[0]:
+            best = (weight, question, presence)
+        if weight == 3:
+            break
+    if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
+        return None
+    return best[1], best[2]
+
+
+def _weight(presence: Presence, facts: Facts, *, is_inverse: bool) -> int:
+    """Return 3 where the installed release is known to fail, 2 where releases differ, 1 where all have it, else 0."""
+    if presence.present and presence.absent:
+        version = installed_version(presence.distribution, facts)
+        inside = is_in(version, presence.present, presence.releases) if version else None
+        return 3 if inside is is_inverse else 2
+    return 1 if presence.present else 0
+
+
+def _is_named(question: Question, index: NameIndex) -> bool:
+    """Return whether the thing that lacks a member or an argument is itself one of the index."""
+    owner = question.path if question.argument else question.path.rpartition(".")[0]
+    presence = index.ask(owner)
+    return presence is not None and bool(presence.present)

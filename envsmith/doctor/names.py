@@ -1,0 +1,320 @@
+"""What the name index answers to a message about a missing name, as a finding: which package, which side, which releases.
+
+A name that went away or came is a matter of versions. One that no release has is a matter of spelling, one that every
+release has a matter of the installation, and a file of one's own may stand in the place of a package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
+from envsmith.doctor.facts import Facts
+from envsmith.doctor.lacks import Lack, Question, best_answer, installed_version, is_in, shadowing_file
+from envsmith.doctor.parties import caller_fix, owner_of
+from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.signatures import Hit
+from envsmith.doctor.vocabulary import words
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.names.index import NameIndex
+from envsmith.names.presence import Presence
+
+_PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
+_SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
+_BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """What is said of a lack. ``is_certain`` when releases are named, so that it says more than a general message."""
+
+    rule: str
+    message: str
+    fix: str
+    taxonomy: Taxonomy
+    severity: Severity
+    weight: Weight
+    confidence: str
+    components: Mapping[str, str]
+    needs: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    is_certain: bool = False
+
+
+def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
+    """Return what the index and the facts say of a lack, or ``None`` for an attribute that no package owns."""
+    if shadow := shadowing_file(lack):
+        return _shadowed(lack, shadow)
+    if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
+        return _damaged(lack)
+    answer = best_answer(lack, facts, index)
+    if answer is None:
+        return _unmeasured(lack, facts)
+    question, presence = answer
+    version = installed_version(presence.distribution, facts)
+    if not presence.present and not presence.conditional:
+        return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
+    inside = is_in(version, presence.present | presence.conditional, presence.releases) if version else None
+    if lack.kind == "required":
+        return _required(lack, question, presence, version)
+    if lack.partial or inside or not presence.absent:
+        return _always(lack, question, presence, version)
+    return _gone(lack, question, presence, version if inside is False else None)
+
+
+def diagnosed_of(lack: Lack, explanation: Explanation, twin: Hit | None) -> Diagnosed:
+    """Return an explanation as a finding at the place of its message, in the class of a message that says the same."""
+    hit = lack.hit
+    severity, weight = explanation.severity, explanation.weight
+    if severity is Severity.ERROR and "warn" in hit.text.lower():
+        severity = Severity.WARNING
+    if severity is Severity.WARNING:
+        weight = min(weight, Weight.SYMPTOM)
+    if hit.standing == "follows":
+        weight = min(weight, Weight.FOLLOWS)
+    elif hit.standing == "cause":
+        weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
+    taxonomy = twin.signature.taxonomy if twin and explanation.needs else explanation.taxonomy
+    finding = Finding(
+        rule=explanation.rule,
+        severity=severity,
+        components=explanation.components,
+        needs=explanation.needs,
+        message=explanation.message,
+        evidence=explanation.evidence or hit.signature.evidence,
+        fix=explanation.fix,
+        symptom=hit.text[:300],
+        stage=hit.signature.stage,
+    )
+    return Diagnosed(
+        finding=finding,
+        confidence=explanation.confidence,
+        score=weight,
+        taxonomy=dataclasses.replace(taxonomy, stage=hit.signature.stage),
+        where=f"{hit.source}:{hit.line}",
+        quote=hit.text,
+        lines=explanation.lines,
+        position=hit.position,
+        confirmed=True,
+    )
+
+
+# What is said in each case.
+
+
+def _thing(lack: Lack, question: Question) -> str:
+    if question.argument:
+        return f"the argument {question.argument} of {question.path}"
+    return f"the module {question.path}" if lack.kind == "module" else question.path
+
+
+def _gone(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
+    """Explain what some releases have and others do not. ``version`` is the release that is known to lack it."""
+    name, spec = presence.distribution, presence.spec()
+    lacking = f"{name} {version}" if version else f"The installed {name}"
+    asker = _asker(lack, name)
+    successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
+    message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{spec}.{asker}{successor}"
+    requirement = f"{name}{spec}"
+    return Explanation(
+        rule="name-not-in-release",
+        message=message,
+        fix=f"Install {requirement}{_other_way(lack, presence, version)}.",
+        taxonomy=_taxonomy(name, "name-not-in-release"),
+        severity=Severity.ERROR,
+        weight=Weight.PROVED if version else Weight.SAID,
+        confidence="high" if version else "medium",
+        components={name: version or "*", **_user(lack, name)},
+        needs={name: spec},
+        lines=(f"pip install '{requirement}'",),
+        evidence=_evidence(presence),
+        is_certain=True,
+    )
+
+
+def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
+    """Return the change on the side that asks, where it is known which way that is."""
+    user = lack.user_of(presence.distribution)
+    newest, oldest = presence.releases[-1] in presence.present, presence.releases[0] in presence.present
+    if user:
+        age = "a newer release of" if oldest and not newest else "an older release of" if newest and not oldest else ""
+        return f", or {age or 'another release of'} {user}" if version or age else ""
+    return f", or use {presence.successor}" if presence.successor else ""
+
+
+def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation | None:
+    """Explain an argument that a caller does not give: releases without it are those that the caller was written for."""
+    name = presence.distribution
+    inverse = dataclasses.replace(presence, present=presence.absent, absent=presence.present, conditional=frozenset())
+    if not presence.absent:
+        return None
+    spec = inverse.spec()
+    lacking = f"{name} {version}" if version else f"The installed {name}"
+    return Explanation(
+        rule="name-not-in-release",
+        message=f"{lacking} wants {_thing(lack, question)}, which its caller does not give: {name}{spec} does not have it."
+        + _asker(lack, name),
+        fix=f"Install {name}{spec}, or a release of the caller that gives {question.argument}.",
+        taxonomy=_taxonomy(name, "name-not-in-release"),
+        severity=Severity.ERROR,
+        weight=Weight.SAID,
+        confidence="medium",
+        components={name: version or "*", **_user(lack, name)},
+        needs={name: spec},
+        lines=(f"pip install '{name}{spec}'",),
+        evidence=_evidence(presence),
+        is_certain=True,
+    )
+
+
+def _never(lack: Lack, question: Question, presence: Presence) -> Explanation:
+    name = presence.distribution
+    first, last = presence.releases[0], presence.releases[-1]
+    return Explanation(
+        rule="name-in-no-release",
+        message=f"No release of {name} from {first} to {last} has {_thing(lack, question)}:"
+        f" it is misspelt, of another package or of a fork, or newer than {last}." + _asker(lack, name),
+        fix=f"Look for the name in the code that asks for it. If it comes from a fork of {name}, install that.",
+        taxonomy=dataclasses.replace(_SCRIPT, cause="name-in-no-release"),
+        severity=Severity.WARNING,
+        weight=Weight.SYMPTOM,
+        confidence="high",
+        components={name: "*"},
+        evidence=_evidence(presence),
+        is_certain=True,
+    )
+
+
+def _always(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
+    """Explain a name that the installed release has: what runs is another copy, or a damaged one."""
+    name, spec = presence.distribution, presence.spec()
+    first = presence.releases[0]
+    older = f", or {name} is older than {first}" if not version and not presence.absent and not lack.partial else ""
+    has = (
+        f"{name} {version} has"
+        if version
+        else f"Every release of {name} from {first} on has"
+        if older
+        else f"{name} has"
+    )
+    advice = f" Or import it by its own path: import {question.path}." if lack.kind == "attribute" else ""
+    is_old = bool(older)
+    return Explanation(
+        rule="installed-is-another" if version else "broken-installation" if not is_old else "name-not-in-release",
+        message=f"{has} {_thing(lack, question)}: what is imported is another copy, or its files are damaged{older}."
+        + _asker(lack, name),
+        fix=f"See what is imported: python -c 'import {question.path.partition('.')[0]} as m; print(m.__file__)'."
+        f" Then reinstall {name} into a clean environment.{advice}",
+        taxonomy=_BROKEN if lack.partial else _taxonomy(name, "installed-is-another"),
+        severity=Severity.ERROR if lack.kind in {"name", "module"} or lack.partial else Severity.WARNING,
+        weight=Weight.SYMPTOM,
+        confidence="medium",
+        components={name: version or "*"},
+        needs={name: spec or f">={first}"} if is_old else {},
+        lines=(f"pip install --force-reinstall --no-deps {name}" + (f"=={version}" if version else ""),),
+        evidence=_evidence(presence),
+        is_certain=lack.partial or bool(version),
+    )
+
+
+def _shadowed(lack: Lack, file: str) -> Explanation:
+    return Explanation(
+        rule="module-shadowed",
+        message=f"A file of your own is imported in the place of the package {lack.root}: {file}.",
+        fix=f"Rename {file}, and delete its folder __pycache__.",
+        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
+        severity=Severity.WARNING,
+        weight=Weight.SAID,
+        confidence="high",
+        components={fold(lack.root): "*"},
+        is_certain=True,
+    )
+
+
+def _damaged(lack: Lack) -> Explanation:
+    """Explain a package that does not find a part of its own while it is imported."""
+    name = fold(lack.root)
+    return Explanation(
+        rule="broken-installation",
+        message=f"{name} does not find {lack.owner}.{lack.name}, a part of its own, while it is imported: its files are"
+        " of two releases, or some are missing.",
+        fix=f"Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
+        taxonomy=_BROKEN,
+        severity=Severity.ERROR,
+        weight=Weight.SAID,
+        confidence="medium",
+        components={name: "*"},
+        lines=(f"pip uninstall -y {name}", f"pip install --no-cache-dir {name}"),
+        is_certain=True,
+    )
+
+
+def _unmeasured(lack: Lack, facts: Facts) -> Explanation | None:
+    """Say that nobody measured it. An attribute of an object that no known package owns is no finding."""
+    root = lack.root
+    owner = component_of(root) or root if root else owner_of(lack.owner.split(".")[0]) or owner_of(lack.name)
+    if not owner and lack.kind == "argument":
+        owner = _called_package(lack)
+    if not owner and lack.kind == "member":
+        return None
+    user = lack.user_of(owner)
+    return Explanation(
+        rule="name-missing",
+        message=_unmeasured_message(lack, owner),
+        fix=caller_fix(owner, user, facts),
+        taxonomy=dataclasses.replace(_PAIR, cause=words().own_causes.get(owner or "", "package-version-pair")),
+        severity=lack.hit.signature.severity,
+        weight=Weight.SYMPTOM,
+        confidence="medium",
+        components=_versions([n for n in (owner, user) if n], facts),
+        lines=("pip check",),
+    )
+
+
+def _unmeasured_message(lack: Lack, owner: str | None) -> str:
+    of_whom = f" of {owner}" if owner else ""
+    if lack.kind == "required":
+        fault = f"{lack.owner}(){of_whom} is called without an argument that it wants"
+    elif lack.kind == "argument":
+        fault = f"{lack.owner}(){of_whom} does not know the argument {lack.name} that it is given"
+    else:
+        thing = f"{lack.owner}.{lack.name}" if lack.name else lack.owner
+        fault = f"{owner or 'A package'} does not have {thing}, which its caller asks for"
+    return f"{fault}: the two are of different times. It is not known here which releases fit."
+
+
+def _called_package(lack: Lack) -> str | None:
+    """Return the package whose name the call in the line of code above begins with."""
+    source = lack.frames[-1].source if lack.frames else ""
+    roots = (fold(part.split(".")[0]) for part in source.replace("(", " ").split() if "." in part)
+    return next((root for root in roots if component_of(root)), None)
+
+
+def _asker(lack: Lack, name: str) -> str:
+    if user := lack.user_of(name):
+        return f" {user} asks for it."
+    return f" Your own code asks for it ({lack.script})." if lack.script and not lack.script.startswith("<") else ""
+
+
+def _user(lack: Lack, name: str) -> dict[str, str]:
+    user = lack.user_of(name)
+    return {user: "*"} if user else {}
+
+
+def _versions(names: Sequence[str], facts: Facts) -> dict[str, str]:
+    return {name: installed_version(name, facts) or "*" for name in dict.fromkeys(names)}
+
+
+def _taxonomy(name: str, cause: str) -> Taxonomy:
+    return dataclasses.replace(_PAIR, cause=words().own_causes.get(name, cause))
+
+
+def _evidence(presence: Presence) -> tuple[Evidence, ...]:
+    if not presence.date:
+        return ()
+    source = f"{presence.distribution} {presence.releases[0]} to {presence.releases[-1]}: files of every release"
+    return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=presence.date),)

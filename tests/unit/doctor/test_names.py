@@ -1,0 +1,176 @@
+"""What the doctor says of a missing name, module, member or argument, from an index of releases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import read_texts
+from envsmith.doctor.read.logs import frames_before
+from envsmith.doctor.read.pasted import clean
+from envsmith.model.rule import Severity
+from envsmith.names.index import SUMMARY, NameIndex
+from envsmith.names.source import read_module
+from envsmith.names.store import Head, Measured, Table, encode
+
+SOURCES = {
+    "datasets": {
+        "1.0": {
+            "datasets": "from .core import Loader, Store\nfrom . import old",
+            "datasets.core": "class Loader:\n  def __init__(self, batch): ...\n  def seek(self): ...\nclass Store:\n  def get(self, key): ...",
+            "datasets.old": "gone = 1\nstays = 2",
+        },
+        "2.0": {
+            "datasets": "from .core import Loader, Store\nfrom . import new",
+            "datasets.core": "class Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...",
+            "datasets.new": "fresh = 1",
+        },
+    },
+    "peft": {
+        "1.0": {"peft": "class Loader:\n  def __init__(self, rank): ..."},
+        "2.0": {"peft": "class Loader:\n  def __init__(self, rank): ..."},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> NameIndex:
+    """An index of two packages with releases 1.0 and 2.0 each."""
+    folder: Path = tmp_path_factory.mktemp("names")
+    for name, releases in SOURCES.items():
+        table: Table = {}
+        for bit, modules in enumerate(releases.values()):
+            for module, source in modules.items():
+                lines = table.setdefault(module, {})
+                for line in {"", *read_module(source.encode(), module, package=module == name)}:
+                    lines[line] = lines.get(line, 0) | 1 << bit
+        measured = tuple(Measured(version=v, date="2024-05-01", filename="", sha256="") for v in releases)
+        head = Head(distribution=name, reader=1, roots=(name,), releases=measured)
+        (folder / f"{name}.names").write_bytes(encode(head, table))
+    (folder / SUMMARY).write_text("distribution\troots\n" + "".join(f"{name}\t{name}\n" for name in SOURCES))
+    return NameIndex(folder)
+
+
+def first(text: str, index: NameIndex):
+    """The first finding on a text."""
+    diagnosis = diagnose(read_texts([("log", text)]), [("log", clean(text))], names=index)
+    return diagnosis.root or next(iter(diagnosis.diagnosed), None)
+
+
+@pytest.mark.parametrize(
+    ("message", "spec"),
+    [
+        ("ImportError: cannot import name 'gone' from 'datasets.old'", "<2.0"),
+        ("ImportError: cannot import name 'fresh' from 'datasets.new' (/x/datasets/new.py)", ">=2.0"),
+        ("ImportError: cannot import name \u2018gone\u2018 from \u2018datasets.old.", "<2.0"),
+        ("AttributeError: module 'datasets' has no attribute 'new'", ">=2.0"),
+        ("ModuleNotFoundError: No module named 'datasets.new'", ">=2.0"),
+        ("AttributeError: 'Loader' object has no attribute 'seek'\nimport datasets", "<2.0"),
+        ("AttributeError: type object 'Loader' has no attribute 'seek'\nimport datasets", "<2.0"),
+        ("TypeError: Loader.__init__() got an unexpected keyword argument 'batch'", "<2.0"),
+        ("loader = datasets.Loader(batch=1)\nTypeError: __init__() got an unexpected keyword argument 'size'", ">=2.0"),
+        ("import datasets\nTypeError: Store.get() missing 1 required positional argument: 'scope'", "<2.0"),
+        ("ImportError: 无法从 'datasets.old' 导入名称 'gone'", "<2.0"),
+        ("ModuleNotFoundError: Kein Modul namens 'datasets.new'", ">=2.0"),
+    ],
+)
+def test_a_name_that_some_releases_have_names_them(message, spec, index):
+    finding = first(message, index).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("name-not-in-release", {"datasets": spec})
+    assert f"datasets{spec}" in finding.fix
+
+
+def test_the_installed_release_that_lacks_it_makes_the_finding_certain(index):
+    diagnosed = first("datasets: 2.0\nImportError: cannot import name 'gone' from 'datasets.old'", index)
+
+    assert diagnosed.confidence == "high"
+    assert diagnosed.finding.message.startswith("datasets 2.0 does not have datasets.old.gone: it is in datasets<2.0.")
+
+
+def test_what_is_installed_wins_over_what_a_text_says(index):
+    text = "pip list\nPackage Version\n------- -------\ndatasets 2.0\n\nI think datasets 1.0\n"
+    diagnosed = first(text + "ImportError: cannot import name 'gone' from 'datasets.old'", index)
+
+    assert diagnosed.finding.components["datasets"] == "2.0"
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/w/train.py", line 3, in <module>
+    import peft
+  File "/v/lib/python3.11/site-packages/peft/__init__.py", line 1, in <module>
+    from datasets.old import gone
+ImportError: cannot import name 'gone' from 'datasets.old' (/v/lib/python3.11/site-packages/datasets/old.py)
+"""
+
+
+def test_the_calls_say_which_package_asks_and_that_a_newer_one_may_not(index):
+    finding = first(TRACEBACK, index).finding
+
+    assert finding.message.endswith("peft asks for it.")
+    assert "or a newer release of peft" in finding.fix
+
+
+def test_of_two_packages_with_the_class_the_one_whose_releases_differ_is_meant(index):
+    finding = first(
+        "import peft, datasets\nTypeError: Loader.__init__() got an unexpected keyword argument 'batch'", index
+    )
+
+    assert set(finding.finding.needs) == {"datasets"}
+
+
+def test_a_name_of_no_release_is_no_matter_of_versions(index):
+    finding = first("datasets: 2.0\nImportError: cannot import name 'gonne' from 'datasets.core'", index).finding
+
+    assert (finding.rule, finding.severity, dict(finding.needs)) == ("name-in-no-release", Severity.WARNING, {})
+    assert "No release of datasets from 1.0 to 2.0 has datasets.core.gonne" in finding.message
+
+
+def test_a_name_that_the_stated_release_has_means_another_copy(index):
+    finding = first("datasets: 1.0\nImportError: cannot import name 'gone' from 'datasets.old'", index).finding
+
+    assert finding.rule == "installed-is-another"
+    assert "datasets 1.0 has datasets.old.gone: what is imported is another copy" in finding.message
+    assert "print(m.__file__)" in finding.fix
+
+
+def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
+    text = (
+        'Traceback (most recent call last):\n  File "/w/datasets.py", line 1, in <module>\n    import datasets\n'
+        "AttributeError: partially initialized module 'datasets' has no attribute 'Loader'"
+        " (most likely due to a circular import)"
+    )
+    finding = first(text, index).finding
+
+    assert finding.rule == "module-shadowed"
+    assert "/w/datasets.py" in finding.message
+
+
+def test_a_package_without_an_index_is_said_to_be_unmeasured(index):
+    finding = first("ImportError: cannot import name 'x' from 'frobnicator'", index).finding
+
+    assert finding.rule == "name-missing"
+    assert "It is not known here which releases fit." in finding.message
+    assert not finding.needs
+
+
+def test_a_class_of_ones_own_is_no_finding(index):
+    assert first("AttributeError: 'MyModel' object has no attribute 'seek'", index) is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "package", "source"),
+    [
+        ("File ~/v/lib/python3.11/site-packages/peft/a.py:16, in f(x)\n---> 16 return g(x)", "peft", "return g(x)"),
+        ("[/usr/lib/python3.10/dist-packages/peft/a.py](https://localhost:8080/#) in f(x)\n--> 3 g(", "peft", "g("),
+        ("│ /v/lib/python3.10/site-packages/peft/a.py │\n│ ❱ 163 g(x)      │", "peft", "g(x)"),
+    ],
+)
+def test_frames_of_notebooks_and_boxes_are_read(frame, package, source):
+    text = f"Error\n{frame}\nTypeError: x"
+
+    (call,) = frames_before(text, len(text))
+
+    assert (call.package, call.source) == (package, source)
