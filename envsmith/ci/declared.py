@@ -151,8 +151,8 @@ def read_declared(root: Path) -> Declaration:
             draft.files.append(name)
     if not draft.files:
         raise DataError(
-            f"{root}: no file that declares anything",
-            hint=f"known are {', '.join(FILES)}; a setup.py is not run: build a wheel and give its METADATA",
+            f"Cannot read what {root} declares: it has no file for that.",
+            hint=f"Give one of {', '.join(FILES)}. A setup.py is not run: build a wheel and give its METADATA.",
         )
     return draft.done(root.resolve().name)
 
@@ -224,7 +224,7 @@ def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
     try:
         parser.read_string(text)
     except configparser.Error as error:
-        raise DataError(f"{file}: {str(error).splitlines()[0]}") from error
+        raise DataError(f"Cannot read {file}: {str(error).splitlines()[0]}.") from error
     find = _Lines(text)
     draft.name = draft.name or parser.get("metadata", "name", fallback="")
     python = parser.get("options", "python_requires", fallback="").strip()
@@ -303,14 +303,14 @@ def _environment(text: str, file: str, draft: _Draft) -> None:
     try:
         document = parse_document(file, text.encode())
     except UnreadableError as error:
-        raise DataError(f"{file}: not an environment file", details=[f"{file}: {error}"]) from None
+        raise DataError(f"Cannot read {file}: it is not an environment file.", details=[f"{file}: {error}"]) from None
     if not isinstance(document, dict):
-        raise DataError(f"{file}: not an environment file")
+        raise DataError(f"Cannot read {file}: it is not an environment file.")
     find = _Lines(text)
     draft.name = draft.name or str(document.get("name") or "")
     entries = document.get("dependencies") or []
     if not isinstance(entries, list):
-        raise DataError(f"{file}: dependencies: a list belongs here")
+        raise DataError(f"Cannot read {file}: its dependencies are not a list.")
     for entry in entries:
         if isinstance(entry, str):
             _conda(entry, file, draft, find)
@@ -354,7 +354,7 @@ def _toml(text: str, file: str) -> Mapping[str, Any]:
     try:
         return parse_toml(text.replace("\r\n", "\n"))
     except ValueError as error:
-        raise DataError(f"{file}: not valid TOML: {error}") from error
+        raise DataError(f"Cannot read {file}: it is not valid TOML ({error}).") from error
 
 
 def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:

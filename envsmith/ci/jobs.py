@@ -189,7 +189,7 @@ def write_config(root: Path, *, force: bool = False) -> tuple[Path, Declaration]
     """
     path = root / CONFIG
     if path.exists() and not force:
-        raise UsageError(f"{path} is there already", hint="--force writes it anew")
+        raise UsageError(f"Cannot write {path}: it exists already.", hint="Use --force to write it anew.")
     declaration = read_declared(root)
     write_whole(path, _draft_config(declaration))
     return path, declaration

@@ -269,8 +269,8 @@ def read_library(root: Path, *, declaration: Declaration | None = None) -> Libra
             ranges[component] = ranges[component].meet(spec) if component in ranges else spec
         except ValueError as error:  # noqa: PERF203 - two components
             raise DataError(
-                f"{source}: requires.{component}: {spec.text} cannot be met with {ranges[component].text}, "
-                "which is declared"
+                f"Cannot use requires.{component} of {source}: {spec.text} contradicts {ranges[component].text}, "
+                "which is declared."
             ) from error
     own = table.find(name)
     if own is not None:
@@ -278,15 +278,16 @@ def read_library(root: Path, *, declaration: Declaration | None = None) -> Libra
     frameworks = tuple(n for n in ranges if table.by_name[n].role is Role.FRAMEWORK)
     if not frameworks and "torch" not in ranges:
         raise UsageError(
-            f"{root}: neither torch nor a framework is among what {name} requires",
-            hint="add it to `requires:` in envsmith.yaml: `envsmith init` writes one",
+            f"Cannot make a matrix for {root}: neither torch nor a framework is among what {name} requires.",
+            hint="Add it to `requires:` in envsmith.yaml. envsmith init writes one.",
         )
     ranges.setdefault("torch", Spec.parse("*"))
     ranges.setdefault("python", Spec.parse("*"))
     if of_host := next((n for n in ("gpu", "driver") if n in settings.axes), None):
         raise UsageError(
-            f"{source}: axes: a matrix cannot choose a {'GPU' if of_host == 'gpu' else of_host}: a runner has one",
-            hint="say which the runners have with `gpu:` and `driver:`, and their labels with `runners:`",
+            f"Cannot use axes of {source}: a matrix cannot choose a {'GPU' if of_host == 'gpu' else of_host}, "
+            "because a runner has one.",
+            hint="Say which the runners have with `gpu:` and `driver:`, and their labels with `runners:`.",
         )
     return Library(
         name=name,
@@ -337,7 +338,8 @@ def _read_config(root: Path) -> tuple[Config | None, str]:
     problems = Problems()
     if path.exists() and not path.is_file():
         raise DataError(
-            f"{path}: this is {'a folder' if path.is_dir() else 'no file'}", hint="the configuration is a file"
+            f"Cannot read {path}: it is {'a folder' if path.is_dir() else 'not a file'}.",
+            hint="Give the configuration file.",
         )
     if path.is_file():
         source = CONFIG
@@ -348,5 +350,8 @@ def _read_config(root: Path) -> tuple[Config | None, str]:
             return None, CONFIG
         source = "pyproject.toml"
         config = check(Config, tool["envsmith"], source, problems, root="tool.envsmith")
-    problems.refuse(f"{source}: not a configuration of envsmith", hint="envsmith ci schema prints what it may hold")
+    problems.refuse(
+        f"Cannot read {source}: it is not a configuration of envsmith.",
+        hint="Run envsmith ci schema for what it may hold.",
+    )
     return config, source

@@ -117,7 +117,10 @@ def run_job(
     minor = job.cell.components["python"]
     interpreter = find_interpreter(minor)
     if interpreter is None:
-        raise EngineError(f"no Python {minor} on this machine", hint=f"install it: uv python install {minor}")
+        raise EngineError(
+            f"Cannot run with Python {minor}: it is not on this machine.",
+            hint=f"Install it: uv python install {minor}.",
+        )
     with scratch() as folder:
         place = folder / "env"
         if environment is not None:

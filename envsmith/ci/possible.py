@@ -74,8 +74,8 @@ class Space:
             if len(rows) > MAX_ROWS:
                 sizes = ", ".join(f"{a.name} {len(a.values)}" for a in self.axes)
                 raise UsageError(
-                    f"more than {MAX_ROWS} combinations can occur ({sizes})",
-                    hint="name fewer axes, or list the releases of one under `values:`, or use `grain: minor`",
+                    f"Cannot list the combinations: there are more than {MAX_ROWS} ({sizes}).",
+                    hint="Name fewer axes, list the releases of one under `values:`, or use `grain: minor`.",
                 )
         return rows
 
@@ -104,7 +104,7 @@ class Space:
             if domains is not None:
                 for answer in net.search(domains, steps):
                     return cell_of(self.posed, answer)
-        raise UnsatisfiableError(f"no cell with {', '.join(map(str, row))}")
+        raise UnsatisfiableError(f"Cannot fill the row {', '.join(map(str, row))}: there is no such cell.")
 
     def _masks(self, row: Sequence[str]) -> Iterator[tuple[int, int]]:
         for axis, value in zip(self.axes, row, strict=True):
@@ -190,7 +190,9 @@ def space_of(library: Library) -> Space:
     solver = default_solver()
     missing = [n for n in library.axes if n in unjudged(library, solver) or not solver.compiled.versions.get(n)]
     if missing:
-        raise UsageError(f"axes: no release of {', '.join(missing)} is known", hint="leave it out of the axes")
+        raise UsageError(
+            f"Cannot use axes: no release of {', '.join(missing)} is known.", hint="Leave it out of the axes."
+        )
     request = judged_request(library, solver, {n: Spec.parse("*") for n in library.axes if n not in library.ranges})
     posed = solver.pose(request)
     if solver.best(posed) is None:
@@ -241,8 +243,10 @@ def _grained(listed: Iterable[str], name: str, library: Library) -> list[str]:
         missing = [text for text, value in zip(named, values, strict=True) if value is None]
         if missing:
             raise UsageError(
-                f"values: {name} {', '.join(missing)} cannot occur within the declared ranges",
-                hint=f"possible are {', '.join(ordered[:12])}" if ordered else f"no release of {name} is possible",
+                f"Cannot use values: {name} {', '.join(missing)} cannot occur within the declared ranges.",
+                hint=f"Use one of {', '.join(ordered[:12])}."
+                if ordered
+                else f"Change the ranges: they allow no release of {name}.",
             )
         return sorted({v for v in values if v}, key=_order, reverse=True)
     if library.settings.grain == "release":

@@ -120,13 +120,14 @@ def _git(root: Path, *arguments: str) -> str:
         finished = execute(command, seconds=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
-            f"--since: git cannot be asked: {error}", hint="run it in a checkout, with git installed"
+            f"Cannot compare with --since: git does not start ({error}).",
+            hint="Run it in a checkout, with git installed.",
         ) from error
     if finished.returncode:
         message = (finished.stderr.strip().splitlines() or [f"no revision {arguments[-1]!r}"])[0]
         raise UsageError(
-            f"--since: git {arguments[0]}: {message}",
-            hint="name a branch or commit that is here: git fetch origin main",
+            f"Cannot compare with --since: git {arguments[0]} says {message}.",
+            hint="Name a branch or commit that is here: git fetch origin main.",
         )
     return finished.stdout
 
@@ -237,7 +238,8 @@ def api_breaks(before: str, after: str) -> list[tuple[str, int]]:
         import griffe
     except ImportError:
         raise UsageError(
-            "--since reads Python files with griffe, which is not installed", hint="pip install 'envsmith[api]'"
+            "Cannot read Python files for --since: griffe is not installed.",
+            hint="Install it: pip install 'envsmith[api]'.",
         ) from None
     try:
         old, new = (griffe.visit("module", filepath=Path("module.py"), code=text) for text in (before, after))

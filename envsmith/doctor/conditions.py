@@ -96,7 +96,7 @@ class Scene:
                 return facts.gpus[0] if facts.gpus else None
             case "gpu_count":
                 return facts.gpu_count
-        raise DataError(f"matrix/doctor/rules.yaml: `{name}` is not the name of a fact or word")
+        raise DataError(f"Cannot read matrix/doctor/rules.yaml: `{name}` is not the name of a fact or word.")
 
     def meets(self, conditions: Iterable[Mapping[str, Condition]]) -> bool:
         """Return whether one of ``conditions`` is met: each of its names has a value as it says."""

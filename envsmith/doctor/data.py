@@ -25,8 +25,8 @@ def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], 
     try:
         stamp = files.stamp()
     except OSError as error:
-        hint = "take the whole of matrix/"
-        raise DataError(f"{error.filename}: cannot be read: {error.strerror}", hint=hint) from error
+        hint = "Take the whole of matrix/."
+        raise DataError(f"Cannot read {error.filename}: {error.strerror}.", hint=hint) from error
     if (kind, stamp) not in _LOADED:
         _LOADED[kind, stamp] = cached(
             kind,
@@ -56,4 +56,7 @@ def read_table(kind: type[_Value], name: str, content: bytes, problems: Problems
 
 def refuse(name: str, problems: Problems) -> None:
     """Raise ``DataError`` when there are problems in a file."""
-    problems.refuse(f"{len(problems.lines)} problems in {name}", hint="matrix/README.md describes its fields")
+    problems.refuse(
+        f"Cannot read {name}: {len(problems.lines)} of its values are wrong.",
+        hint="See matrix/README.md for its fields.",
+    )

@@ -366,8 +366,8 @@ def request_of(repair: Repair) -> tuple[Request, str]:
     pins = repair.cell.components
     if not repair.cell.frameworks or "torch" not in pins:
         raise UsageError(
-            "--fix-to: the repaired set names no framework or no torch, so there is no cell to lock",
-            hint=f"envsmith lock --framework {EXAMPLE}, with the changes of the repair as --with",
+            "Cannot lock the repaired set for --fix-to: it names no framework or no torch.",
+            hint=f"Run envsmith lock --framework {EXAMPLE}, with the changes of the repair as --with.",
         )
     frameworks = {n: Spec.exactly(pins[n]) for n in repair.cell.frameworks}
     chosen = [n for n in pins if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)]

@@ -142,7 +142,7 @@ def read_catalogue(files: DataFiles) -> Catalogue:
     signatures = [signature for file in read for signature in file.signatures]
     twice = sorted(i for i, n in Counter(s.id for s in signatures).items() if n > 1)
     if twice:
-        raise DataError(f"signatures of the same id: {', '.join(twice)}")
+        raise DataError(f"Cannot read the signatures: several have the same id ({', '.join(twice)}).")
     return Catalogue(
         (*signatures, *(_of_rule(rule) for rule in knowledge().rules if rule.signature)),
         {rule: row for file in read for rule, row in file.rules.items()},

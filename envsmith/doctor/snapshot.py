@@ -24,7 +24,7 @@ from envsmith.text import redact
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1
-_HINT = "make one with: envsmith doctor --save FILE"
+_HINT = "Make one with: envsmith doctor --save FILE."
 _MAX = 8_000_000
 _EVIDENCE = Evidence(kind=EvidenceKind.DOCUMENTED, source="comparison of two snapshots", date="2026-11-21")
 _SECRET_NAME = re.compile(
@@ -67,12 +67,18 @@ def load(text: str, where: str) -> tuple[Facts, tuple[tuple[str, str], ...]]:
     try:
         data = parse_json(text) if len(text) <= _MAX else None
     except UnreadableError as error:
-        raise DataError(f"{where}: not a snapshot of envsmith doctor ({error})", hint=_HINT) from None
+        raise DataError(
+            f"Cannot read {where}: it is not a snapshot of envsmith doctor ({error}).", hint=_HINT
+        ) from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise DataError(f"{where}: not a snapshot of envsmith doctor", hint=_HINT)
+        raise DataError(f"Cannot read {where}: it is not a snapshot of envsmith doctor.", hint=_HINT)
     if data.get("schema") != SCHEMA:
-        hint = "use an envsmith as new as the one that wrote it"
-        raise DataError(f"{where}: schema {data.get('schema')!r} is not known ({SCHEMA} is)", hint=hint)
+        hint = "Use an envsmith as new as the one that wrote it."
+        raise DataError(
+            f"Cannot read {where}: its schema {data.get('schema')!r} is not the one that this envsmith reads "
+            f"({SCHEMA}).",
+            hint=hint,
+        )
     problems = Problems()
     facts = check(Facts, data.get("facts"), where, problems, root="facts")
     texts = check(_Texts, {"texts": data.get("texts", [])}, where, problems)
@@ -81,7 +87,7 @@ def load(text: str, where: str) -> tuple[Facts, tuple[tuple[str, str], ...]]:
     for name, stated in facts.components.items() if facts else ():
         if not _is_version(stated.version):
             problems.add(f"{where}: facts.components.{name}.version", f"{stated.version[:60]!r} is not a version")
-    problems.refuse(f"{where}: the snapshot is damaged", hint=_HINT)
+    problems.refuse(f"Cannot read {where}: the snapshot is damaged.", hint=_HINT)
     assert facts is not None  # noqa: S101 - there were no problems
     assert texts is not None  # noqa: S101 - as above
     read = Read(source=where, kinds=("snapshot",), lines=0, characters=0, facts=facts.count)

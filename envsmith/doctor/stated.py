@@ -40,10 +40,10 @@ def read_fact(draft: Draft, key: str, value: str, where: str = "--fact") -> None
     kind, dot, name = key.partition(".")
     value = value.strip()
     if not value or len(value) > 400:
-        raise UsageError(f"{where} {key[:60]}: no value", hint=f"{key[:60]}=VALUE")
+        raise UsageError(f"Cannot read {where} {key[:60]}: it has no value.", hint=f"Write {key[:60]}=VALUE.")
     if key in _WORDS:
         if value not in _WORDS[key]:
-            raise UsageError(f"{where} {key}: {value!r} is none of {', '.join(sorted(_WORDS[key]))}")
+            raise UsageError(f"Cannot read {where} {key}: {value!r} is none of {', '.join(sorted(_WORDS[key]))}.")
         draft.host[key] = value
     elif key in _NUMBERS:
         _number(draft, key, value, where)
@@ -56,18 +56,19 @@ def read_fact(draft: Draft, key: str, value: str, where: str = "--fact") -> None
     elif dot and _NAME.fullmatch(name):
         _named(draft, kind, name, value, where)
     else:
-        raise UsageError(f"{where} {key[:60]}={value[:60]}: not understood", hint=_hint(key))
+        raise UsageError(f"Cannot read {where} {key[:60]}={value[:60]}: no fact has this form.", hint=_hint(key))
 
 
 def _hint(key: str) -> str:
     kind = key.partition(".")[0]
     own = {k: what for k, what in words().facts.items() if k.partition(".")[0] == kind}
-    return "; ".join(f"{k}: {what}" for k, what in own.items()) or f"known are {', '.join(words().facts)}"
+    forms = "; ".join(f"{k}: {what}" for k, what in own.items())
+    return f"Write one of these: {forms}." if forms else f"Use one of these keys: {', '.join(words().facts)}."
 
 
 def _number(draft: Draft, key: str, value: str, where: str) -> None:
     if not re.fullmatch(r"[1-9]\d{0,5}", value):
-        raise UsageError(f"{where} {key}: {value[:40]!r} is not a number above zero")
+        raise UsageError(f"Cannot read {where} {key}: {value[:40]!r} is not a number above zero.")
     if key == "gpu_count":
         draft.gpu_count = int(value)
     draft.host[key] = value
@@ -91,7 +92,7 @@ def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
             draft.launches.remove(earlier)
         draft.launch(tool, options, f"{where} {kind}")
     else:
-        raise UsageError(f"{where} {kind}.{name}={value[:60]}: not understood", hint=_hint(kind))
+        raise UsageError(f"Cannot read {where} {kind}.{name}={value[:60]}: no fact has this form.", hint=_hint(kind))
 
 
 def _limit(name: str, value: str) -> int | None:
@@ -105,7 +106,8 @@ def read_variable(draft: Draft, text: str, where: str = "--env") -> None:
     name, is_set, value = text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise UsageError(
-            f"{where} {text[:60]!r}: not NAME=VALUE", hint="NAME=VALUE is set, NAME alone is known to be unset"
+            f"Cannot read {where} {text[:60]!r}: it is not NAME=VALUE.",
+            hint="Write NAME=VALUE for a variable that is set, NAME alone for one that is unset.",
         )
     if is_set:
         draft.variable(name, value)
@@ -135,17 +137,20 @@ def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | No
     components: dict[str, str] = {}
     for name, value in _object(data, "components", where).items():
         if not isinstance(value, str):
-            raise UsageError(f"{where}: components.{name[:60]}: not a version")
+            raise UsageError(f"Cannot read components.{name[:60]} of {where}: it is not a version.")
         components[component_of(name) or name[:60]] = "none" if value in ABSENT else value
         if value == "*":
             note_present(draft, name)
     for name, value in _object(data, "variables", where).items():
         if value is not None and not isinstance(value, str):
-            raise UsageError(f"{where}: variables.{name[:60]}: a text, or null for one that is known to be unset")
+            raise UsageError(
+                f"Cannot read variables.{name[:60]} of {where}: it is neither a text nor null (a variable that is "
+                "unset)."
+            )
         read_variable(draft, name if value is None else f"{name}={value}", f"{where}: variables.")
     for name, value in _object(data, "facts", where).items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, (str, int))):
-            raise UsageError(f"{where}: facts.{name[:60]}: a text, a number or null")
+            raise UsageError(f"Cannot read facts.{name[:60]} of {where}: it is neither a text, a number nor null.")
         read_fact(draft, name, "none" if value is None else str(value), f"{where}: facts.")
     return components
 
@@ -153,5 +158,5 @@ def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | No
 def _object(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
     value = data.get(key, {})
     if not isinstance(value, dict):
-        raise UsageError(f"{where}: {key}: not an object")
+        raise UsageError(f"Cannot read {key} of {where}: it is not an object.")
     return value

@@ -86,7 +86,7 @@ def load_expiry(root: Path, torches: Iterable[str] | None = None) -> Expiry:
     """
     path, problems = root / "expiry.yaml", Problems()
     file = read_document(_ExpiryFile, path.name, read_bounded(path, MAX_FILE_BYTES), problems)
-    problems.refuse(f"{path}: no table of expiry")
+    problems.refuse(f"Cannot read {path}: it is not a table of expiry.")
     assert file is not None  # noqa: S101 - without a value there is a problem
     if torches is None:
         torches = [release.version for release in knowledge().releases.get("torch", ())]

@@ -140,7 +140,7 @@ def load_table(kind: type[_File], name: str, folder: Path | None = None) -> _Fil
         value = check_file(kind, name, document, problems, ComponentTable.of(()))
     except (DataError, UnreadableError) as error:
         problems.add(name, str(error))
-    problems.refuse(f"{name}: {len(problems.lines)} problems", hint="see matrix/README.md")
+    problems.refuse(f"Cannot read {name}: {len(problems.lines)} of its values are wrong.", hint="See matrix/README.md.")
     assert value is not None  # noqa: S101 - without a value there is a problem
     return value
 

@@ -57,8 +57,8 @@ def find_matrix() -> Path:
     if named:
         if not (Path(named) / "components.yaml").is_file():
             raise DataError(
-                f"{MATRIX_VARIABLE}={named}: no components.yaml there",
-                hint=f"unset {MATRIX_VARIABLE}, or point it to a copy of matrix/",
+                f"Cannot read {MATRIX_VARIABLE}={named}: it has no components.yaml.",
+                hint=f"Unset {MATRIX_VARIABLE}, or point it to a copy of matrix/.",
             )
         return Path(named)
     package = Path(__file__).resolve().parent.parent
@@ -66,8 +66,8 @@ def find_matrix() -> Path:
         if (candidate / "components.yaml").is_file():
             return candidate
     raise DataError(
-        "the knowledge (matrix/components.yaml) is not installed with envsmith",
-        hint=f"reinstall envsmith, or point {MATRIX_VARIABLE} to a copy of matrix/",
+        "Cannot read the knowledge: matrix/components.yaml is not installed with envsmith.",
+        hint=f"Install envsmith again, or point {MATRIX_VARIABLE} to a copy of matrix/.",
     )
 
 
@@ -85,11 +85,9 @@ def own_matrix() -> Path:
     if (here / "components.yaml").is_file():
         return here
     raise UsageError(
-        "the knowledge that this envsmith reads belongs to its installed package: "
-        "an upgrade would take away what is written there",
-        hint=f"take a copy: cp -r {shlex.quote(str(folder))} matrix; "
-        "then run this again here, or name a folder with --matrix. "
-        f"With {MATRIX_VARIABLE}=$PWD/matrix every verb reads it",
+        "Cannot write to the knowledge of the installed package: an upgrade would remove what is written there.",
+        hint=f"Make a copy: cp -r {shlex.quote(str(folder))} matrix. Then run this again here, or name a folder "
+        f"with --matrix. With {MATRIX_VARIABLE}=$PWD/matrix every verb reads it.",
     )
 
 

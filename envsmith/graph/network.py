@@ -84,7 +84,7 @@ def _add_row(graph: nx.MultiDiGraph[str], node: str, rule: Rule, row: Row, numbe
 def around(graph: nx.MultiDiGraph[str], component: str) -> nx.MultiDiGraph[str]:
     """Return the part of the graph that speaks of a component: its releases, its rules, and what those rules name."""
     if component not in graph:
-        raise UsageError(f"the version graph has no component {component!r}")
+        raise UsageError(f"Cannot find {component!r}: the version graph has no such component.")
     near = nx.ego_graph(graph.to_undirected(as_view=True), component, radius=2).nodes
     # A subgraph of networkx lists its nodes in the order of a set, which differs from run to run.
     part: nx.MultiDiGraph[str] = nx.MultiDiGraph(**graph.graph)

@@ -37,7 +37,7 @@ from envsmith.schema import (
     text_of,
 )
 
-_HINT = "the schema is described in matrix/README.md"
+_HINT = "See matrix/README.md for the schema."
 
 
 def read_knowledge(root: Path | None = None) -> Knowledge:
@@ -62,7 +62,7 @@ def read_knowledge(root: Path | None = None) -> Knowledge:
     digest.update(repr(sorted(sound.items())).encode())
     knowledge = _assemble(documents, sound, table, problems) if table else None
     count = len(problems.lines)
-    problems.refuse(f"{files.root}: {count} problem{'s' * (count > 1)} in the knowledge", hint=_HINT)
+    problems.refuse(f"Cannot read {files.root}: {count} of its values are wrong.", hint=_HINT)
     assert knowledge is not None  # noqa: S101 - without a table there is a problem
     return replace(knowledge, digest=digest.hexdigest(), left_aside=left_aside)
 
@@ -71,7 +71,7 @@ def read_components(root: Path) -> ComponentTable:
     """Read ``components.yaml`` alone. ``DataError`` lists its problems."""
     problems = Problems()
     table = _components(_document(root, "components.yaml", problems), problems)
-    problems.refuse(f"{root}/components.yaml is broken", hint=_HINT)
+    problems.refuse(f"Cannot read {root}/components.yaml: some of its values are wrong.", hint=_HINT)
     return table or ComponentTable.of([])
 
 
@@ -83,7 +83,7 @@ def read_wheels(root: Path) -> tuple[Sequence[Build], Sequence[Device]]:
     table, problems = read_components(root), Problems()
     torch = check_file(TorchFile, _TORCH, _document(root, _TORCH, problems), problems, table)
     gpu = check_file(GpuFile, _GPU, _document(root, _GPU, problems), problems, table)
-    problems.refuse(f"{root}: the torch builds cannot be read", hint=_HINT)
+    problems.refuse(f"Cannot read the torch builds of {root}: some of their values are wrong.", hint=_HINT)
     return torch.builds if torch else (), gpu.runs_on if gpu else ()
 
 

@@ -227,8 +227,8 @@ def sources_of(pins: Iterable[Pin], cell: Cell, user: Compile | None = None) -> 
             sources.append(row)
     if odd := sorted(named - {s.distribution for s in sources}):
         raise LockError(
-            f"cell {cell.id}: {', '.join(odd)}: nothing of that name is compiled in this lock",
-            hint="--compile speaks of a distribution that the index has as source only, or that --source gives",
+            f"Cannot use --compile for {cell.id}: the lock compiles nothing called {', '.join(odd)}.",
+            hint="Name a distribution that the index has as source only, or that --source gives.",
         )
     return tuple(sources)
 
@@ -280,9 +280,10 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
     toolkit = toolkit_for(cell, runtime)
     if toolkit is None or toolkit.missing:
         raise LockError(
-            f"cell {cell.id}: no devel image: {toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}",
+            f"Cannot make a devel image of {cell.id}: "
+            f"{toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}.",
             details=[f"{row.component} needs nvcc: {row.why} ({row.evidence[0]})" for row in asks],
-            hint="take --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index",
+            hint="Use --flavour runtime, or a cell with CUDA 13, whose nvcc is on the package index.",
         )
     return toolkit_parts(cell, toolkit)
 

@@ -67,8 +67,9 @@ def _placed(source: CompiledSource, artifact: Artifact) -> Artifact:
         return artifact
     if source.archive == "file":
         raise ContentError(
-            f"{source.name}: the lock was made from an archive that was given as a file, and does not know where it is",
-            hint=f"lock again with --source '{source.name}@ARCHIVE#sha256={artifact.sha256}'",
+            f"Cannot find the source archive of {source.name}: the lock was made from a file and does not know "
+            "where it is.",
+            hint=f"Lock again with --source '{source.name}@ARCHIVE#sha256={artifact.sha256}'.",
         )
     return replace(artifact, url=source.archive)
 
@@ -83,12 +84,14 @@ def _copy_checked(artifact: Artifact, target: Path) -> None:
                 write.write(block)
     except FileNotFoundError as error:
         raise ContentError(
-            f"{source}: the lock took {artifact.filename} from here, and it is gone", hint="lock the cell again"
+            f"Cannot read {source}: {artifact.filename}, which the lock took from here, does not exist.",
+            hint="Lock the cell again.",
         ) from error
     if digest.hexdigest() != artifact.sha256:
         raise ContentError(
-            f"{source}: its sha256 is {digest.hexdigest()[:16]}…, the lock says {artifact.sha256[:16]}…",
-            hint="lock the cell again",
+            f"Cannot use {source}: its sha256 is {digest.hexdigest()[:16]}…, and the lock says "
+            f"{artifact.sha256[:16]}….",
+            hint="Lock the cell again.",
         )
 
 

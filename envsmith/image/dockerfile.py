@@ -194,7 +194,10 @@ def base_stages(lock: Lock) -> list[str]:
 def _from_packages(lock: Lock, base: BaseImage) -> list[str]:
     """Return the stages that make a base of exactly pinned packages, whatever image unpacks them."""
     if plain.digest(base.digest) != package_digest(base.packages):
-        raise UsageError("the digest of the lock's base is not that of its packages", hint="lock the cell again")
+        raise UsageError(
+            "Cannot write the Dockerfile: the digest of the lock's base is not that of its packages.",
+            hint="Lock the cell again.",
+        )
     distribution = plain.distribution(base.distribution)
     mounts = [bind(BASE_FILE, BASE_FILE), *secrets()[:1]]
     architecture = lock.cell.platform.docker.partition("/")[2]
@@ -279,8 +282,8 @@ def source_archive(lock: Lock, name: str) -> Artifact:
     archives = [a for a in (pin.artifacts if pin else ()) if a.filename.endswith((".tar.gz", ".tgz"))]
     if len(archives) != 1:
         raise UsageError(
-            f"{name} is to be compiled, and the lock names {len(archives)} source archives (.tar.gz) of it",
-            hint="lock the cell again",
+            f"Cannot compile {name}: the lock names {len(archives)} source archives (.tar.gz) of it.",
+            hint="Lock the cell again.",
         )
     return archives[0]
 

@@ -268,22 +268,22 @@ class Change(AsJson):
 
 def read_document(path: Path) -> dict[str, Any]:
     """Read a ``matrix.json`` that another program may have written. ``DataError``."""
-    hint = "envsmith matrix export writes one"
+    hint = "Write one with envsmith matrix export."
     try:
         value = parse_json(read_bounded(path, _MAX_BYTES))
     except DataError as error:
         raise DataError(error.message, hint=hint) from None
     except UnreadableError as error:
-        raise DataError(f"{path}: no matrix.json: {error}", hint=hint) from None
+        raise DataError(f"Cannot read {path}: it is not a matrix.json ({error}).", hint=hint) from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise DataError(f"{path}: no matrix.json of schema {SCHEMA}", hint=hint)
+        raise DataError(f"Cannot read {path}: it is not a matrix.json of schema {SCHEMA}.", hint=hint)
     for key, kind in (("cells", list), ("torch", list), ("frameworks", list)):
         if not isinstance(value.get(key), kind) or not all(isinstance(x, dict) for x in value[key]):
-            raise DataError(f"{path}: {key}: a list of objects belongs here")
+            raise DataError(f"Cannot read {key} of {path}: it is not a list of objects.")
     for number, framework in enumerate(value["frameworks"]):
         releases = framework.get("releases", [])
         if not isinstance(releases, list) or not all(isinstance(x, dict) for x in releases):
-            raise DataError(f"{path}: frameworks[{number}].releases: a list of objects belongs here")
+            raise DataError(f"Cannot read frameworks[{number}].releases of {path}: it is not a list of objects.")
     return value
 
 

@@ -152,7 +152,10 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     """
     grid = document["grid"].get(framework)
     if not grid:
-        raise UsageError(f"no framework {framework!r} in the matrix", hint="; ".join(document["grid"]))
+        raise UsageError(
+            f"Cannot print the table of {framework!r}: the matrix has no such framework.",
+            hint=f"Use one of: {', '.join(document['grid'])}.",
+        )
     rows = _newest_of_series(grid)[:_ROWS]
     tested = _tested(document, framework)
     table = {(v, b): _words(grid, tested, v, b) for v in rows for b in _newest_of_series(grid[rows[0]])}
@@ -202,8 +205,9 @@ def with_table(text: str, document: Mapping[str, Any]) -> str:
     """Return ``text`` with every table between its markers made anew. ``UsageError`` without markers."""
     if not _MARKERS.search(text):
         raise UsageError(
-            "no markers are in that file",
-            hint=f"put <!-- envsmith:matrix {EXAMPLE} --> and <!-- envsmith:end --> on two lines where the table belongs",
+            "Cannot write the table into that file: it has no markers.",
+            hint=f"Put <!-- envsmith:matrix {EXAMPLE} --> and <!-- envsmith:end --> on two lines where the table "
+            "belongs.",
         )
     return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)
 

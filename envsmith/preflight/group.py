@@ -89,7 +89,7 @@ def _launcher_store(launch: Mapping[str, Any], timeout: float) -> Any:
     except Exception as error:
         verb = "open" if owner else "reach"
         raise SmokeError(
-            f"Rank {launch['rank']} cannot {verb} the store at {host}:{port}: {one_line(error).rstrip('.')}.",
+            f"Cannot {verb} the store at {host}:{port}: rank {launch['rank']} got {one_line(error).rstrip('.')}.",
             hint="Check this address on every node and the port between them. ENVSMITH_MASTER_PORT names another.",
         ) from error
     if owner:

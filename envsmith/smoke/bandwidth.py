@@ -202,8 +202,8 @@ def floors_of(machine: str) -> tuple[Floor, ...]:
     chosen = tuple(floor for floor in every if floor.machine == machine)
     if not chosen:
         raise UsageError(
-            f"no machine type {machine!r} has a published floor",
-            hint="there are " + ", ".join(dict.fromkeys(floor.machine for floor in every)),
+            f"Cannot compare with a floor: none is published for the machine type {machine!r}.",
+            hint="Use one of: " + ", ".join(dict.fromkeys(floor.machine for floor in every)) + ".",
         )
     return chosen
 
@@ -215,14 +215,14 @@ def load_floors(path: Path | None = None) -> tuple[Floor, ...]:
     problems: list[str] = []
     floors: list[Floor] = []
     if not isinstance(document, dict) or set(document) != {"evidence", "machines"}:
-        raise DataError(f"{name} must have exactly the keys evidence and machines")
+        raise DataError(f"Cannot read {name}: it must have exactly the keys evidence and machines.")
     evidence = document["evidence"] if isinstance(document["evidence"], dict) else {}
     for number, row in enumerate(document["machines"] or ()):
         floor = _floor(row, f"machines[{number}]", evidence, problems)
         if floor is not None:
             floors.append(floor)
     if problems:
-        raise DataError(f"{name} has {len(problems)} problem(s)", details=problems)
+        raise DataError(f"Cannot read {name}: {len(problems)} of its values are wrong.", details=problems)
     return tuple(floors)
 
 

@@ -146,8 +146,8 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
     if not result.passed:
         needs_gpu = backend == "nccl" and bool(result.loaded)
         raise SmokeError(
-            f"no GPU can be used here: {result.summary}" if needs_gpu else result.summary,
-            hint="--backend gloo runs everything that needs no GPU" if needs_gpu else None,
+            f"Cannot use a GPU here: {result.summary}." if needs_gpu else f"Cannot import torch: {result.summary}.",
+            hint="Use --backend gloo. It runs everything that needs no GPU." if needs_gpu else None,
         )
     count = result.cuda.get("count")
     return Machine(

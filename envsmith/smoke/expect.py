@@ -75,7 +75,7 @@ def read_table(path: Path | None, name: str) -> tuple[str, Any]:
     try:
         return where.name, parse_document(where.name, read_bounded(where, 1 << 20))
     except UnreadableError as error:
-        raise DataError(f"{where.name}: {error}") from None
+        raise DataError(f"Cannot read {where.name}: {error}.") from None
 
 
 @cache
@@ -85,7 +85,7 @@ def load_expectations(path: Path | None = None) -> Expectations:
     problems: list[str] = []
     lines = _parse(document, problems)
     if problems:
-        raise DataError(f"{name} has {len(problems)} problem(s)", details=problems)
+        raise DataError(f"Cannot read {name}: {len(problems)} of its values are wrong.", details=problems)
     return Expectations(lines=lines)
 
 

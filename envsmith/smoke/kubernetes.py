@@ -62,22 +62,26 @@ class Job:
     def __post_init__(self) -> None:
         for what, value in (("name", self.name), ("namespace", self.namespace), ("runtime", self.runtime)):
             if value is not None and not _LABEL.fullmatch(value):
-                raise UsageError(f"{what} {value[:60]!r}: lower-case letters, digits and hyphens, at most 40")
+                raise UsageError(
+                    f"Cannot use the {what} {value[:60]!r}: Kubernetes allows lower-case letters, digits and "
+                    "hyphens, at most 40."
+                )
         if not _IMAGE.fullmatch(self.image):
             raise UsageError(
-                f"--image {self.image[:80]!r} is not an image reference", hint="REGISTRY/NAME:TAG or …@sha256:…"
+                f"Cannot use --image {self.image[:80]!r}: it is not an image reference.",
+                hint="Write REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:….",
             )
         if self.rdma is not None and not _RESOURCE.fullmatch(self.rdma):
             raise UsageError(
                 f"Cannot ask for the resource {self.rdma[:80]!r}: it is not a resource of Kubernetes.",
-                hint="Write DOMAIN/NAME or DOMAIN/NAME=COUNT, as in rdma/hca_shared_devices_a=1. "
-                "List those of a node with: kubectl describe node",
+                hint="Write DOMAIN/NAME or DOMAIN/NAME=COUNT, as in rdma/hca_shared_devices_a=1. List those of a "
+                "node with: kubectl describe node.",
             )
         if not re.fullmatch(r"[A-Za-z0-9_./-]{1,200}", self.python):
-            raise UsageError(f"--python {self.python[:80]!r} is not a path of an interpreter")
+            raise UsageError(f"Cannot use --python {self.python[:80]!r}: it is not the path of an interpreter.")
         for what, number, least in (("nodes", self.nodes, 1), ("ranks", self.ranks, 1), ("gpus", self.gpus, 0)):
             if not least <= number <= 512:
-                raise UsageError(f"{what}: {least} to 512, not {number}")
+                raise UsageError(f"Cannot use {number} {what}: {least} to 512 are possible.")
 
 
 def manifest(kind: str, job: Job, plan: Plan) -> str:
@@ -88,9 +92,13 @@ def manifest(kind: str, job: Job, plan: Plan) -> str:
     import yaml
 
     if kind not in KINDS:
-        raise UsageError(f"no kind {kind!r}; there are {', '.join(KINDS)}")
+        raise UsageError(
+            f"Cannot write a job of kind {kind!r}: envsmith does not know it.", hint=f"Use one of: {', '.join(KINDS)}."
+        )
     if plan.ranks != job.nodes * job.ranks:
-        raise UsageError(f"{job.nodes} nodes with {job.ranks} ranks each are not {plan.ranks} ranks")
+        raise UsageError(
+            f"Cannot write the job: {job.nodes} nodes with {job.ranks} ranks each are not {plan.ranks} ranks."
+        )
     row = {**plan.to_json(), "gather": True, "launcher": f"torchrun in a {kind}"}
     variables = {
         "ENVSMITH_AGENT": _packed(bundle()),
@@ -111,7 +119,7 @@ def manifest(kind: str, job: Job, plan: Plan) -> str:
 def _packed(data: bytes) -> str:
     text = base64.b64encode(zlib.compress(data, 9)).decode()
     if len(text) > _MAX_VARIABLE:
-        raise UsageError("the plan is too large for a variable", hint="take a smaller tier")
+        raise UsageError("Cannot write the job: its plan is too large for a variable.", hint="Use a smaller tier.")
     return text
 
 
@@ -247,9 +255,8 @@ def plan_of(events: Sequence[Mapping[str, Any]]) -> Plan:
     row = hello.get("plan")
     if not isinstance(row, dict) or not all(isinstance(row.get(key), int) for key in ("ranks", "nodes")):
         raise DataError(
-            "the logs do not tell of which run they are",
-            hint='the line of rank 0 that begins with {"event":"hello" is missing: '
-            "give the logs of all pods, from their beginning",
+            "Cannot read the logs: they do not say of which run they are.",
+            hint='Give the logs of all pods from their beginning: the line of rank 0 that begins with {"event":"hello" is missing.',
         )
     loaded = _first(events, "loaded")
     versions = {key: str(loaded[key]) for key in _VERSIONED if loaded.get(key)}
@@ -259,12 +266,12 @@ def plan_of(events: Sequence[Mapping[str, Any]]) -> Plan:
             engine=row.get("engine"), steps=False, nodes=row["nodes"],
         )  # fmt: skip
     except UsageError as error:
-        raise DataError(f"the logs tell of a run that cannot be: {error.message}") from None
+        raise DataError(f"Cannot read the logs: their run is not possible ({error.reason}).") from None
     if plan.digest != row.get("digest"):
         raise DataError(
-            f"the logs are of other cases ({str(row.get('digest'))[:26]}…) "
-            f"than this envsmith has for the {plan.tier.value} tier",
-            hint="read them with the envsmith that made the job",
+            f"Cannot read the logs: their cases ({str(row.get('digest'))[:26]}…) are not those of the "
+            f"{plan.tier.value} tier of this envsmith.",
+            hint="Read them with the envsmith that made the job.",
         )
     return plan
 

@@ -102,9 +102,12 @@ class RemoteShell:
         try:
             prefix = shlex.split(self.template)
         except ValueError as error:
-            raise UsageError(f"--rsh {self.template!r}: {error}") from error
+            raise UsageError(f"Cannot use --rsh {self.template!r}: {error}.") from error
         if not prefix or not any("{host}" in part for part in prefix):
-            raise UsageError(f"--rsh {self.template!r}: {{host}} must stand where the node's name goes")
+            raise UsageError(
+                f"Cannot use --rsh {self.template!r}: it does not say where the name of the node goes.",
+                hint="Write {host} where the name goes.",
+            )
         outer = [part.replace("{host}", host) for part in prefix]
         return [*outer, shlex.join(argv)] if Path(prefix[0]).name in _SHELLS else [*outer, *argv]
 
@@ -168,18 +171,21 @@ def parse_nodes(text: str) -> tuple[tuple[str, ...], dict[str, str]]:
     """
     if text.isdecimal() and len(text) < 10:
         if not 2 <= int(text) <= _MOST_NODES:
-            raise UsageError(f"--nodes {text}: 2 to {_MOST_NODES} nodes")
+            raise UsageError(f"Cannot use --nodes {text}: 2 to {_MOST_NODES} nodes are possible.")
         return ("",) * int(text), {}
     hosts, addresses = [], {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, equals, address = part.partition("=")
         if not is_host_name(host) or (equals and not is_host_name(address)):
-            raise UsageError(f"--nodes: {part[:60]!r} is not a host name")
+            raise UsageError(f"Cannot use --nodes {part[:60]!r}: it is not the name of a host.")
         hosts.append(host)
         if equals:
             addresses[host] = address
     if not 2 <= len(hosts) <= _MOST_NODES or len(set(hosts)) < len(hosts):
-        raise UsageError(f"--nodes: 2 to {_MOST_NODES} nodes, each once", hint="--nodes a,b,c or a number")
+        raise UsageError(
+            f"Cannot use --nodes {text[:60]}: 2 to {_MOST_NODES} nodes are possible, each once.",
+            hint="Write --nodes a,b,c or a number.",
+        )
     return tuple(hosts), addresses
 
 
@@ -189,7 +195,9 @@ def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
     Raises :class:`UsageError` unless ``nodes`` times ``ranks_per_node`` are the plan's ranks.
     """
     if plan.ranks != nodes * ranks_per_node:
-        raise UsageError(f"{nodes} nodes with {ranks_per_node} ranks each are not {plan.ranks} ranks")
+        raise UsageError(
+            f"Cannot plan the test: {nodes} nodes with {ranks_per_node} ranks each are not {plan.ranks} ranks."
+        )
     case = max(10.0, plan.timeouts.case)
     times = Timeouts(init=max(90.0, plan.timeouts.init), case=case, group=max(120.0, plan.timeouts.group), tier=900.0)
     return plan.with_(nodes=nodes, steps=(), timeouts=times)
@@ -288,7 +296,7 @@ def _converse(running: Sequence[_Running], events: list[object], *, limit: float
 def _pipes(item: _Running) -> list[tuple[IO[bytes], int]]:
     process = item.process
     if not (process.stdin and process.stdout and process.stderr):
-        raise SmokeError("a rank was started without its standard streams")
+        raise SmokeError("Cannot read what a rank prints: it was started without its standard streams.")
     reading, writing = selectors.EVENT_READ, selectors.EVENT_WRITE
     return [(process.stdin, writing), (process.stdout, reading), (process.stderr, reading)]
 
@@ -529,7 +537,10 @@ class Rendezvous:
         """Return host and port. Raises :class:`UsageError`."""
         host, _, port = self.endpoint.rpartition(":")
         if not is_host_name(host) or not (port.isdecimal() and port.isascii()) or not 0 < int(port[:6]) < 65536:
-            raise UsageError(f"--rdzv {self.endpoint[:80]!r}: HOST:PORT is due, the same on every node")
+            raise UsageError(
+                f"Cannot use --rdzv {self.endpoint[:80]!r}: it is not HOST:PORT.",
+                hint="Write HOST:PORT, the same on every node.",
+            )
         return host, int(port)
 
 
@@ -561,8 +572,9 @@ def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult
     if not events:
         lines = [line for line in words.splitlines() if line.strip()]
         raise SmokeError(
-            f"torchrun started no rank on this node (status {status})",
-            hint=f"is {where.endpoint} reachable from here, and does the command run on all {where.nodes} nodes?",
+            f"Cannot start a rank on this node: torchrun ended with status {status}.",
+            hint=f"Check that {where.endpoint} can be reached from here, and that the command runs on all "
+            f"{where.nodes} nodes.",
             details=lines[-5:],
         )
     result = with_nodes(judge(plan, events, agent_exit=status), events)

@@ -117,7 +117,10 @@ class Plan:
         count = 4 if ranks is None else ranks
         _refuse(count=count, backend=backend, engine=engine, sharing=sharing)
         if machine and kind is not Tier.BANDWIDTH:
-            raise UsageError("a machine type is for the bandwidth tier")
+            raise UsageError(
+                "Cannot use a machine type here: it is for the bandwidth tier.",
+                hint="Leave --machine out, or use --tier bandwidth.",
+            )
         components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
         versions: dict[str, str] = {
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
@@ -237,20 +240,20 @@ def _control_steps(torch: str, *, every: bool) -> list[Step]:
 def _refuse(*, count: int, backend: str, engine: str | None, sharing: str | None) -> None:
     """Refuse words that no agent knows, before anything is started."""
     if not 1 <= count <= MAX_RANKS:
-        raise UsageError(f"a smoke test runs on 1 to {MAX_RANKS} ranks, not {count}")
+        raise UsageError(f"Cannot run a smoke test on {count} ranks: 1 to {MAX_RANKS} are possible.")
     if backend not in BACKENDS:
-        raise UsageError(f"no backend {backend!r}; there are {', '.join(BACKENDS)}")
+        raise UsageError(f"Cannot use the backend {backend!r}: there are {', '.join(BACKENDS)}.")
     if engine not in {None, "legacy", "2"}:
-        raise UsageError(f"no NCCL engine {engine!r}; torch 2.15 has 'legacy' and '2'")
+        raise UsageError(f"Cannot use the NCCL engine {engine!r}: torch 2.15 has 'legacy' and '2'.")
     if sharing not in {None, *SHARING}:
-        raise UsageError(f"ranks share a GPU by {' or '.join(SHARING)}, not by {sharing!r}")
+        raise UsageError(f"Cannot share a GPU by {sharing!r}: {' and '.join(SHARING)} are possible.")
 
 
 def _tier(tier: Tier | str) -> Tier:
     try:
         return Tier(tier)
     except ValueError:
-        raise UsageError(f"no tier {tier!r}; there are {', '.join(t.value for t in Tier)}") from None
+        raise UsageError(f"Cannot use the tier {tier!r}: there are {', '.join(t.value for t in Tier)}.") from None
 
 
 def _cases_of(kind: Tier, ranks: int, *, gpu: bool) -> tuple[Case, ...]:

@@ -33,7 +33,7 @@ from envsmith.smoke.verdict import SmokeResult, judge
 
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
-_HINT = "--python names an environment's interpreter, or its folder"
+_HINT = "Give --python the interpreter of an environment, or its folder."
 # Prints the versions that expectations depend on. Reads metadata, imports nothing.
 _PROBED = ("torch", "numpy", *FRAMEWORKS, "transformer-engine", "flash-attn")
 _PROBE = (
@@ -156,8 +156,8 @@ def _not_started(target: Target, status: int | None, words: str) -> EnvsmithErro
     if isinstance(target, Explaining) and (refused := target.refusal(status, words)):
         return refused
     return SmokeError(
-        f"that Python could not run the smoke test (status {status})",
-        hint="is it a working Python of 3.9 or newer?",
+        f"Cannot run the smoke test: that Python ended with status {status}.",
+        hint="Check that it is a working Python of 3.9 or newer.",
         details=words.strip().splitlines()[-5:],
     )
 
@@ -169,7 +169,7 @@ def probe(target: Target) -> dict[str, str]:
         with os_errors(f"start {command[0]}", SmokeError, hint=_HINT):
             process = execute(command, seconds=_PROBE_SECONDS, env=env)
     except subprocess.TimeoutExpired:
-        raise SmokeError(f"{command[0]} did not answer within {_PROBE_SECONDS:.0f} s") from None
+        raise SmokeError(f"Cannot ask {command[0]}: it did not answer within {_PROBE_SECONDS:.0f} s.") from None
     try:
         versions = parse_json(process.stdout)
     except ValueError:
@@ -177,7 +177,7 @@ def probe(target: Target) -> dict[str, str]:
     if not isinstance(versions, dict):
         words = process.stderr.strip().splitlines()
         last = f": {words[-1][:300]}" if words else ""
-        message = f"no Python of 3.9 or newer answered to {command[0]} (status {process.returncode}){last}"
+        message = f"Cannot ask {command[0]}: no Python of 3.9 or newer answered (status {process.returncode}){last}."
         raise SmokeError(message, hint=_HINT)
     return {str(key): str(value) for key, value in versions.items()}
 
@@ -213,7 +213,7 @@ class _Agent:
         """Serve each pipe when it is ready. Raise ``TimeoutExpired`` at the deadline."""
         stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
         if not (stdin and stdout and stderr):
-            raise SmokeError("the cell's Python was started without its standard streams")
+            raise SmokeError("Cannot talk to the cell's Python: it was started without its standard streams.")
         with selectors.DefaultSelector() as selector:
             for pipe, serve in ((stdout, self._receive), (stderr, self._listen), (stdin, self._send)):
                 os.set_blocking(pipe.fileno(), False)

@@ -250,7 +250,7 @@ def _versions(solver: Solver, name: str, value: str) -> list[str]:
             versions.append(ANY if text == ANY else parse_release(name, text))
         except ValueError as error:
             example = {"gpu": "sm_90", "driver": "535.54.03", "torch": "2.9.1+cu128"}.get(name, "1.2.3")
-            raise UsageError(f"{name}: {error}", hint=f"give a version, as {name}=={example}") from error
+            raise UsageError(f"Cannot read {name}: {error}.", hint=f"Give a version: {name}=={example}.") from error
     return list(dict.fromkeys(versions))
 
 

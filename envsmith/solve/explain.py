@@ -35,9 +35,13 @@ def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
 
 
 def _error(refusal: Refusal) -> UnsatisfiableError:
-    hint = f"{refusal.repairs[0].message} gives {refusal.repairs[0].cell.id}" if refusal.repairs else None
+    repair = refusal.repairs[0] if refusal.repairs else None
+    hint = f"Ask for {repair.message}, which gives {repair.cell.id}." if repair else None
     return UnsatisfiableError(
-        "no cell satisfies the request", refusal=refusal, hint=hint, details=[c.message for c in refusal.conflict]
+        "Cannot solve the request: no cell satisfies it.",
+        refusal=refusal,
+        hint=hint,
+        details=[c.message for c in refusal.conflict],
     )
 
 
@@ -145,7 +149,7 @@ def _parsed(cell: CellId | str) -> CellId:
     try:
         return CellId.parse(cell)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"Cannot read the cell: {error}.") from error
 
 
 def pose_cell(solver: Solver, cell: CellId) -> Posed:
@@ -154,7 +158,10 @@ def pose_cell(solver: Solver, cell: CellId) -> Posed:
     roles = solver.compiled.roles
     for name in versions:
         if name not in roles:
-            raise UsageError(f"{cell}: unknown component {name!r}", hint="example: ds0.19.8-torch2.13.0-cu130-py312")
+            raise UsageError(
+                f"Cannot read {cell}: {name!r} is not a component.",
+                hint="Type for example ds0.19.8-torch2.13.0-cu130-py312.",
+            )
     frameworks = {n: Spec.exactly(v) for n, v in versions.items() if roles[n] is Role.FRAMEWORK}
     constraints = {n: Spec.exactly(v) for n, v in versions.items() if n not in frameworks}
     request = Request(frameworks=frameworks, constraints=constraints, platform=cell.platform, lockable=False)
@@ -338,7 +345,10 @@ def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver
         import difflib
 
         near = difflib.get_close_matches(rule_id, rules, n=3, cutoff=0.4)
-        raise UsageError(f"no rule {rule_id!r}", hint=f"did you mean {join_words(near, last='or')}?" if near else None)
+        raise UsageError(
+            f"Cannot explain {rule_id!r}: there is no such rule.",
+            hint=f"Try {join_words(near, last='or')}." if near else None,
+        )
     rows = [row for row in rule.rows if not row.platforms or platform in row.platforms]
     sentences = [f"{rule.id} ({rule.kind.value}, {join_words(list(rule.components))})."]
     sentences += list(dict.fromkeys(rule_sentence(rule, [row], {}, cause=False) + "." for row in rows[-8:]))
@@ -399,7 +409,10 @@ def explain_upgrade(cell: CellId | str, specs: Mapping[str, Spec], *, solver: So
     problem = posed.problem
     for name in specs:
         if name not in problem.names:
-            raise UsageError(f"{cell} has no {name}", hint="components of the cell: " + ", ".join(problem.names))
+            raise UsageError(
+                f"Cannot explain {name} of {cell}: the cell does not have it.",
+                hint="Name a component of the cell: " + ", ".join(problem.names) + ".",
+            )
     new = [
         Wish(n, s.text, ((problem.names.index(n), problem.mask(problem.names.index(n), s)),), host=True)
         for n, s in specs.items()

@@ -113,8 +113,8 @@ def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
 
             near = difflib.get_close_matches(name, compiled.roles, n=3, cutoff=0.5)
             raise UsageError(
-                f"unknown component {name!r}",
-                hint=f"did you mean {' or '.join(near)}?" if near else "see `envsmith explain` for the components",
+                f"Cannot use {name!r}: it is not a component that envsmith knows.",
+                hint=f"Try {' or '.join(near)}." if near else "Run envsmith explain for the components.",
             )
 
 
@@ -129,7 +129,9 @@ def _version(text: str, flag: str) -> str:
     try:
         return parse_version(text)
     except ValueError as error:
-        raise UsageError(f"{flag}: {error}", hint="give a version such as 535.54.03, or sm_90 for a GPU") from error
+        raise UsageError(
+            f"Cannot read {flag}: {error}.", hint="Give a version such as 535.54.03, or sm_90 for a GPU."
+        ) from error
 
 
 def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:

@@ -248,14 +248,17 @@ class State:
         self.root.mkdir(parents=True, exist_ok=True)
         with self._held("plan") as mine:
             if not mine:
-                raise StorageError(f"{self.root}: another process is just starting this campaign", hint="run it again")
+                raise StorageError(
+                    f"Cannot use {self.root}: another process is just starting this campaign.", hint="Run it again."
+                )
             earlier = self.plan()
             if earlier is None:
                 write_whole(self.root / "plan.json", plan.text())
                 return plan
         if earlier.name != plan.name:
             raise UsageError(
-                f"{self.root} holds campaign {earlier.name!r}, not {plan.name!r}", hint="choose another --state folder"
+                f"Cannot use {self.root}: it holds the campaign {earlier.name!r}, not {plan.name!r}.",
+                hint="Choose another --state folder.",
             )
         return earlier
 

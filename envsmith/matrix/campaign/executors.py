@@ -209,7 +209,9 @@ class SlurmExecutor:
         try:
             import submitit
         except ImportError:
-            raise EngineError("submitit is not installed", hint="pip install 'envsmith[slurm]'") from None
+            raise EngineError(
+                "Cannot run on Slurm: submitit is not installed.", hint="Install it: pip install 'envsmith[slurm]'."
+            ) from None
         python = self.settings.python or plain.line(sys.executable)
         commands = [self.command(state, job, python) for job in jobs]
         folder = Path(plain.line(str(state.root / "slurm")))
@@ -219,7 +221,7 @@ class SlurmExecutor:
             tasks = executor.map_array(work, commands)
         except (RuntimeError, OSError, subprocess.SubprocessError, submitit.core.utils.FailedJobError) as error:
             raise EngineError(
-                f"Slurm does not take the campaign: {error}", hint="try sinfo and sbatch by hand"
+                f"Cannot send the campaign to Slurm: {error}.", hint="Try sinfo and sbatch by hand."
             ) from None
         return [_Task(task, self._queue) for task in tasks]
 

@@ -149,13 +149,13 @@ class Plan:
     @classmethod
     def parse(cls, text: str | bytes, where: str) -> Plan:
         """Return the plan of a text. ``DataError`` lists every problem."""
-        hint = "remove the folder and start the campaign again"
+        hint = "Remove the folder and start the campaign again."
         try:
             document = parse_json(text)
         except UnreadableError as error:
-            raise DataError(f"{where}: {error}", hint=hint) from None
+            raise DataError(f"Cannot read {where}: {error}.", hint=hint) from None
         problems = Problems()
         plan = check(cls, document, where, problems)
         if plan is None:
-            raise DataError(f"{where}: not a plan", details=problems.lines, hint=hint)
+            raise DataError(f"Cannot read {where}: it is not a plan.", details=problems.lines, hint=hint)
         return plan

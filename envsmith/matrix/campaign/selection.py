@@ -156,9 +156,9 @@ def read_campaign(path: Path, table: ComponentTable) -> Campaign:
     ]
     if file is None or problems.lines:
         raise DataError(
-            f"{path}: no campaign file",
+            f"Cannot read {path}: it is not a campaign file.",
             details=problems.lines,
-            hint="the fields are described in docs/how-to/campaigns.md",
+            hint="See docs/how-to/campaigns.md for the fields.",
         )
     return Campaign(
         name=file.name,
@@ -220,8 +220,9 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
             if choice.take is not None and count >= choice.take:
                 break
     if not jobs:
-        reasons = "; ".join(f"{k}: {v}" for k, v in itertools.islice(left_out.items(), 3))
-        raise UsageError(f"campaign {campaign.name}: no cell is chosen", hint=reasons or "see `cells:`")
+        reasons = [f"{k}: {v}" for k, v in itertools.islice(left_out.items(), 3)]
+        message = f"Cannot run the campaign {campaign.name}: it chooses no cell."
+        raise UsageError(message, details=reasons, hint="Change its `cells:`.")
     return Plan(
         name=campaign.name,
         exclude_newer=campaign.exclude_newer or exclude_newer,
@@ -264,7 +265,9 @@ def _combinations(choice: Choice, composer: Composer) -> Iterator[Combination]:
             yield _named(cell), "covers a pair of releases"
     elif choice.kind == "changed":
         if choice.since is None:
-            raise UsageError("changed: `since` is missing", hint="give a day: changed: {since: 2026-11-01}")
+            raise UsageError(
+                "Cannot choose changed cells: `since` is missing.", hint="Give a day: changed: {since: 2026-11-01}."
+            )
         for cell in _valid(choice, composer):
             if why := _changed(composer.solver.knowledge(), cell, choice.since):
                 yield _named(cell), why
@@ -278,7 +281,7 @@ def _releases_of(text: str) -> dict[str, str]:
     try:
         components = CellId.parse(text).components
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"Cannot choose cells: {error}.") from None
     return {name: version for name, version in components if name != "cuda"}  # which follows from torch's build
 
 
@@ -309,8 +312,8 @@ def _valid(choice: Choice, composer: Composer) -> Iterator[Cell]:
     specs = {name: Spec.parse(" || ".join(texts)) for name, texts in choice.where.items()}
     frameworks = [n for n in specs if solver.compiled.roles.get(n) is Role.FRAMEWORK]
     if not frameworks:
-        hint = f"{choice.kind}: {{{EXAMPLE}: '*', torch: '>=2.4'}}"
-        raise UsageError(f"{choice.kind}: no framework is named", hint=hint)
+        hint = f"Write for example {choice.kind}: {{{EXAMPLE}: '*', torch: '>=2.4'}}."
+        raise UsageError(f"Cannot choose cells of {choice.kind}: no framework is named.", hint=hint)
     builds = " || ".join(f"=={build}" for build in default_builds(solver.knowledge(), composer.platform))
     narrowed = {"torch": (Spec(builds), "a campaign runs default builds"), **composer.host_pythons()}
     for framework in frameworks:
@@ -462,7 +465,7 @@ class Composer:
                 text = self._default_build(text)
             return Spec.exactly(text) if text[:1].isdigit() and name != "python" else Spec.parse(text)
         except ValueError as error:
-            raise UsageError(f"{name}: {error}") from None
+            raise UsageError(f"Cannot read {name}: {error}.") from None
 
     def _default_build(self, version: str) -> str:
         """Return the build that the default index gives on the platform: the one with CUDA where there is one."""

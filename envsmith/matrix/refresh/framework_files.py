@@ -39,9 +39,12 @@ def _git(folder: Path, *words: str) -> str | None:
     try:
         answer = execute(command, seconds=120)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"git cannot be run in {folder}: {error}", hint="install git") from None
+        raise UsageError(f"Cannot run git in {folder}: {error}.", hint="Install git.") from None
     if answer.returncode == 128 and "not a git repository" in answer.stderr:
-        raise UsageError(f"{folder} is not a git repository", hint="--checkout NAME=FOLDER wants a clone with its tags")
+        raise UsageError(
+            f"Cannot read {folder}: it is not a git repository.",
+            hint="Give --checkout NAME=FOLDER a clone with its tags.",
+        )
     if answer.returncode != 0 or len(answer.stdout) > _MAX_FILE:
         return None
     return answer.stdout
@@ -99,7 +102,10 @@ def update_tested(table: Table, releases: Table, framework: str, folder: Path, d
     checkout = checkouts()[framework]
     tags = _tags(folder, checkout.tag)
     if not tags:
-        raise DataError(f"{folder} has no tag like {checkout.tag}", hint=f"fetch the tags of {checkout.repository}")
+        raise DataError(
+            f"Cannot read {folder}: it has no tag like {checkout.tag}.",
+            hint=f"Fetch the tags of {checkout.repository}.",
+        )
     bounds = _bounds(releases.records)
     versions = {str(r["version"]) for r in (*releases.records, *table.records)}
     summary = []
@@ -144,8 +150,8 @@ class _Row:
         text = self.text.replace(f'{{when: {{{name}: "{old}"', f'{{when: {{{name}: "{old},<{release}"', 1)
         if text == self.text:
             raise DataError(
-                f"rules/toolkit.yaml: cannot edit {flow(self.data)[:80]}",
-                hint=f'write it as {{when: {{{name}: ">=…", cuda: …}}',
+                f"Cannot edit rules/toolkit.yaml: {flow(self.data)[:80]} has another form.",
+                hint=f'Write it as {{when: {{{name}: ">=…", cuda: …}}.',
             )
         return text
 
@@ -191,8 +197,8 @@ class ToolkitRule:
         start = next((i for i, line in enumerate(lines) if line.strip() == f"- id: {self.table.rule}"), None)
         if start is None:
             raise DataError(
-                f"rules/toolkit.yaml has no rule {self.table.rule}",
-                hint="restore it, or take the builder out of the refresh",
+                f"Cannot edit rules/toolkit.yaml: it has no rule {self.table.rule}.",
+                hint="Put it back, or take the builder out of the refresh.",
             )
         rows = []
         for i in range(start + 1, len(lines)):

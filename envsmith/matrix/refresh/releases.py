@@ -269,7 +269,7 @@ def update_releases(table: Table, context: Context, component: str) -> list[str]
     policy = policy_of(component)
     entry = context.components.by_name.get(component)
     if entry is None or not entry.distributions:
-        raise NetworkError(f"{component} has no distribution on the package index")
+        raise NetworkError(f"Cannot read the releases of {component}: it has no distribution on the package index.")
     try:
         releases = _wanted(table, policy, context.project(entry.distributions[0]).releases())
     except NotFoundError:

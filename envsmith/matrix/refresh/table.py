@@ -76,15 +76,16 @@ class Table:
         start = next((i for i, row in enumerate(rows) if _SECTION.fullmatch(row)), None)
         if start is None:
             raise DataError(
-                f"{name}: no line `releases:`, `builds:` or `tested:`", hint="an updater needs the table it maintains"
+                f"Cannot update {name}: it has no line `releases:`, `builds:` or `tested:`.",
+                hint="Add the table that the updater maintains.",
             )
         problems: list[str] = []
         lines = [cls._line(row, f"{name}:{start + 2 + i}", problems) for i, row in enumerate(rows[start + 1 :])]
         if problems:
             raise DataError(
-                f"{name} cannot be updated: not one record a line",
+                f"Cannot update {name}: its records do not stand on one line each.",
                 details=problems,
-                hint="write each record on one line: - {…}",
+                hint="Write each record on one line: - {…}.",
             )
         return cls(name, rows[: start + 1], lines, parse_record("\n".join(rows[:start]), name).get("evidence") or {})
 
@@ -200,7 +201,7 @@ def parse_record(text: str, where: str) -> dict[str, Any]:
     try:
         mapping = parse_document(where, text.encode())
     except UnreadableError as error:
-        raise DataError(f"{where}: a mapping was expected", details=[f"{where}: {error}"]) from None
+        raise DataError(f"Cannot read {where}: it is not a mapping.", details=[f"{where}: {error}"]) from None
     if not isinstance(mapping, dict):
-        raise DataError(f"{where}: a mapping was expected")
+        raise DataError(f"Cannot read {where}: it is not a mapping.")
     return mapping

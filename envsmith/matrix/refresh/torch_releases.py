@@ -133,7 +133,8 @@ def read_recorded(path: Path | None) -> dict[str, TorchFacts]:
         return {facts.sha256: facts for facts in (parse_value(TorchFacts, row) for row in rows)}
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path}: not a record of torch wheels: {error}", hint="restore it from version control"
+            f"Cannot read {path}: it is not a record of torch wheels ({error}).",
+            hint="Restore it from version control.",
         ) from None
 
 

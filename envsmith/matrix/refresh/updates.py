@@ -98,8 +98,9 @@ def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) 
         if component is None or component.name not in possible:
             near = difflib.get_close_matches(name, possible, n=1)
             raise UsageError(
-                f"--component {name}: no updater keeps it" + (f" (did you mean {near[0]}?)" if near else ""),
-                hint="it can be one of: " + ", ".join(possible),
+                f"Cannot refresh --component {name}: no updater maintains it"
+                + (f", did you mean {near[0]}?" if near else "."),
+                hint="Use one of: " + ", ".join(possible) + ".",
             )
         chosen += _WITH_TORCH if component.name == "torch" else [component.name]
     return [n for n in dict.fromkeys(chosen) if n in possible]
@@ -190,7 +191,9 @@ class _Run:
             self._context.problems.append(f"{name}: {error.message}")
             if not self._summary and len(self._context.problems) > 1:
                 raise NetworkError(
-                    "the package index does not answer", hint=error.hint, details=self._context.problems
+                    "Cannot refresh anything: the package index does not answer.",
+                    hint=error.hint,
+                    details=self._context.problems,
                 ) from None
 
     def _updater(self, name: str) -> Callable[[], list[str]]:
@@ -214,7 +217,8 @@ class _Run:
         """Bring ``tested/<framework>.yaml`` up to date from a clone."""
         if framework not in checkouts():
             raise UsageError(
-                f"--checkout {framework}: nothing is read from it", hint="it can be one of: " + ", ".join(checkouts())
+                f"Cannot use --checkout {framework}: nothing is read from it.",
+                hint="Use one of: " + ", ".join(checkouts()) + ".",
             )
         path = self._releases.parent / "tested" / f"{framework}.yaml"
         old = _text(path)
@@ -262,7 +266,9 @@ def apply(changes: Iterable[FileChange]) -> list[Path]:
     for change in changes:
         path = change.path
         if (_text(path) if path.exists() else None) != change.old:
-            raise DataError(f"{path} was changed by somebody else in the meantime", hint="run the refresh again")
+            raise DataError(
+                f"Cannot write {path}: it was changed while the refresh ran.", hint="Run the refresh again."
+            )
         write_whole(path, change.new)
         written.append(path)
     return written
@@ -272,4 +278,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+        raise DataError(f"Cannot read {path}: {error}.") from None

@@ -137,4 +137,4 @@ def test_each_verb_is_listed_with_its_own_sentence(capsys):
 def test_a_folder_where_the_configuration_belongs_is_told(root, capsys):
     (root / "envsmith.yaml").mkdir()
     assert run(["ci", "check", str(root)]) == 3
-    assert "envsmith.yaml: this is a folder" in capsys.readouterr().err
+    assert "envsmith.yaml: it is a folder" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_broken_toml_is_told(tmp_path, text):
 
 
 def test_nothing_declared(tmp_path):
-    with pytest.raises(DataError, match="no file that declares"):
+    with pytest.raises(DataError, match="it has no file for that"):
         read_declared(tmp_path)
 
 

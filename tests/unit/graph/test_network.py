@@ -54,7 +54,7 @@ def test_part_keeps_the_order_of_the_whole_graph(graph):
 def test_part_around_a_component_has_its_releases_and_rules(graph):
     part = around(graph, "gcc")
     assert set(part) == {"gcc", "rule:alpha-old", "alpha", "torch"}
-    with pytest.raises(UsageError, match="no component 'gc'"):
+    with pytest.raises(UsageError, match="Cannot find 'gc'"):
         around(graph, "gc")
 
 

@@ -137,7 +137,7 @@ def test_an_optional_source_is_compiled_only_when_the_user_speaks_of_it(locks):
         "DS_ENABLE_NINJA": "1",
         "TORCH_CUDA_ARCH_LIST": "8.0",
     }
-    with pytest.raises(LockError, match="torch: nothing of that name is compiled"):
+    with pytest.raises(LockError, match="the lock compiles nothing called torch"):
         sources_of(lock.pins, lock.cell, Compile(variables={"torch": (("X", "1"),)}))
 
 

@@ -376,5 +376,5 @@ def test_a_variable_that_is_not_plain_is_refused(locks, value):
 def test_a_source_without_an_archive_is_refused(locks):
     lock = locks.compiled()
     other = dataclasses.replace(lock.compiled[0], name="apex")
-    with pytest.raises(UsageError, match="apex is to be compiled"):
+    with pytest.raises(UsageError, match="Cannot compile apex"):
         render(dataclasses.replace(lock, compiled=(other,)))
