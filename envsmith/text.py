@@ -86,6 +86,11 @@ def printable(text: str) -> str:
     return _COMMAND.sub(r"\g<0> ", "".join(pieces))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 line`` or ``2 lines``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def escaped_json(document: str) -> str:
     """Return JSON text in which what :func:`printable` would take out is written as escapes."""
     return _CONTROL.sub(lambda c: f"\\u{ord(c[0]):04x}", document).replace("##[", "#\\u0023[")

@@ -12,10 +12,11 @@ import click
 from envsmith.cli.console import dumps, print_answer, print_out, table
 from envsmith.cli.flags import RequestFlags, flag, group, option, takes
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.solve.words import MOST_EVIDENCE
 
 if TYPE_CHECKING:
     from envsmith.model.cell import Cell
-    from envsmith.model.finding import Refusal, Solution
+    from envsmith.model.finding import Conflict, Refusal, Solution
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,16 +91,26 @@ def show_refusal(error: UnsatisfiableError, *, as_json: bool) -> int:
     if as_json:
         print_out(dumps({"status": "unsatisfiable", **error.refusal.to_json()}))
     else:
-        print_answer("\n".join(_refusal_lines(error.refusal)))
+        print_answer("\n".join(refusal_lines(error.refusal)))
     return error.exit_code
 
 
-def _refusal_lines(refusal: Refusal) -> list[str]:
+def _evidence(member: Conflict) -> list[str]:
+    """Return the strongest piece of evidence, with how many more there are and the command that shows them."""
+    if not member.evidence:
+        return []
+    further = len(member.evidence) - 1
+    # As many as a conflict keeps may be fewer than there are.
+    more = "more" if further + 1 >= MOST_EVIDENCE else f"{further} more"
+    return [f"{member.evidence[0]}" + (f" (and {more}: envsmith explain {member.rule})" if further else "")]
+
+
+def refusal_lines(refusal: Refusal) -> list[str]:
     """Say why not, on what evidence, and what would work."""
     lines = [f"{click.style('no cell satisfies this request', fg='red', bold=True)}, because together:"]
     for member in refusal.conflict:
         lines.append(f"  - {member.message}" + ("" if member.is_wish else f"  [{member.rule}]"))
-        lines += [click.style(f"      {evidence}", dim=True) for evidence in member.evidence[:1]]
+        lines += [click.style(f"      {line}", dim=True) for line in _evidence(member)]
     if refusal.repairs:
         lines.append("what works instead:")
     for repair in refusal.repairs:

@@ -33,6 +33,7 @@ from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.model.version import ABSENT, minor_of
 from envsmith.names.index import NameIndex
+from envsmith.text import counted
 
 _STAGES = (
     "install",
@@ -503,10 +504,10 @@ def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     sentences = []
     if versions:
         names = ", ".join(f"{name} {version}" for name, version in list(versions.items())[:24])
-        sentences.append(f"{len(versions)} components against every rule of the matrix: {names}")
+        sentences.append(f"{counted(len(versions), 'component')} against every rule of the matrix: {names}")
     if texts:
         lines = sum(text.count("\n") + 1 for _, text in texts)
-        sentences.append(f"{lines} lines of text against {len(catalogue().signatures)} signatures")
+        sentences.append(f"{counted(lines, 'line')} of text against {len(catalogue().signatures)} signatures")
     groups = (
         (facts.variables, "environment variables"),
         (facts.limits, "limits"),

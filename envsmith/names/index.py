@@ -32,7 +32,7 @@ class NameIndex:
         rows = [line.split("\t") for line in read_text(path, _MAX_SUMMARY).splitlines()[1:]]
         if any(len(row) < 2 for row in rows):
             raise DataError(
-                f"Cannot read {SUMMARY}: a row has no columns.", hint="Write it again: matrix refresh --names"
+                f"Cannot read {SUMMARY}: a row has no columns.", hint="Write it again: envsmith matrix refresh --names."
             )
         return {root: row[0] for row in rows for root in row[1].split(",") if root}
 

@@ -266,7 +266,7 @@ def plan_of(events: Sequence[Mapping[str, Any]]) -> Plan:
             engine=row.get("engine"), steps=False, nodes=row["nodes"],
         )  # fmt: skip
     except UsageError as error:
-        raise DataError(f"Cannot read the logs: their run is not possible ({error.reason}).") from None
+        raise DataError(f"Cannot read the logs: their run is not possible ({error.message.rstrip('.')}).") from None
     if plan.digest != row.get("digest"):
         raise DataError(
             f"Cannot read the logs: their cases ({str(row.get('digest'))[:26]}…) are not those of the "

@@ -56,7 +56,11 @@ def shown_spec(component: str, spec: Spec) -> str:
     return title if spec.is_any else f"{title} {text}"
 
 
-def strongest(evidence: Iterable[Evidence], *, limit: int = 4) -> tuple[Evidence, ...]:
+# How many pieces of evidence a conflict or finding keeps.
+MOST_EVIDENCE = 4
+
+
+def strongest(evidence: Iterable[Evidence], *, limit: int = MOST_EVIDENCE) -> tuple[Evidence, ...]:
     """Return each source once (whatever artifact it was read from), the strongest kind first."""
     once: dict[tuple[str, str], Evidence] = {}
     for entry in evidence:
@@ -79,12 +83,17 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
     first = rows[0]
     same = [row for row in rows if first.needs or row.cause == first.cause]
     parts = [_needs_words(rule, row) if row.needs else _subjects(row) for row in same[:_SHOWN]]
-    surplus = len(rows) - len(parts)
-    sentence = "; ".join(dict.fromkeys(parts)) + (f"; and likewise for {surplus} more" if surplus > 0 else "")
+    sentence = "; ".join(dict.fromkeys(parts))
+    sentence += f"; and {len(same) - len(parts)} more like these" if len(same) > len(parts) else ""
     if not first.needs:
         because = (first.cause or first.symptom or "known to be bad").rstrip(".")
         together = len(first.when) > 1 and first.severity is Severity.ERROR
-        return f"{sentence} do not work together: {because}" if together else f"{sentence}: {because}"
+        elsewhere = f" (and {len(rows) - len(same)} more for another reason)" if len(rows) > len(same) else ""
+        return (
+            f"{sentence} do not work together: {because}{elsewhere}"
+            if together
+            else f"{sentence}: {because}{elsewhere}"
+        )
     why = first.cause if cause and "-declares-" not in rule.id else None
     return sentence + (f" ({why.rstrip('.')})" if why else "")
 

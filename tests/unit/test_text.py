@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from envsmith.graph.location import find_matrix
 from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
-from envsmith.text import clean, escaped_json, places_here, printable, redact, redact_paths, redact_values, table_cell
+from envsmith.text import (
+    clean,
+    counted,
+    escaped_json,
+    places_here,
+    printable,
+    redact,
+    redact_paths,
+    redact_values,
+    table_cell,
+)
 
 PLACES = {"/root": "~", "/home/me": "~", "/tmp": "<tmp>", "/data/run": "<state>", "/data/run/cells/x": "."}
 
@@ -222,3 +232,7 @@ def test_no_secret_stays_in_a_text_that_was_redacted(text: str) -> None:
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text, users=()) == text
+
+
+def test_a_count_has_the_noun_in_its_number() -> None:
+    assert [counted(number, "line") for number in (0, 1, 2)] == ["0 lines", "1 line", "2 lines"]

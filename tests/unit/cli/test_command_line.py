@@ -8,12 +8,16 @@ import re
 import subprocess
 import sys
 
+import click
 import pytest
 
 from envsmith import build
 from envsmith.cli import app
 from envsmith.cli.app import run
+from envsmith.cli.solve import refusal_lines
 from envsmith.errors import EXIT_CODES, NetworkError
+from envsmith.model.finding import Conflict, Refusal
+from envsmith.model.rule import Evidence, EvidenceKind
 
 
 def test_help_lists_every_verb(capsys):
@@ -216,6 +220,20 @@ def test_a_refusal_names_rule_evidence_and_a_solved_repair(capsys):
     assert all(member["evidence"] for member in rules)
     assert answer["repairs"]
     assert all(repair["cell"]["id"] for repair in answer["repairs"])
+
+
+@pytest.mark.parametrize(
+    ("count", "line"),
+    [
+        (1, "measured 2026-11-20: a0"),
+        (3, "measured 2026-11-20: a0 (and 2 more: envsmith explain a-rule)"),
+        (4, "measured 2026-11-20: a0 (and more: envsmith explain a-rule)"),
+    ],
+)
+def test_a_refusal_shows_one_piece_of_evidence_and_says_where_the_others_are(count, line):
+    evidence = tuple(Evidence(kind=EvidenceKind.MEASURED, source=f"a{n}", date="2026-11-20") for n in range(count))
+    refusal = Refusal(conflict=(Conflict(rule="a-rule", components={}, message="no", evidence=evidence),))
+    assert [click.unstyle(text).strip() for text in refusal_lines(refusal)][2:] == [line]
 
 
 def test_build_prints_the_refusal_too(capsys):

@@ -49,7 +49,7 @@ def test_a_campaign_file_is_read(tmp_path):
         ("schema: 1\nname: X y\ncells: []\n", "no name of a campaign"),
         ("schema: 2\nname: x\ncells: []\n", "another schema"),
         ("schema: 1\nname: x\ncells: [{}]\n", "grid, solved"),
-        ("schema: 1\nname: x\ncells:\n- {grid: {torhc: ['2.6']}}\n", "unknown component"),
+        ("schema: 1\nname: x\ncells:\n- {grid: {torhc: ['2.6']}}\n", "not a component that envsmith knows"),
         ("schema: 1\nname: x\ncells:\n- {grid: {torch: [2.6]}}\n", "quote it"),
         ("schema: 1\nname: x\ncells:\n- {solved: {torch: []}}\n", "an empty list admits no version"),
         ("schema: 1\nname: x\nranks: many\ncells: []\n", "a number from 2"),
@@ -95,7 +95,7 @@ def test_a_release_that_does_not_exist_is_left_out(composer):
 
 
 def test_an_unknown_component_is_a_mistake_of_the_user(composer):
-    with pytest.raises(UsageError, match="unknown component"):
+    with pytest.raises(UsageError, match="not a component that envsmith knows"):
         composer.compose({"deepspeedy": "1.0"})
 
 

@@ -107,11 +107,13 @@ def test_a_good_cell_comes_to_the_framework_step(world):
 
 
 def test_a_lock_that_cannot_be_made_ends_the_climb_at_locked(world):
-    world.locks = [LockError("the packages contradict each other", details=["error: No solution found", "because"])]
+    world.locks = [
+        LockError("Cannot lock x: its packages contradict each other.", details=["error: No solution found", "because"])
+    ]
     made = ran(world)
     assert made.rungs == (Rung.SOLVED,)
     assert made.failure.rung is Rung.LOCKED
-    assert made.failure.symptom == "the packages contradict each other: error: No solution found"
+    assert made.failure.symptom == "Cannot lock x: its packages contradict each other. error: No solution found"
     assert world.plans == []
 
 

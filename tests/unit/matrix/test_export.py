@@ -189,7 +189,7 @@ def test_a_row_of_a_table_is_a_series_and_names_the_release_that_was_run():
 def test_a_file_without_markers_is_refused(document):
     with pytest.raises(UsageError, match="markers"):
         with_table("nothing", document)
-    with pytest.raises(UsageError, match="no framework"):
+    with pytest.raises(UsageError, match="no such framework"):
         markdown_table(document, "flashspeed")
 
 

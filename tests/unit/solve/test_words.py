@@ -82,7 +82,7 @@ def test_of_rows_that_forbid_the_first_one_says_why_and_those_of_another_cause_a
     assert sentence(first) == "alpha <2 and numpy >=2 do not work together: one"
     both = "alpha <2 and numpy >=2; alpha >=3 and numpy <2"
     assert sentence(first, like) == f"{both} do not work together: one"
-    assert sentence(first, like, unlike) == f"{both}; and likewise for 1 more do not work together: one"
+    assert sentence(first, like, unlike) == f"{both} do not work together: one (and 1 more for another reason)"
     assert sentence(unlike) == "alpha >=2: two"
 
 
@@ -117,7 +117,7 @@ def test_beyond_three_rows_their_number_is_said() -> None:
     rows = [row({"alpha": f"=={n}.0.0"}, {"torch": f">={n}"}, cause="one" if n == 1 else "two") for n in range(1, 6)]
 
     parts = [f"alpha {n}.0.0 needs torch >={n}" for n in range(1, 4)]
-    assert sentence(*rows) == "; ".join(parts) + "; and likewise for 2 more (one)"
+    assert sentence(*rows) == "; ".join(parts) + "; and 2 more like these (one)"
     assert sentence(*rows[:3]) == "; ".join(parts) + " (one)"
 
 

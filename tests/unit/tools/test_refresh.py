@@ -312,7 +312,7 @@ def test_a_diff_names_the_file_and_shows_the_line(plan, knowledge):
 
 def test_a_table_that_is_not_one_record_a_line_is_refused(plan, knowledge):
     (knowledge / "releases/numpy.yaml").write_text("component: numpy\nreleases:\n- version: '1'\n  evidence: x\n")
-    with pytest.raises(DataError, match="one record a line"):
+    with pytest.raises(DataError, match="one line each"):
         plan("numpy")
 
 
