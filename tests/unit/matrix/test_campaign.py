@@ -49,7 +49,7 @@ def test_a_campaign_file_is_read(tmp_path):
         ("schema: 1\nname: X y\ncells: []\n", "no name of a campaign"),
         ("schema: 2\nname: x\ncells: []\n", "another schema"),
         ("schema: 1\nname: x\ncells: [{}]\n", "grid, solved"),
-        ("schema: 1\nname: x\ncells:\n- {grid: {torhc: ['2.6']}}\n", "not a component that envsmith knows"),
+        ("schema: 1\nname: x\ncells:\n- {grid: {torhc: ['2.6']}}\n", "unknown component"),
         ("schema: 1\nname: x\ncells:\n- {grid: {torch: [2.6]}}\n", "quote it"),
         ("schema: 1\nname: x\ncells:\n- {solved: {torch: []}}\n", "an empty list admits no version"),
         ("schema: 1\nname: x\nranks: many\ncells: []\n", "a number from 2"),
