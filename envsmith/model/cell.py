@@ -64,20 +64,16 @@ class WheelPolicy(str, Enum):
 class Request:
     """What is wanted. Names are component names, already parsed.
 
-        ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for).
-        Every component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all
-        of which the cell must run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are
-        constraints that the program itself adds (``python`` to the interpreters of this host), each with the reason that a
-    <<<<<<< HEAD
-        refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false, with the ready ``wheels`` that its
-        lock may take.
-    =======
-        refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false. ``date`` (ISO day) prefers what was
-        newest on that day, and forbids nothing. ``packages`` are requirements that the lock installs beside the cell.
-    >>>>>>> dbfa68f (wip: code)
+    ``frameworks`` and ``constraints`` map a component to a spec (``Spec.parse("*")`` when only presence is asked for).
+    Every component named here is in the cell. ``driver`` is the version that the host has. ``gpus`` are ``sm_NN``, all
+    of which the cell must run on. ``exclude_newer`` (ISO day) hides releases published after it. ``narrowed`` are
+    constraints that the program itself adds (``python`` to the interpreters of this host), each with the reason that a
+    refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false, with the ready ``wheels`` that its
+    lock may take. ``date`` (ISO day) prefers what was newest on that day, and forbids nothing. ``packages`` are
+    requirements that the lock installs beside the cell.
 
-        For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
-        malformed.
+    For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
+    malformed.
     """
 
     frameworks: Mapping[str, Spec] = field(default_factory=dict)

@@ -55,8 +55,8 @@ class World:
             raise answer
         return answer
 
-    def lock_pip(self, cell, *, resolver, constraints, request, exclude_newer, **_more):
-        self.judges.append((resolver.judge, constraints))
+    def lock_pip(self, cell, *, resolver, beside, request, exclude_newer, **_more):
+        self.judges.append((resolver.judge, beside.constraints))
         self._next(self.locks)
         python = cell.components["python"]
         return Lock(
