@@ -101,8 +101,8 @@ def _evidence(member: Conflict) -> list[str]:
         return []
     further = len(member.evidence) - 1
     # As many as a conflict keeps may be fewer than there are.
-    more = "more" if further + 1 >= MOST_EVIDENCE else f"{further} more"
-    return [f"{member.evidence[0]}" + (f" (and {more}: envsmith explain {member.rule})" if further else "")]
+    number = "more" if further + 1 >= MOST_EVIDENCE else f"{further} more"
+    return [f"{member.evidence[0]}" + (f" (and {number}: envsmith explain {member.rule})" if further else "")]
 
 
 def refusal_lines(refusal: Refusal) -> list[str]:
