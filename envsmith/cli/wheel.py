@@ -113,7 +113,7 @@ def _lines(result: Answer) -> list[str]:
     count = f"{len(result.fitting)} of {result.total} known wheels of {result.name} fit"
     lines = [f"cell {click.style(str(result.cell.id), bold=True)}: {where}", *([count] if result.total else [])]
     for number, each in enumerate(result.fitting[:_SHOWN], 1):
-        lines += _proof(each, taken=each in result.taken, number=number)
+        lines += _proof(each, is_locked=each in result.taken, number=number)
     if len(result.fitting) > _SHOWN:
         lines.append(f"and {len(result.fitting) - _SHOWN} more (--json has all)")
     if result.on_index:
@@ -122,7 +122,7 @@ def _lines(result: Answer) -> list[str]:
         lines += ["the nearest ones", _table(result.nearest)] if result.nearest else []
         lines += _compiling(result) if all(offer.against for offer in result.on_index) else []
     elif not result.taken:
-        lines.append("A lock takes none of them: see --wheels, and the requirements that nobody read.")
+        lines.append("A lock takes none of them: see --wheels, and the requirements that were not read.")
     return lines
 
 
@@ -130,12 +130,12 @@ def _table(offers: Iterable[Offer]) -> str:
     return table([(offer.wheel.filename, "; ".join(offer.against) or "fits") for offer in offers])
 
 
-def _proof(each: ReadyWheel, *, taken: bool, number: int) -> list[str]:
+def _proof(each: ReadyWheel, *, is_locked: bool, number: int) -> list[str]:
     from envsmith.wheels.answer import proof_of
 
     proof = proof_of(each)
     built = f"torch {each.torch}, CUDA {each.cuda}" if each.torch != "any" else "any torch (no compiled code)"
-    requires = "nobody read them" if each.requires is None else ", ".join(each.requires)
+    requires = "not read" if each.requires is None else ", ".join(each.requires)
     rows = [
         ("address", each.address),
         ("sha256", each.sha256),
@@ -145,11 +145,11 @@ def _proof(each: ReadyWheel, *, taken: bool, number: int) -> list[str]:
         ("requires", requires),
         ("read in", "; ".join(entry.source for entry in each.evidence)),
     ]
-    rows += [("a lock", f"takes it for {each.distribution} {each.release}")] if taken else []
+    rows += [("a lock", f"takes it for {each.distribution} {each.release}")] if is_locked else []
     return [f"{number}. {each.distribution} {each.version} by {each.publisher} ({proof['origin']})", table(rows)]
 
 
 def _compiling(result: Answer) -> list[str]:
     if result.time is None:
-        return ["compiling: nobody measured how long it takes"]
+        return ["compiling: the time it takes was not measured"]
     return [f"compiling takes {result.time.text}", *(f"  {entry}" for entry in result.time.evidence)]

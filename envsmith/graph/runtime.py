@@ -153,7 +153,7 @@ class Runtime:
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-_NO_TIME = Stated(text="nobody measured how long that takes", evidence=())
+_NO_TIME = Stated(text="how long that takes was not measured", evidence=())
 
 
 def lock_rules(

@@ -129,7 +129,7 @@ def _read(name: str, root: Path) -> tuple[ReadyWheel, ...]:
 
 
 def wheels_of(file: WheelsFile, publishers: Publishers) -> tuple[ReadyWheel, ...]:
-    """Return the wheels of a file. A line by nobody of ``publishers`` is left out."""
+    """Return the wheels of a file. A line by none of ``publishers`` is left out."""
     by_name = {p.name: p for p in publishers.publishers}
     requires = {version: each.requires for each in file.requires for version in each.versions}
     return tuple(_wheel(file.distribution, x, by_name[x.by], requires) for x in file.wheels if x.by in by_name)

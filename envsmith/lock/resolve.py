@@ -177,7 +177,7 @@ def _project(filename: str) -> str:
 
 
 def _stand_in(archive: GivenArchive | ReadyWheel, folder: Path) -> Path:
-    """Write a wheel without content that says what the archive says: its setup needs torch, or nobody fetched it yet."""
+    """Write a wheel without content that says what the archive says: its setup needs torch, or it was not fetched yet."""
     stem = f"{archive.name.replace('-', '_')}-{archive.version}"
     path = folder / f"{stem}-py3-none-any.whl"
     if path.exists():

@@ -23,7 +23,7 @@ _OLD_NAMES = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
 class Target:
     """What a wheel must fit: one Python, one torch build, one platform.
 
-    ``cxx11_abi`` is the C++ ABI of that torch build, ``None`` where nobody measured it. ``glibc`` is the host's, and
+    ``cxx11_abi`` is the C++ ABI of that torch build, ``None`` where it was not measured. ``glibc`` is the host's, and
     ``gpus`` are ``sm_NN``.
     """
 
@@ -57,7 +57,7 @@ class ReadyWheel:
 
     ``version`` is the one in its METADATA, ``release`` the public part of it. ``torch`` is a minor (``2.8``), ``cuda``
     a major or a minor (``12``, ``12.8``); ``None`` means that the publisher does not say. ``requires`` are its
-    run-time requirements, ``None`` where nobody read them. ``gpu`` is what it holds machine code for, when measured.
+    run-time requirements, ``None`` where they were not read. ``gpu`` is what it holds machine code for, when measured.
     """
 
     distribution: str

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 
-# torch is what every environment of ours has, and what the index is asked for; the others are required by their users.
+# torch is what each of our environments has, and what the index is asked for; the others are required by their users.
 _HOLDS = re.compile(r"(?:\w+\.)*_?is_?_?(?:torch|tokenizers|safetensors)_available(?:\(\))?|_?(?:HAS|HAVE)_TORCH")
 _TYPES = {"TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING"}
 _OTHER_SYSTEMS = {"win32", "darwin", "nt", "Windows", "Darwin", "cygwin"}

@@ -417,7 +417,7 @@ def _say_who_signed(
         text = f"there is none, but an attestation of another kind names {suspects[0][:16]}: it was removed or changed"
         report.add("statement", State.DIFFERS, text)
     else:
-        report.add("statement", State.UNPROVED, "there is none: nobody vouches for this image")
+        report.add("statement", State.UNPROVED, "there is none, so no one vouches for this image")
 
 
 def _open(raw: bytes, trust: Trust) -> Opened:

@@ -224,7 +224,7 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
 
 
 def _is_missed(role: Role, releases: tuple[str, ...], text: str) -> bool:
-    """Tell whether a release that is not listed leaves something unknown: nobody read what it declares.
+    """Tell whether a release that is not listed leaves something unknown: what it declares was not read.
 
     Files of the host do not list every patch. A build of a listed release (``2.7.4+cu12``) says what that one says.
     """

@@ -26,7 +26,7 @@ class Offer:
 
 
 def torch_abi(facts: Knowledge, torch: str, platform: Platform) -> bool | None:
-    """Return the C++ ABI of a build of torch: whether it is the new one. ``None`` where nobody measured it."""
+    """Return the C++ ABI of a build of torch: whether it is the new one. ``None`` where it was not measured."""
     for release in facts.releases.get("torch", ()):
         if release.version == torch and (not release.platforms or platform in release.platforms):
             abi = release.facts.get("cxx11_abi")
