@@ -7,8 +7,8 @@ as there were: random windows of two components, drawn from the seed, that leave
 same requests. uv gets the instance as a package index on this machine: a distribution for each component, a wheel for each release, its METADATA
 made when uv asks for it. It prefers the newest release of each, so its answer may differ from the best cell; it is held against every statement.
 
-`build` is what comes before the first answer, `best` the median of the answers. uv's processes are counted whole, with a warm cache. Memory is the
-peak of a process that does nothing else. What is not answered within the budget (for all requests of a size together) is left out and counted.
+`build` is what comes before the first answer, `best` the median of the answers, both in milliseconds of processor time. uv's processes are counted
+whole, with a warm cache. Memory is the peak of a process that does nothing else. What is not answered within the budget (for all requests of a size together) is left out and counted.
 
 Needs `pip install python-sat` beside envsmith.
 """
@@ -67,13 +67,13 @@ def _window(chance: random.Random, size: int) -> int:
 
 
 def _child(pipe, program, instance: Instance, requests) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     built = program(instance)
-    pipe.send(("build", 1000 * (time.perf_counter() - began), _peak()))
+    pipe.send(("build", 1000 * (time.process_time() - began), _peak()))
     for request in requests:
-        began = time.perf_counter()
+        began = time.process_time()
         built.best(request)
-        pipe.send(("best", 1000 * (time.perf_counter() - began), _peak()))
+        pipe.send(("best", 1000 * (time.process_time() - began), _peak()))
     pipe.close()
 
 
@@ -193,7 +193,7 @@ def served(index: Index) -> ThreadingHTTPServer:
 
 
 def with_uv(instance: Instance, requests, budget: float) -> dict[str, object]:
-    """Return the figures of uv on one size: each request once for the cache, once for the clock."""
+    """Return the figures of uv on one size: each request once for the cache, once for the figures."""
     index = Index(instance)
     server = served(index)
     until, times, peak = time.monotonic() + budget, [], 0.0
@@ -218,7 +218,7 @@ _LAUNCHER = """
 import os, sys
 child = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
 _, status, usage = os.wait4(child, 0)
-sys.stderr.write(str(usage.ru_maxrss))
+sys.stderr.write(f"{usage.ru_utime + usage.ru_stime} {usage.ru_maxrss}")
 sys.exit(1 if status else 0)
 """
 
@@ -227,20 +227,19 @@ def _uv(port: int, lines: list[str], folder: Path, until: float) -> tuple[list[i
     """Run uv once. ``None`` when it is not ready in time."""
     command = [str(shutil.which("uv")), "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
     command += ["--index-url", f"http://127.0.0.1:{port}/simple", "--cache-dir", str(folder / "cache")]
-    began = time.perf_counter()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
     with subprocess.Popen(launcher, **pipes, text=True, cwd=folder, start_new_session=True) as child:
         try:
-            text, memory = child.communicate("\n".join(lines), timeout=max(0.1, until - time.monotonic()))
+            text, usage = child.communicate("\n".join(lines), timeout=max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             return None
     if child.returncode:
         return None
-    milliseconds = 1000 * (time.perf_counter() - began)
+    seconds, memory = map(float, usage.split())
     pins = dict(line.split("==") for line in text.split())
-    return [int(pins[f"c{v}"]) - 1 for v in range(len(pins))], milliseconds, int(memory) / 1024
+    return [int(pins[f"c{v}"]) - 1 for v in range(len(pins))], 1000 * seconds, memory / 1024
 
 
 def main() -> None:

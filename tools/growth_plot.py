@@ -19,7 +19,7 @@ MEASURED, PLOT = ROOT / "bench" / "growth.json", ROOT / "docs" / "page" / "growt
 
 _COLOURS = {"envsmith": "#2f7d32", "python-sat": "#b35900", "uv": "#5b5bd6"}
 _WIDTH, _HEIGHT, _LEFT, _TOP = 330, 210, 62, 46
-_PANELS = (("best answer, ms", "best_ms"), ("peak memory, MB", "peak_mb"))
+_PANELS = (("best answer, ms of processor time", "best_ms"), ("peak memory, MB", "peak_mb"))
 
 _Row = Mapping[str, Any]
 

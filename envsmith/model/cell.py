@@ -117,6 +117,7 @@ _SHORT = {
     "grouped-gemm": "gg",
     "galore-torch": "galore",
     "ngc-pytorch": "ngc",
+    "ngc-nemo": "ngcnemo",
     "pybind11": "pybind",
     "nemo-toolkit": "nemo",
     "flashinfer-python": "flashinfer",

@@ -12,7 +12,7 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
-from envsmith.model.rule import Rule, Severity
+from envsmith.model.rule import Rule, RuleKind, Severity
 from envsmith.model.version import WORDS, parse_release, public, version_key
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
@@ -54,6 +54,10 @@ class Case:
     def rule(self, rule_id: str) -> Rule:
         """Return the text of one rule. Most judgements show few of them."""
         return self.solver.rule(rule_id)
+
+    def carries(self, rule_id: str) -> bool:
+        """Tell whether a rule says what a wheel or an image carries."""
+        return self.rule(rule_id).kind is RuleKind.BUNDLES
 
     def masks(self) -> list[tuple[int, int]]:
         """Return what is given, as ``(variable, mask of releases)``."""

@@ -200,7 +200,7 @@ def _of_nightly(
             message=f"if torch {text} already has what {key.base_version} has: {f.message}",
         )
         for f in later
-        if f.severity is not Severity.NOTE and not f.rule.startswith("torch-")
+        if f.severity is not Severity.NOTE and not f.rule.startswith("torch-") and not case.carries(f.rule)
     ]
 
 

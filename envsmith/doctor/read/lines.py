@@ -379,10 +379,10 @@ def note_distribution(draft: Draft, name: str, version: str, source: str, streng
 
 
 def note_container(draft: Draft, image: str, source: str) -> None:
-    """Record the image that somebody works in. Of NVIDIA's PyTorch images the release is a component."""
+    """Record the image that somebody works in. Of NVIDIA's PyTorch and NeMo images the release is a component."""
     draft.host["container"] = image[:200]
-    if match := re.search(r"\bpytorch[:_-](2\d\.(?:0[1-9]|1[0-2]))(?:-py3|\b)", image):
-        draft.component("ngc-pytorch", match[1], source, 3)
+    if match := re.search(r"\b(pytorch|nvidia/nemo)[:_-](2\d\.(?:0[1-9]|1[0-2]))(?:-py3|\b)", image):
+        draft.component("ngc-pytorch" if match[1] == "pytorch" else "ngc-nemo", match[2], source, 3)
 
 
 def note_present(draft: Draft, name: str) -> None:

@@ -219,6 +219,35 @@ def test_release_of_nvidias_image_is_read_from_its_name(text, version):
     assert read_texts([("t", text)]).version("ngc-pytorch") == version
 
 
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("container: nvcr.io/nvidia/nemo:25.09", "25.09"),
+        ("FROM nvcr.io/nvidia/nemo:24.07.framework\nRUN pip list\n", "24.07"),
+        ("container: example.org/nemo:25.09", None),
+    ],
+)
+def test_release_of_nvidias_nemo_image_is_read_from_its_name(text, version):
+    from envsmith.doctor.read import read_texts
+
+    assert read_texts([("t", text)]).version("ngc-nemo") == version
+
+
+@pytest.mark.parametrize(
+    ("given", "rules"),
+    [
+        ({"ngc-pytorch": "25.12", "torch": "2.10.0a0+b4e4ee81d3.nv25.12"}, {}),
+        ({"ngc-pytorch": "25.12", "torch": "2.9.1"}, {"ngc-pytorch-torch": "warning"}),
+        ({"ngc-nemo": "25.09", "megatron-core": "0.14.0", "transformer-engine": "2.7.0"}, {}),
+        ({"ngc-nemo": "25.09", "megatron-core": "0.13.0"}, {"ngc-nemo-carries": "note"}),
+        ({"ngc-nemo": "24.09", "torch": "2.5.1"}, {"ngc-nemo-torch": "warning"}),
+    ],
+)
+def test_what_an_image_carries_is_held_against_the_set(given, rules):
+    findings = {f.rule: f.severity.value for f in judged(given).findings}
+    assert {rule: found for rule, found in findings.items() if rule.startswith("ngc-")} == rules
+
+
 @pytest.mark.parametrize(("given", "facts"), [({"toolkit": "none"}, ()), ({}, ("tool.nvcc=none",))])
 def test_absent_toolkit_and_absent_nvcc_are_one_thing(given, facts):
     on_gpu = judged({"torch": "2.5.1", "deepspeed": "0.16.4", "gpu": "sm_90", **given}, facts=facts)
