@@ -8,6 +8,8 @@ waits for: the smallest conflict in the whole knowledge (the longer rules too) w
 
     python bench/solver.py [--json FILE] [--rounds N] [--budget SECONDS]
 
+`bench/growth.py` asks for the best cell only, and doubles releases and rules three times.
+
 Each program runs in a process of its own and has ``--budget`` seconds a question; what it had answered by then is told with the number of requests.
 
 Needs `pip install python-sat py-rattler` beside envsmith; a program that is not installed is left out of the table.

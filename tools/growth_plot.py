@@ -17,7 +17,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 MEASURED, PLOT = ROOT / "bench" / "growth.json", ROOT / "docs" / "page" / "growth.svg"
 
-_COLOURS = {"envsmith": "#2f7d32", "python-sat": "#b35900", "uv": "#5b5bd6"}
+# Colour, and where the name stands beside the last point.
+_COLOURS = {"envsmith": ("#2f7d32", 20), "python-sat": ("#b35900", 20), "uv": ("#5b5bd6", -9)}
 _WIDTH, _HEIGHT, _LEFT, _TOP = 330, 210, 62, 46
 _PANELS = (("best answer, ms of processor time", "best_ms"), ("peak memory, MB", "peak_mb"))
 
@@ -56,20 +57,20 @@ def _panel(rows: Sequence[_Row], title: str, key: str, left: float) -> str:
     parts += [
         f'<text x="{px:.1f}" y="{_TOP + _HEIGHT + py}" text-anchor="middle">{text}</text>' for px, py, text in labels
     ]
-    for program, colour in _COLOURS.items():
+    for program, (colour, beside) in _COLOURS.items():
         parts.append(
-            _line(program, colour, [(x(r["releases"]), y(r[key])) for r in measured if r["program"] == program])
+            _line(program, colour, beside, [(x(r["releases"]), y(r[key])) for r in measured if r["program"] == program])
         )
     return "".join(parts)
 
 
-def _line(program: str, colour: str, points: Sequence[tuple[float, float]]) -> str:
+def _line(program: str, colour: str, beside: int, points: Sequence[tuple[float, float]]) -> str:
     if not points:
         return ""
     path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
     dots = "".join(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points)
-    name_x, name_y = points[0]
-    name = f'<text x="{name_x + 6:.1f}" y="{name_y - 8:.1f}" style="fill:{colour}">{escape(program)}</text>'
+    x, y = points[-1]
+    name = f'<text x="{x:.1f}" y="{y + beside:.1f}" text-anchor="end" style="fill:{colour}">{escape(program)}</text>'
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>{dots}{name}'
 
 
