@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MEASURED, PLOT = ROOT / "bench" / "growth.json", ROOT / "docs" / "page" / "growth.svg"
 
 # Colour, and where the name stands beside the last point.
-_COLOURS = {"envsmith": ("#2f7d32", 20), "python-sat": ("#b35900", 20), "uv": ("#5b5bd6", -9)}
-_WIDTH, _HEIGHT, _LEFT, _TOP = 330, 210, 62, 46
+_COLOURS = {"envsmith": ("#2f7d32", 4), "python-sat": ("#b35900", 11), "uv": ("#5b5bd6", -1)}
+_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 290, 210, 62, 46, 150
 _PANELS = (("best answer, ms of processor time", "best_ms"), ("peak memory, MB", "peak_mb"))
 
 _Row = Mapping[str, Any]
@@ -27,8 +27,8 @@ _Row = Mapping[str, Any]
 
 def plot(rows: Sequence[_Row]) -> str:
     """Return the SVG of all rows: a panel for the time of an answer, one for the memory."""
-    parts = [_panel(rows, title, key, _LEFT + number * (_WIDTH + 90)) for number, (title, key) in enumerate(_PANELS)]
-    width, height = 2 * _WIDTH + 90 + _LEFT + 20, _HEIGHT + _TOP + 66
+    parts = [_panel(rows, title, key, _LEFT + number * (_WIDTH + _GAP)) for number, (title, key) in enumerate(_PANELS)]
+    width, height = 2 * (_WIDTH + _GAP) + _LEFT - 60, _HEIGHT + _TOP + 66
     label = "Time of the best answer and peak memory of envsmith, python-sat and uv, by number of releases"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
@@ -70,7 +70,7 @@ def _line(program: str, colour: str, beside: int, points: Sequence[tuple[float, 
     path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
     dots = "".join(f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="{colour}"/>' for px, py in points)
     x, y = points[-1]
-    name = f'<text x="{x:.1f}" y="{y + beside:.1f}" text-anchor="end" style="fill:{colour}">{escape(program)}</text>'
+    name = f'<text x="{x + 10:.1f}" y="{y + beside:.1f}" style="fill:{colour}">{escape(program)}</text>'
     return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>{dots}{name}'
 
 
