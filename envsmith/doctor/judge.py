@@ -12,7 +12,7 @@ import dataclasses
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
@@ -24,6 +24,7 @@ from envsmith.doctor.read.lines import component_of, local_cuda, note_present, v
 from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.doctor.symbols import with_builds
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
@@ -33,6 +34,7 @@ from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.model.version import ABSENT, minor_of
 from envsmith.names.index import NameIndex
+from envsmith.symbols.table import SymbolTable
 from envsmith.text import counted
 
 _STAGES = (
@@ -72,6 +74,8 @@ class Case:
     of_rules: Mapping[str, Hit]
     judgement: Judgement
     explained: Sequence[tuple[Lack, Explanation, Hit | None]] = ()
+    platform: Platform = Platform.LINUX_64
+    symbols: SymbolTable = field(default_factory=lambda: SymbolTable(find_matrix() / "symbols"))
 
     @property
     def measured_lines(self) -> set[tuple[str, int]]:
@@ -106,6 +110,7 @@ def diagnose(
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
         judgement=_check(facts, platform or _platform(facts)),
         explained=explained,
+        platform=platform or _platform(facts),
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     return _diagnosis(_ranked(_merged(diagnosed_all)), case, texts, live=live)
@@ -415,7 +420,7 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
 
 JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
-    lambda case: [_of_message(hit, case) for hit in case.own],
+    lambda case: [with_builds(_of_message(h, case), h, case.facts, case.platform, case.symbols) for h in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     _judge_messages_of_rules,
     lambda case: judge_setup(case.facts),

@@ -1,0 +1,127 @@
+"""Which builds of torch have a symbol that the loader does not find, and so which side of a pair is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from envsmith.doctor.diagnosis import Diagnosed, Weight
+from envsmith.doctor.facts import Facts
+from envsmith.doctor.parties import Symbol, symbol_in
+from envsmith.doctor.signatures import Hit
+from envsmith.graph.load import components
+from envsmith.model.cell import Platform
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.version import minor_of, public
+from envsmith.symbols.table import Builds, SymbolTable, TorchBuild
+
+# The file that the loader could not load: `…/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol`.
+_FILE = re.compile(r"([^\s/\\]{1,200}?)\.(?:cpython-\d+\S{0,60}\.|abi3\.)?so[\d.]{0,12}: undefined symbol")
+# Packages of which each release is made for one release of torch and says so.
+_PAIRED = frozenset({"torchaudio", "torchvision"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Answer:
+    """What is added to a message about a symbol. ``is_certain`` when the stated torch was measured and lacks it."""
+
+    message: str
+    fix: str
+    needs: Mapping[str, str] = field(default_factory=dict)
+    is_certain: bool = False
+
+
+def with_builds(diagnosed: Diagnosed, hit: Hit, facts: Facts, platform: Platform, table: SymbolTable) -> Diagnosed:
+    """Return a finding about a symbol of torch with the builds that export it. Any other finding is returned as it is."""
+    symbol = symbol_in(hit.text)
+    builds = table.builds_exporting(symbol.name) if symbol and symbol.component == "torch" else None
+    if symbol is None or builds is None or diagnosed.finding.severity is Severity.NOTE:
+        return diagnosed
+    builds = builds.of(platform.value)
+    package = _package(hit.text)
+    version = facts.version("torch")
+    build = table.nearest(version, platform.value) if version else None
+    answer = _answer(symbol, builds, version, build)
+    finding = dataclasses.replace(
+        diagnosed.finding,
+        message=f"{diagnosed.finding.message} {answer.message}",
+        fix=answer.fix,
+        needs=answer.needs,
+        components={**_versions(package, facts), **diagnosed.finding.components, "torch": version or "*"},
+        evidence=(*_measured(build or (builds.present or builds.absent)[-1]), *diagnosed.finding.evidence),
+    )
+    diagnosed = dataclasses.replace(diagnosed, lines=_lines(diagnosed, package, version))
+    if not answer.is_certain:
+        return dataclasses.replace(diagnosed, finding=finding)
+    return dataclasses.replace(
+        diagnosed, finding=finding, score=max(diagnosed.score, Weight.PROVED - 1), confidence="high"
+    )
+
+
+def _package(line: str) -> str | None:
+    """Return the component that brings the compiled file of a message."""
+    match = _FILE.search(line)
+    stem = match[1].removeprefix("lib") if match else ""
+    names = (component.name for component in components().by_name.values() if component.distributions)
+    return next((n for n in names if re.match(rf"{n.replace('-', '_')}(?:_|$)", stem)), None)
+
+
+def _versions(package: str | None, facts: Facts) -> dict[str, str]:
+    return {package: facts.version(package) or "*"} if package else {}
+
+
+def _lines(diagnosed: Diagnosed, package: str | None, version: str | None) -> tuple[str, ...]:
+    """Return the lines to type, for the package at hand."""
+    if package is None:
+        return diagnosed.lines
+    if package in _PAIRED:
+        torch = f"torch=={public(version)}" if version else "torch"
+        return (f"pip install --force-reinstall {torch} {package}",)
+    return (f"pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}",)
+
+
+def _answer(symbol: Symbol, builds: Builds, version: str | None, build: TorchBuild | None) -> _Answer:
+    spec = builds.spec()
+    rebuild = "compile the extension against the installed torch (pip install --no-build-isolation --no-cache-dir)"
+    if not spec:
+        return _Answer(
+            message=f"No measured build of torch, {_range(builds.absent)}, exports {symbol.readable} in this form: the"
+            " extension was compiled for a nightly, for a vendor's build, or with the other C++ ABI.",
+            fix=f"Use a wheel that was made for the installed torch, or {rebuild}.",
+        )
+    having = f"torch {spec}"
+    if build is None or version is None:
+        return _Answer(
+            message=f"{having} exports it.",
+            fix=f"Use {having}, use a wheel that was made for the installed torch, or {rebuild}.",
+            needs=_needs(spec),
+        )
+    if build in builds.present:
+        return _Answer(
+            message=f"torch {build.version} as the package index has it exports it, so another torch is loaded.",
+            fix="See which torch is loaded: python -c 'import torch; print(torch.__file__, torch.__version__)'. Take"
+            " the folders of other copies out of LD_LIBRARY_PATH and PYTHONPATH, or reinstall torch.",
+        )
+    return _Answer(
+        message=f"torch {build.version} does not export it, {having} does.",
+        fix=f"Use a wheel that was made for torch {minor_of(public(build.version))} and its C++ ABI, use {having}, or"
+        f" {rebuild}.",
+        needs=_needs(spec),
+        is_certain=public(version) == public(build.version),
+    )
+
+
+def _needs(spec: str) -> dict[str, str]:
+    """Return the spec for ``needs``. One with a gap, or of every release, is none of PEP 440."""
+    return {"torch": spec} if "||" not in spec and spec != "*" else {}
+
+
+def _range(builds: tuple[TorchBuild, ...]) -> str:
+    return f"{public(builds[0].version)} to {public(builds[-1].version)}" if builds else "of this platform"
+
+
+def _measured(build: TorchBuild) -> tuple[Evidence, ...]:
+    source = f"the libraries of {build.file}"
+    return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=build.date, sha256=build.sha256),)
