@@ -9,6 +9,7 @@ from envsmith.frameworks.accelerate import ACCELERATE
 from envsmith.frameworks.colossalai import COLOSSALAI
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.frameworks.framework import Framework
+from envsmith.frameworks.lightning import LIGHTNING
 from envsmith.frameworks.megatron_core import MEGATRON_CORE
 
 FRAMEWORKS: dict[str, Framework] = {
@@ -16,6 +17,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "megatron-core": MEGATRON_CORE,
     "colossalai": COLOSSALAI,
     "accelerate": ACCELERATE,
+    "lightning": LIGHTNING,
 }
 # The one that examples in hints name.
 EXAMPLE = "deepspeed"

@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.smoke.agent.machine import FRAMEWORKS as FRAMEWORKS
-from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, megatron_core, torch
+from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, lightning, megatron_core, torch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
 STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
@@ -38,12 +38,14 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **megatron_core.STEPS,
     **colossalai.STEPS,
     **accelerate.STEPS,
+    **lightning.STEPS,
 }
 # Which of these distributions are installed is reported.
-FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate"]
+FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning"]
 PRELOAD: dict[str, Preload] = {
     "megatron": megatron_core.PRELOAD,
     "deepspeed": deepspeed.PRELOAD,
     "colossalai": colossalai.PRELOAD,
     "accelerate": accelerate.PRELOAD,
+    "lightning": lightning.PRELOAD,
 }

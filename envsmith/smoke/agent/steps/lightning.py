@@ -1,0 +1,107 @@
+"""Lightning: one Trainer with plain data parallelism, FSDP2, FSDP or DeepSpeed as its strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from envsmith.smoke.agent.protocol import Skip
+from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Preload, Stage
+
+PRELOAD = Preload(("lightning.pytorch",), {})
+
+
+def step_ddp(s: Stage) -> dict[str, Any]:
+    """Train with ``DDPStrategy``."""
+    from lightning.pytorch.strategies import DDPStrategy
+
+    return _fitted(s, DDPStrategy)
+
+
+def step_fsdp2(s: Stage) -> dict[str, Any]:
+    """Train with ``ModelParallelStrategy``: the module shards itself over the strategy's mesh."""
+    try:
+        from lightning.pytorch.strategies import ModelParallelStrategy
+    except ImportError:
+        raise Skip("this Lightning has no ModelParallelStrategy: 2.4 is the first that has it") from None
+    # "auto" would give every rank of the node to tensor parallelism.
+    sizes = {"data_parallel_size": s.size, "tensor_parallel_size": 1}
+    return _fitted(s, lambda: ModelParallelStrategy(**sizes), shard=True)
+
+
+def step_fsdp(s: Stage) -> dict[str, Any]:
+    """Train with ``FSDPStrategy``."""
+    from lightning.pytorch.strategies import FSDPStrategy
+
+    return _fitted(s, FSDPStrategy)
+
+
+def step_deepspeed(s: Stage) -> dict[str, Any]:
+    """Train with ZeRO stage 2 through ``DeepSpeedStrategy``."""
+    try:
+        import deepspeed  # noqa: F401
+    except ModuleNotFoundError:
+        raise Skip("this environment has no deepspeed") from None
+    from lightning.pytorch.strategies import DeepSpeedStrategy
+
+    config = {
+        "zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4, "gradient_clipping": 0.0,
+        "zero_allow_untested_optimizer": True,
+    }  # fmt: skip
+    return _fitted(s, lambda: DeepSpeedStrategy(config=config))
+
+
+def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> dict[str, Any]:
+    """Train the toy problem with a Trainer of that strategy. Lightning finds ranks by the launcher's variables."""
+    s.enter("import lightning")
+    import lightning.pytorch as lightning
+
+    torch, losses = s.torch, []
+
+    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = s.model()
+
+        def configure_model(self) -> None:
+            if shard:
+                from torch.distributed.fsdp import fully_shard
+
+                mesh = self.device_mesh["data_parallel"]
+                for layer in self.model:
+                    if list(layer.parameters()):
+                        fully_shard(layer, mesh=mesh)
+                fully_shard(self.model, mesh=mesh)
+
+        def configure_optimizers(self) -> Any:
+            return s.optimizer(self.model)
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            s.enter(f"train step {index}")
+            x, y = batch
+            loss = ((self.model(x).float() - y) ** 2).mean()
+            losses.append(float(loss.item()))
+            return loss
+
+    s.enter("Trainer")
+    trainer = lightning.Trainer(
+        accelerator="gpu" if s.cuda else "cpu", devices=s.size, strategy=strategy(), max_epochs=1,
+        use_distributed_sampler=False, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    )  # fmt: skip
+    s.enter("Trainer.fit")
+    trainer.fit(Module(), torch.utils.data.DataLoader([s.batch(s.rank)] * TRAIN_STEPS, batch_size=None))
+    facts = {
+        "version": lightning.__version__,
+        "strategy": type(trainer.strategy).__name__,
+        "processes": trainer.world_size,
+    }
+    return {"losses": losses, "reference": s.reference(), "facts": facts}
+
+
+STEPS = {
+    "lightning-ddp": step_ddp,
+    "lightning-fsdp2": step_fsdp2,
+    "lightning-fsdp": step_fsdp,
+    "lightning-deepspeed": step_deepspeed,
+}
