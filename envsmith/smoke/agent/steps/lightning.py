@@ -58,7 +58,7 @@ def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> di
 
     torch, losses = s.torch, []
 
-    class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = s.model()
