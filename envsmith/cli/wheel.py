@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.cli.console import dumps, print_answer, print_out, table
+from envsmith.cli.console import dumps, print_answer, print_out, say, table
 from envsmith.cli.flags import RequestFlags, argument, flag, group, takes, verb
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.version import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from envsmith.model.cell import Request
     from envsmith.model.wheel import ReadyWheel
+    from envsmith.python.linked import Link
+    from envsmith.symbols.table import SymbolTable
     from envsmith.wheels.answer import Answer
     from envsmith.wheels.fit import Offer
 
@@ -31,6 +33,11 @@ class WheelFlags:
     name: str = argument(metavar="NAME[SPEC]")
     request: RequestFlags = group(RequestFlags, "Request")
     index: bool = flag("--index", "Ask the package index for compiled wheels too.", section="Request")
+    measure: bool = flag(
+        "--measure",
+        "Read the compiled files of the best wheels: symbols, glibc, GPUs (some are 250 MB).",
+        section="Request",
+    )
     as_json: bool = flag("--json", "One JSON object: the wheels that fit, or the nearest ones.", section="Output")
 
 
@@ -62,11 +69,35 @@ def wheel(settings: WheelFlags) -> int:
             f"Cannot list wheels of {name}: the catalogue has none of it.",
             hint=f"Choose one of {', '.join(_catalogued())}, or ask the package index with --index.",
         )
+    links = _links(result) if settings.measure else {}
     if settings.as_json:
-        print_out(dumps(result.to_json()))
+        print_out(dumps({**result.to_json(), "links": {address: link.to_json() for address, link in links.items()}}))
     else:
-        print_answer("\n".join(_lines(result)))
+        print_answer("\n".join(_lines(result, links)))
     return 0 if result.fitting or any(not offer.against for offer in result.on_index) else 1
+
+
+def _links(result: Answer) -> dict[str, Link]:
+    """Measure the wheels that are shown, by address. One that cannot be reached is named and passed over."""
+    from envsmith.graph.location import find_matrix
+    from envsmith.symbols.table import SymbolTable
+
+    table = SymbolTable(find_matrix() / "symbols")
+    links = {each.address: _link(each, result, table) for each in result.fitting[:_SHOWN]}
+    return {address: link for address, link in links.items() if link}
+
+
+def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
+    from envsmith.errors import ContentError, NetworkError
+    from envsmith.http import HttpClient
+    from envsmith.python.linked import measure
+    from envsmith.wheels.fit import target_of
+
+    try:
+        return measure(each, target_of(result.cell), HttpClient(), table)
+    except (ContentError, NetworkError) as error:
+        say(f"warning: not measured: {error.message}")
+        return None
 
 
 def _on_index(result: Answer) -> tuple[Offer, ...]:
@@ -106,14 +137,14 @@ def _without(request: Request, names: set[str]) -> Request:
     return replace(request, constraints=constraints)
 
 
-def _lines(result: Answer) -> list[str]:
+def _lines(result: Answer, links: Mapping[str, Link]) -> list[str]:
     parts = result.cell.components
     abi = {None: "", True: ", new C++ ABI", False: ", old C++ ABI"}[result.cxx11_abi]
     where = f"Python {parts['python']}, torch {parts['torch']}, {result.cell.platform.value}{abi}"
     count = f"{len(result.fitting)} of {result.total} known wheels of {result.name} fit"
     lines = [f"cell {click.style(str(result.cell.id), bold=True)}: {where}", *([count] if result.total else [])]
     for number, each in enumerate(result.fitting[:_SHOWN], 1):
-        lines += _proof(each, is_locked=each in result.taken, number=number)
+        lines += _proof(each, links.get(each.address), is_locked=each in result.taken, number=number)
     if len(result.fitting) > _SHOWN:
         lines.append(f"and {len(result.fitting) - _SHOWN} more (--json has all)")
     if result.on_index:
@@ -130,7 +161,7 @@ def _table(offers: Iterable[Offer]) -> str:
     return table([(offer.wheel.filename, "; ".join(offer.against) or "fits") for offer in offers])
 
 
-def _proof(each: ReadyWheel, *, is_locked: bool, number: int) -> list[str]:
+def _proof(each: ReadyWheel, link: Link | None, *, is_locked: bool, number: int) -> list[str]:
     from envsmith.wheels.answer import proof_of
 
     proof = proof_of(each)
@@ -140,8 +171,9 @@ def _proof(each: ReadyWheel, *, is_locked: bool, number: int) -> list[str]:
         ("address", each.address),
         ("sha256", each.sha256),
         ("built for", f"{built} ({proof['linked']})"),
-        ("glibc", proof["glibc"] or "not known"),
-        ("GPUs", ", ".join(each.gpu) or "not measured"),
+        *([("link", str(link))] if link else []),
+        ("glibc", (link and link.glibc) or proof["glibc"] or "not known"),
+        ("GPUs", ", ".join(link.gpu if link else each.gpu) or "not measured"),
         ("requires", requires),
         ("read in", "; ".join(entry.source for entry in each.evidence)),
     ]

@@ -93,7 +93,8 @@ def _pin(pin: Pin, wheels: Sequence[BuiltWheel], source: CompiledSource | None) 
 
 def _ref(pin: Pin, source: CompiledSource | None) -> str:
     """Return what a distribution is called. An archive of the user's is another program than the index's of its name."""
-    return _purl("generic" if source and source.archive else "pypi", pin.name, pin.version)
+    kind = "generic" if source and source.archive else "pypi"
+    return _purl(kind, pin.name, pin.version, download_url=pin.address)
 
 
 def _made(source: CompiledSource | None) -> dict[str, str]:
