@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class CompiledRow:
     """``nogoods`` are tuples of spec numbers: all these specs together are bad.
 
-    ``~n`` stands for *not* in spec ``n``. A note is kept where it is an error with its ``feature``.
+    ``~n`` stands for *not* in spec ``n``. A note is kept where it is an error with its ``feature``, or says what a lock
+    compiles.
     """
 
     number: int
@@ -185,13 +186,13 @@ def _versions(graph: nx.MultiDiGraph[str], releases: Mapping[str, list[Release]]
 
 def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule:
     edges = sorted((data for _, _, data in graph.out_edges(node, data=True)), key=_position)
+    rule: Rule = graph.nodes[node]["value"]
     rows = [
         CompiledRow(number, Severity(first["severity"]), first["feature"], first["platforms"], _nogoods(row, specs))
         for number, group in groupby(edges, key=lambda data: data["row"])
-        if (first := (row := list(group))[0])["feature"] or first["severity"] != Severity.NOTE.value
+        if (first := (row := list(group))[0])["feature"] or first["severity"] != Severity.NOTE.value or rule.locking
     ]
     components = tuple(dict.fromkeys(data["component"] for data in edges))
-    rule: Rule = graph.nodes[node]["value"]
     notes = tuple(dict.fromkeys(row.scope for row in rule.rows if row.severity is Severity.NOTE))
     bundles = rule.kind is RuleKind.BUNDLES
     return CompiledRule(rule.id, bundles, rule.locking, components, tuple(rows), rule.policies, notes)

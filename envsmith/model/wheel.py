@@ -1,4 +1,4 @@
-"""A ready wheel: a compiled extension that somebody built, at an address outside the package index."""
+"""A ready wheel: a compiled extension at an address outside the package index."""
 
 from __future__ import annotations
 

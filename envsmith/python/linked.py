@@ -32,7 +32,7 @@ class Link:
             return f"links with torch {self.build}: measured"
         if self.verdict == FAILS:
             return f"does not link with torch {self.build}, which lacks {self.missing}: measured"
-        return f"nobody measured torch {self.build}" if not self.missing else f"unknown: nobody knows {self.missing}"
+        return f"torch {self.build} was not measured" if not self.missing else f"unknown: {self.missing} is not torch's"
 
     def to_json(self) -> dict[str, Any]:
         """Return it for other programs."""

@@ -626,7 +626,7 @@ def _ready(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterator[str]:
     for name, version in cell.components.items():
         for distribution in table[name].distributions if name in table else ():
             if wheel := best_wheel(distribution, version, cell, policy=policy):
-                origin = "its own project" if wheel.official else "somebody else"
+                origin = "its own project" if wheel.official else "another publisher"
                 yield f"{name} {version}: a lock takes a ready wheel of {wheel.publisher} ({origin}): nothing is compiled."
 
 

@@ -10,8 +10,8 @@
    newest. A framework release without a line of its own has those of its minor series. Of one torch release the default
    build comes first, then the newest CUDA.
 6. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
-7. Companions, newest first, in the same steps of age, then whatever else is open, newest first. Of driver and glibc the
-   oldest that will do comes first, because they are demands.
+7. Companions, those that need not be compiled before others, newest first in the same steps of age. Then whatever else
+   is open, newest first. Of driver and glibc the oldest that will do comes first, because they are demands.
 """
 
 from __future__ import annotations
@@ -132,9 +132,24 @@ class Preference:
             elif problem.components[variable] in _DEMANDS:
                 order = order[::-1]
             elif name in self.companions:
-                steps.append((variable, self._in_steps(variable)))
+                steps += [(variable, self._uncompiled(variable)), (variable, self._in_steps(variable))]
             steps.append((variable, _listed(variable, order)))
         return steps
+
+    def _uncompiled(self, variable: int) -> Parts:
+        """Return first what need not be compiled for the parts that are decided, then the others."""
+        others = [
+            (dict(nogood).get(variable, 0), [(v, mask) for v, mask in nogood if v != variable])
+            for nogood in self.problem.compiling
+        ]
+
+        def parts(domains: Domains) -> list[int]:
+            compiled = 0
+            for mask, beside in others:
+                compiled |= mask if all(not domains[v] & ~m for v, m in beside) else 0
+            return [domains[variable] & ~compiled, domains[variable] & compiled]
+
+        return parts
 
     def _newest(self, variable: int) -> list[int]:
         """Return values newest first: stable, then pre-releases, then yanked. *not known* last."""

@@ -55,7 +55,8 @@ class Group:
 class Problem:
     """Variables and groups, indexed by variable. Wishes are added by who poses the problem.
 
-    ``names`` ends before the components that others bring along.
+    ``names`` ends before the components that others bring along. ``compiling`` are combinations of which a lock must
+    compile something.
     """
 
     compiled: Compiled
@@ -65,6 +66,7 @@ class Problem:
     values: tuple[tuple[str | None, ...], ...]
     groups: tuple[Group, ...]
     wishes: tuple[Wish, ...] = ()
+    compiling: tuple[Nogood, ...] = ()
     _nets: dict[str, Net] = field(default_factory=dict)
 
     @property
@@ -205,12 +207,13 @@ def pose(
     for variable, component in enumerate(components):
         index.setdefault(component, []).append(variable)
     lay = _Lay(compiled, platform, index, extras, brought=frozenset(brought), features=features, gaps=gaps)
-    groups = []
+    groups, compiling = [], []
     for rule in compiled.rules_of(index):
         if rule.locking and (lockable is None or (rule.policies and lockable not in rule.policies)):
             continue
         groups += lay.groups(rule, carried)
-    return Problem(compiled, platform, tuple(names), components, tuple(values), tuple(groups))
+        compiling += lay.notes(rule) if rule.locking else []
+    return Problem(compiled, platform, tuple(names), components, tuple(values), tuple(groups), (), tuple(compiling))
 
 
 def _brought(compiled: Compiled, components: Iterable[str]) -> tuple[str, ...]:
@@ -320,21 +323,31 @@ class _Lay:
                 continue
             if beside and severity is not Severity.ERROR:
                 continue
-            for numbers in row.nogoods:
-                literals = [self.literal(n) for n in numbers]
-                if None in literals:
-                    continue
-                joined: dict[str, int] = {}
-                needs_toolkit = any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
-                for component, mask in [*filter(None, literals), *(self.on_a_gpu() if needs_toolkit else ())]:
-                    joined[component] = joined.get(component, -1) & mask
-                if declared in self.brought:
-                    joined[declared] = self.unmet(declared, joined[declared])
-                by_severity.setdefault(severity, []).extend((row.number, n) for n in self.spread(joined))
+            laid = [(row.number, nogood) for numbers in row.nogoods for nogood in self.laid(numbers, declared)]
+            by_severity.setdefault(severity, []).extend(laid)
         gap = self.gaps(rule, carried) if self.strict else []
         if gap:
             by_severity.setdefault(Severity.ERROR, []).extend(gap)
         return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in by_severity.items()]
+
+    def notes(self, rule: CompiledRule) -> list[Nogood]:
+        """Return the combinations of which a rule says something worth knowing, here and on this platform."""
+        rows = [r for r in rule.rows if r.severity is Severity.NOTE and not r.feature]
+        here = [r for r in rows if not r.platforms or self.platform.value in r.platforms]
+        return [nogood for row in here for numbers in row.nogoods for nogood in self.laid(numbers, "")]
+
+    def laid(self, numbers: Sequence[int], declared: str) -> list[Nogood]:
+        """Return one nogood of specs over the variables: none where a component of it is not part of the problem."""
+        literals = [self.literal(n) for n in numbers]
+        if None in literals:
+            return []
+        joined: dict[str, int] = {}
+        needs_toolkit = any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
+        for component, mask in [*filter(None, literals), *(self.on_a_gpu() if needs_toolkit else ())]:
+            joined[component] = joined.get(component, -1) & mask
+        if declared in self.brought:
+            joined[declared] = self.unmet(declared, joined[declared])
+        return self.spread(joined)
 
     def spread(self, joined: Mapping[str, int]) -> list[Nogood]:
         """Return one nogood per choice of variables: a component with several variables (GPUs) is judged for each."""

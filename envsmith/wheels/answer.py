@@ -24,7 +24,7 @@ class Answer:
     """The wheels of a distribution for a cell.
 
     ``taken`` are those that a lock of their release takes. ``nearest`` are some that do not fit. ``time`` is what
-    compiling takes, where somebody measured it. ``on_index`` are wheels of the newest releases on the package index,
+    compiling takes, where that was measured. ``on_index`` are wheels of the newest releases on the package index,
     which every resolver finds by itself.
     """
 
