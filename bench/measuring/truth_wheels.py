@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ctypes.util
+import dataclasses
 import json
 import os
 import random
@@ -23,7 +25,7 @@ from envsmith.graph.location import find_matrix
 from envsmith.http import HttpClient
 from envsmith.python.index import IndexFile, PackageIndex, find_index
 from envsmith.symbols.elf import MAGIC, Binary, read_binary
-from envsmith.symbols.fit import FAILS, LINKS, UNKNOWN, Fit, fits, needs_of
+from envsmith.symbols.fit import FAILS, LINKS, UNKNOWN, Fit, WheelNeeds, fits, needs_of
 from envsmith.symbols.table import SymbolTable, TorchBuild
 
 # Projects whose wheels on the index are linked with torch, and small enough to be downloaded by the dozen.
@@ -41,15 +43,21 @@ PROJECTS = (
 )
 _LARGEST = 60 << 20
 
-# Loads each file in a process of its own, as the import of an extension does: at once, with all symbols.
+# Loads each file in a process of its own, as the import of an extension does: at once, with all symbols. Packages such
+# as torchtext and torchaudio load the libraries of their own wheel first, so that is done too.
 _LOADER = """
 import ctypes, json, os, sys
 import torch
 answers = {}
-for path in json.loads(sys.argv[1]):
+for path, before in json.loads(sys.argv[1]):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        for library in before:
+            try:
+                ctypes.CDLL(library)
+            except OSError:
+                pass
         try:
             ctypes.CDLL(path)
             text = "loaded"
@@ -75,7 +83,7 @@ class Outcome:
 
     @property
     def kind(self) -> str:
-        if self.predicted == UNKNOWN:
+        if UNKNOWN in {self.predicted, self.real}:
             return "unknown"
         return "right" if self.predicted == self.real else "WRONG"
 
@@ -161,14 +169,18 @@ def _of_build(build: TorchBuild, drawn: list[tuple[str, str, IndexFile]], folder
     _run("uv", "pip", "install", "-q", "--python", interpreter, f"torch=={build.version.partition('+')[0]}")
     print(f"{build}: environment in {time.monotonic() - started:.0f} s", flush=True)
     fitting: list[tuple[str, Fit]] = []
+    files: list[tuple[str, list[str]]] = []
     for name, release, file in drawn:
         place = folder / file.filename
         _run(
             "uv", "pip", "install", "-q", "--no-deps", "--python", interpreter, "--target", place, f"{name}=={release}"
         )
-        (fit,) = fits(needs_of(file.filename, file.sha256, _compiled(place)), table, [build])
-        fitting.append((file.filename, fit))
-    answers = _loaded(interpreter, [path for file, _ in fitting for path in _libraries(folder / file)])
+        compiled = list(_compiled(place))
+        needs = needs_of(file.filename, file.sha256, compiled)
+        (fit,) = fits(needs, table, [build])
+        fitting.append((file.filename, _on_this_machine(fit, needs)))
+        files += _in_order(place, dict(compiled))
+    answers = _loaded(interpreter, files)
     outcomes = []
     for file, fit in fitting:
         real = {path: text for path, text in answers.items() if path.startswith(f"{folder / file}/")}
@@ -191,9 +203,26 @@ def _compiled(place: Path) -> Iterator[tuple[str, Binary]]:
             yield str(path.relative_to(place)), read_binary(file, path.name)
 
 
-def _loaded(interpreter: Path, members: list[Path]) -> dict[str, str]:
+def _on_this_machine(fit: Fit, needs: WheelNeeds) -> Fit:
+    """Without a driver, what is linked with the driver cannot be loaded."""
+    has_driver = ctypes.util.find_library("cuda") is not None
+    return fit if has_driver or not needs.uses_driver else dataclasses.replace(fit, verdict=FAILS)
+
+
+def _in_order(place: Path, compiled: dict[str, Binary]) -> list[tuple[str, list[str]]]:
+    """Return each file of a wheel with those of the wheel that it is linked with, the innermost first."""
+    named = {name: {name.rpartition("/")[2], binary.soname} for name, binary in compiled.items()}
+
+    def before(name: str, seen: tuple[str, ...]) -> list[str]:
+        own = [o for lib in compiled[name].libraries for o in compiled if lib in named[o] and o not in seen]
+        return list(dict.fromkeys(path for o in own for path in [*before(o, (*seen, o)), o]))
+
+    return [(str(place / name), [str(place / o) for o in before(name, (name,))]) for name in compiled]
+
+
+def _loaded(interpreter: Path, files: list[tuple[str, list[str]]]) -> dict[str, str]:
     answer = subprocess.run(
-        [interpreter, "-c", _LOADER, json.dumps([str(m) for m in members])],
+        [interpreter, "-c", _LOADER, json.dumps(files)],
         check=False,
         capture_output=True,
         text=True,
@@ -205,10 +234,13 @@ def _loaded(interpreter: Path, members: list[Path]) -> dict[str, str]:
 
 
 def _judged(pair: str, fit: Fit, answers: dict[str, str]) -> Outcome:
-    failures = [text for text in answers.values() if text != "loaded"]
+    """Hold a prediction against the real load. A file that lacks another library says nothing about torch."""
+    every = [text for text in answers.values() if text != "loaded"]
+    failures = [text for text in every if not any(library in text for library in fit.unclear)]
     symbols = {name for m in fit.missing for name in (*m.symbols, *m.libraries)}
     named = any(name in text for name in symbols for text in failures)
-    return Outcome(pair, fit.verdict, FAILS if failures else LINKS, failures[0] if failures else "", named)
+    real = FAILS if failures else UNKNOWN if every else LINKS
+    return Outcome(pair, fit.verdict, real, (failures or every or [""])[0], named)
 
 
 def _summary(outcomes: list[Outcome]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -43,6 +43,7 @@ def judge_wheel(needs: WheelNeeds, versions: Mapping[str, str], platform: Platfo
     findings += _python(needs, versions.get("python"))
     findings += _gpu(needs, versions.get("gpu"))
     findings += _glibc(needs, versions.get("glibc"))
+    findings += _driver(needs, versions.get("driver"))
     if needs.uses_torch:
         linking, doubts = _torch(needs, versions.get("torch"), platform, table)
         findings += linking
@@ -79,13 +80,14 @@ def _failing(needs: WheelNeeds, fit: Fit, every: Iterable[Fit]) -> Finding:
     first = fit.missing[0]
     spec = _linking(every)
     fix = f"Use torch {spec}, " if spec else "Use "
-    return _error(
+    finding = _error(
         needs,
         {"torch": fit.build.version},
         f"it does not load with torch {fit.build.version}: {_lack(first, fit)}",
         f"{fix}{'or ' if spec else ''}a wheel that was built for torch {minor_of(public(fit.build.version))}.",
         fit.build,
     )
+    return replace(finding, needs={"torch": spec}) if spec and "||" not in spec else finding
 
 
 def _lack(first: Missing, fit: Fit) -> str:
@@ -155,6 +157,12 @@ def _glibc(needs: WheelNeeds, glibc: str | None) -> Iterator[Finding]:
         f"it needs glibc {floor}, and {glibc} is installed",
         "Use a newer distribution or container, or a wheel with a lower manylinux tag.",
     )
+
+
+def _driver(needs: WheelNeeds, driver: str | None) -> Iterator[Finding]:
+    if needs.uses_driver and driver == "none":
+        reason = "it is linked with the NVIDIA driver (libcuda.so.1), which is not installed"
+        yield _error(needs, {"driver": "none"}, reason, "Load it on a machine with a driver.")
 
 
 def _error(

@@ -41,6 +41,7 @@ def test_a_torch_without_a_symbol_is_an_error_that_names_it_and_the_releases_tha
     assert finding.severity is Severity.ERROR
     assert "_ZN2at1bEv (in demo/_C.so) is in no library of this build" in finding.message
     assert finding.components == {"torch": "2.0.0+cu117"}
+    assert finding.needs == {"torch": ">=2.1.0"}
     assert finding.fix.startswith("Use torch >=2.1.0, or a wheel that was built for torch 2.0")
 
 
@@ -76,6 +77,8 @@ def test_a_wheel_that_no_build_fits_is_an_error(judge):
         ({"gpu": "sm_90"}, {"sass": frozenset({80}), "ptx": frozenset({80})}, None),
         ({"gpu": "sm_80"}, {"sass": frozenset({86})}, "it has no code for sm_80"),
         ({"gpu": "sm_90"}, {}, None),
+        ({"driver": "none"}, {"libraries": ("libcuda.so.1",)}, "it is linked with the NVIDIA driver"),
+        ({"driver": "550.54.14"}, {"libraries": ("libcuda.so.1",)}, None),
     ],
 )
 def test_python_glibc_and_gpu_are_held_against_the_files(judge, versions, fields, text):
