@@ -145,8 +145,8 @@ def _explained(
         here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
         is_rule = any(h.signature.rule for h in here)
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
-        others = [h for h in same if h.signature.group != "python-version-pair"]
-        if explanation and not others and (explanation.is_certain or not (same or is_rule)):
+        elsewhere = [h for h in same if h.signature.group != "python-version-pair"]
+        if explanation and not elsewhere and (explanation.is_certain or not (same or is_rule)):
             explained.append((lack, explanation, next(iter(same), None)))
     return explained
 

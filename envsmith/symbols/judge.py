@@ -94,17 +94,17 @@ def _lack(first: Missing, fit: Fit) -> str:
     """Return what is missing first, and how much more is."""
     symbols = {symbol for m in fit.missing for symbol in m.symbols}
     if first.symbols:
-        rest = f" and {len(symbols) - 1} more that it needs are" if len(symbols) > 1 else " is"
-        return f"{first.symbols[0]} (in {first.member}){rest} in no library of this build"
+        tail = f" and {len(symbols) - 1} more that it needs are" if len(symbols) > 1 else " is"
+        return f"{first.symbols[0]} (in {first.member}){tail} in no library of this build"
     return f"{first.member} needs {', '.join(first.libraries)}, which this build does not bring"
 
 
 def _linking(every: Iterable[Fit]) -> str:
     """Return the releases whose measured builds have what a wheel needs, as a spec."""
-    known = list(every)
+    findings = list(every)
     return spec_of(
-        (public(f.build.version) for f in known if f.verdict != FAILS),
-        (public(f.build.version) for f in known if f.verdict == FAILS),
+        (public(f.build.version) for f in findings if f.verdict != FAILS),
+        (public(f.build.version) for f in findings if f.verdict == FAILS),
     )
 
 

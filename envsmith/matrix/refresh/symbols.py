@@ -110,8 +110,8 @@ def with_builds(stored: Stored | None, fresh: Iterable[BuildExports]) -> bytes:
     place = {key: number for number, key in enumerate(order)}
     masks: dict[bytes, int] = {}
     for symbol, mask in stored or ():
-        if kept := sum(1 << place[key] for number, key in old_bits.items() if mask >> number & 1):
-            masks[symbol] = kept
+        if remaining := sum(1 << place[key] for number, key in old_bits.items() if mask >> number & 1):
+            masks[symbol] = remaining
     for key, export in exports.items():
         for symbol in export.hashes:
             masks[symbol] = masks.get(symbol, 0) | 1 << place[key]
