@@ -93,9 +93,12 @@ def publish(settings: PublishFlags) -> int:
             hint="Make a key with openssl genpkey -algorithm ed25519 -out key.pem, and keep it out of the repository.",
         )
     from envsmith.publish import verbs
+    from envsmith.publish.push import Naming
 
     directory = verbs.find_cell(settings.cell, settings.output)
     seal = verbs.seal_with(settings.key)
+    source = settings.source or verbs.source_of_ci()
+    naming = Naming(tags=settings.tags, source=source, replace=settings.replace)
     with Console(verbose=settings.verbose) as console:
         published = verbs.publish_cell(
             directory,
@@ -103,9 +106,7 @@ def publish(settings: PublishFlags) -> int:
             targets=settings.targets(),
             layout=settings.layout,
             packing=settings.compress,
-            tags=settings.tags,
-            source=settings.source or verbs.source_of_ci(),
-            replace=settings.replace,
+            naming=naming,
             images=settings.images_dir,
             progress=console,
         )

@@ -90,6 +90,23 @@ class Published:
     system: tuple[OsPackage, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Naming:
+    """Under what an image is published beside the cell's id.
+
+    ``tags`` are further tags, ``source`` is the address of the source. ``replace`` lets the cell's tag leave another
+    image.
+    """
+
+    tags: Sequence[str] = ()
+    source: str = ""
+    replace: bool = False
+
+
+# The cell's id alone.
+OWN_NAME = Naming()
+
+
 def image_names(image: OciImage) -> dict[str, str]:
     """Return the names that a record may call an image by, with what each is: the manifest in earlier releases."""
     return {"config": image.identity, "manifest": image.digest}
@@ -111,24 +128,22 @@ def publish(
     image: OciImage,
     target: Target,
     seal: Seal,
+    naming: Naming = OWN_NAME,
     *,
-    tags: Sequence[str] = (),
-    source: str = "",
-    replace: bool = False,
     today: dt.date | None = None,
     progress: Progress = silent,
 ) -> Published:
-    """Push ``image`` with its proof to ``target``, tagged with the cell's id and ``tags``, which may be moved.
+    """Push ``image`` with its proof to ``target``, tagged with the cell's id and further tags, which may be moved.
 
     ``EnvsmithError`` (exit code 1) when no passing record speaks of this image, or the cell's tag leads to another
-    image already and ``replace`` is not given. An expired record is published and marked: in the annotations and in the
+    image already and may not be moved. An expired record is published and marked: in the annotations and in the
     result.
     """
     refuse_unproved(proof, images=image_names(image))
     _labelled(proof, image)
     # The cell's id, with the flavour where it is not the usual one.
-    names = check_tags((proof.lock.name, *tags))
-    earlier = _free(target, proof.lock.name, image, replace=replace)
+    names = check_tags((proof.lock.name, *naming.tags))
+    earlier = _free(target, proof.lock.name, image, replace=naming.replace)
     system = system_packages(image)
     sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment, system=system)
     parts = statement.documents(proof, sbom)
@@ -138,7 +153,7 @@ def publish(
     claim = _claim(proof, image, tags=names, parts=named, attests=attests, replaces=earlier)
     bundles = _sealed({**further, statement.PREDICATE_TYPE: statement_bytes(claim)}, image.manifest, target, seal)
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
-    annotations = statement.image_annotations(claim, source=source, expired=expired)
+    annotations = statement.image_annotations(claim, source=naming.source, expired=expired)
     counts = _push_image(image, target, progress)
     attached = [
         *statement.document_artifacts(image.manifest, parts, annotations),

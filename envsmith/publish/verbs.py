@@ -21,7 +21,7 @@ from envsmith.oci.saved import repack
 from envsmith.oci.spec import is_digest
 from envsmith.progress import Clock, Progress, silent
 from envsmith.publish.folder import write_folder
-from envsmith.publish.push import BundleWriter, Published, Seal, Target, image_names, publish
+from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless
 from envsmith.publish.statement import load_proof, refuse_unproved
 from envsmith.publish.verify import Report, State, Trust, history, verify
@@ -77,9 +77,7 @@ def publish_cell(
     targets: Sequence[Target | Path],
     layout: Path | None = None,
     packing: str | None = None,
-    tags: Sequence[str] = (),
-    source: str = "",
-    replace: bool = False,
+    naming: Naming = OWN_NAME,
     images: Path | None = None,
     progress: Progress = silent,
 ) -> list[Published]:
@@ -101,7 +99,7 @@ def publish_cell(
         for target in targets:
             clock.start("publish", str(target) if isinstance(target, Path) else target.name)
             with BundleWriter(target) if isinstance(target, Path) else contextlib.nullcontext(target) as place:
-                one = publish(proof, image, place, seal, tags=tags, source=source, replace=replace, progress=progress)
+                one = publish(proof, image, place, seal, naming, progress=progress)
             clock.done("publish", ", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
             done.append(one)
         if images is not None:

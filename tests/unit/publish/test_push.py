@@ -13,16 +13,18 @@ from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageErro
 from envsmith.oci.layout import open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import Descriptor, canonical
-from envsmith.publish.push import BundleWriter, Seal, _opened, check_tags, image_names, publish
+from envsmith.progress import silent
+from envsmith.publish.push import BundleWriter, Naming, Seal, _opened, check_tags, image_names, publish
 from envsmith.publish.statement import load_proof
 from envsmith.publish.verbs import seal_with
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 
 
-def push(cell, keys, reg, repo="cells", *, also=(), piece=256 << 20, **how):
+def push(cell, keys, reg, repo="cells", *, also=(), piece=256 << 20, today=None, progress=silent, **naming):
     target = Repository(reg.address, repo, push=True, also=also, piece=piece, wait=lambda _s: None)
-    return publish(load_proof(cell), open_image(cell / "oci"), target, seal_with(keys[0]), **how)
+    proof, image, seal = load_proof(cell), open_image(cell / "oci"), seal_with(keys[0])
+    return publish(proof, image, target, seal, Naming(**naming), today=today, progress=progress)
 
 
 @pytest.mark.parametrize("api", [True, False])

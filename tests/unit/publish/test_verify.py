@@ -20,7 +20,7 @@ from envsmith.oci.layout import REF_NAME, open_files, open_image
 from envsmith.oci.registry import Repository
 from envsmith.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
-from envsmith.publish.push import publish
+from envsmith.publish.push import Naming, publish
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import envelope_of, load_signer, sign
@@ -139,7 +139,7 @@ def test_a_tag_that_was_moved_to_an_image_of_somebody_else_is_refused(published,
     other = kit.make_cell(tmp_path / "other", salt=b"evil")
     foreign = kit.make_keys(tmp_path, "foreign")
     target = Repository(published.address, "cells", push=True)
-    publish(load_proof(other), open_image(other / "oci"), target, seal_with(foreign[0]), replace=True)
+    publish(load_proof(other), open_image(other / "oci"), target, seal_with(foreign[0]), Naming(replace=True))
     report = look(published, keys)
     assert differing(report) == ["statement"]
     assert "not by who you trust" in next(c.text for c in report.checks if c.part == "statement")
@@ -586,7 +586,7 @@ def test_what_an_earlier_release_published_is_still_verified(published, keys):
 
 def again(reg, folder, keys, *, replace=False):
     target = Repository(reg.address, "cells", push=True)
-    return publish(load_proof(folder), open_image(folder / "oci"), target, seal_with(keys[0]), replace=replace)
+    return publish(load_proof(folder), open_image(folder / "oci"), target, seal_with(keys[0]), Naming(replace=replace))
 
 
 def test_a_newer_record_of_the_same_image_is_believed_and_the_earlier_one_stays_listed(
