@@ -18,7 +18,6 @@ from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts, Stated
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
-from envsmith.doctor.linking import with_builds
 from envsmith.doctor.names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
@@ -301,7 +300,6 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         symptom=hit.text[:300],
         stage=signature.stage,
     )
-    finding = with_builds(finding, hit.text, facts, _platform(facts))
     taxonomy = class_of(hit) or _class_with_facts(signature, facts)
     return _shown_at(hit, finding, "low" if signature.last and confidence == "medium" else confidence, weight, taxonomy)
 
