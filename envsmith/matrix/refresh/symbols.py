@@ -14,7 +14,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from envsmith.errors import DataError
+from envsmith.errors import DataError, NetworkError
 from envsmith.files import read_bounded
 from envsmith.http import Fetcher
 from envsmith.matrix.refresh.shared import Context, in_parallel
@@ -74,8 +74,10 @@ def update_symbols(path: Path, lines: Iterable[Mapping[str, Any]], context: Cont
     }
 
     def measure(key: tuple[str, str]) -> BuildExports:
-        files = context.project("torch").releases()[public(key[0])]
-        file = next(f for f in files if f.sha256 == listed[key]["sha256"])
+        files = context.project("torch").releases().get(public(key[0]), ())
+        file = next((f for f in files if f.sha256 == listed[key].get("sha256")), None)
+        if file is None:
+            raise NetworkError("Cannot read its symbols: the index does not list the wheel that was measured.")
         return measure_build(context.index.fetcher, file, key[0], key[1], context.today)
 
     fresh = in_parallel(context, "symbols of torch", tasks, measure)

@@ -21,6 +21,7 @@ from envsmith.http import HttpClient
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.releases import update_releases
 from envsmith.matrix.refresh.shared import Context, Progress
+from envsmith.matrix.refresh.symbols import update_symbols
 from envsmith.matrix.refresh.table import Table
 from envsmith.matrix.refresh.torch_releases import (
     read_recorded,
@@ -33,6 +34,7 @@ from envsmith.matrix.refresh.torch_releases import (
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import minor_of
 from envsmith.python.index import PackageIndex, find_index
+from envsmith.symbols.table import FILE
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
 _WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")
@@ -47,16 +49,21 @@ _WHEELS_RECORD = Path("cases") / "wheels" / "torch.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileChange:
-    """One file that would be written. ``old`` is ``None`` for a new file; ``summary`` says in words what changed."""
+    """One file that would be written. ``old`` is ``None`` for a new file; ``summary`` says in words what changed.
+
+    A table of measurements is bytes. Nobody reads its differences, so only its summary says what changed.
+    """
 
     path: Path
-    old: str | None
-    new: str
+    old: str | bytes | None
+    new: str | bytes
     summary: tuple[str, ...] = ()
 
     def diff(self, *, root: Path | None = None) -> str:
         """Return a unified diff, without context lines beyond one: records are long."""
         name = str(self.path.relative_to(root) if root and self.path.is_relative_to(root) else self.path)
+        if isinstance(self.old, bytes) or isinstance(self.new, bytes):
+            return f"a/{name} and b/{name} differ: {len(self.old or b'')} and {len(self.new)} bytes\n"
         before = (self.old or "").splitlines(keepends=True)
         return "".join(difflib.unified_diff(before, self.new.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=1))
 
@@ -199,7 +206,7 @@ class _Run:
     def _updater(self, name: str) -> Callable[[], list[str]]:
         table, context = self.table(name), self._context
         own: dict[str, Callable[[], list[str]]] = {
-            "torch": lambda: update_torch(table, context, self._recorded),
+            "torch": lambda: [*update_torch(table, context, self._recorded), *self._symbols(table)],
             "nccl": lambda: update_cuda_wheels(table, context, name, None),
             "cudnn": lambda: update_cuda_wheels(table, context, name, self.table("torch")),
             "cuda": lambda: update_cuda(table, context, self.table("torch")),
@@ -212,6 +219,17 @@ class _Run:
             toolkit_rule = ToolkitRule(name, framework.toolkit_table)
             return lambda: [*update_releases(table, context, name), *self._builder(toolkit_rule)]
         return lambda: update_releases(table, context, name)
+
+    def _symbols(self, torch: Table) -> list[str]:
+        """Add to ``symbols/torch.bin`` what the builds export that are new in the table of torch."""
+        path = self._releases.parent / "symbols" / FILE
+        if not path.parent.is_dir():
+            return []
+        new, summary = update_symbols(path, torch.records, self._context)
+        if new is not None:
+            old = path.read_bytes() if path.exists() else None
+            self._apart.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
+        return []
 
     def read_checkout(self, framework: str, folder: Path) -> None:
         """Bring ``tested/<framework>.yaml`` up to date from a clone."""
@@ -265,7 +283,8 @@ def apply(changes: Iterable[FileChange]) -> list[Path]:
     written = []
     for change in changes:
         path = change.path
-        if (_text(path) if path.exists() else None) != change.old:
+        existing = None if not path.exists() else path.read_bytes() if isinstance(change.old, bytes) else _text(path)
+        if existing != change.old:
             raise DataError(
                 f"Cannot write {path}: it was changed while the refresh ran.", hint="Run the refresh again."
             )
