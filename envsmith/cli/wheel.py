@@ -144,7 +144,7 @@ def _lines(result: Answer, links: Mapping[str, Link]) -> list[str]:
     count = f"{len(result.fitting)} of {result.total} known wheels of {result.name} fit"
     lines = [f"cell {click.style(str(result.cell.id), bold=True)}: {where}", *([count] if result.total else [])]
     for number, each in enumerate(result.fitting[:_SHOWN], 1):
-        lines += _proof(each, links.get(each.address), is_locked=each in result.taken, number=number)
+        lines += _proof(each, links.get(each.address), is_locked=each in result.locked, number=number)
     if len(result.fitting) > _SHOWN:
         lines.append(f"and {len(result.fitting) - _SHOWN} more (--json has all)")
     if result.on_index:
@@ -152,7 +152,7 @@ def _lines(result: Answer, links: Mapping[str, Link]) -> list[str]:
     if not result.fitting:
         lines += ["the nearest ones", _table(result.nearest)] if result.nearest else []
         lines += _compiling(result) if all(offer.against for offer in result.on_index) else []
-    elif not result.taken:
+    elif not result.locked:
         lines.append("A lock takes none of them: see --wheels, and the requirements that were not read.")
     return lines
 

@@ -138,14 +138,14 @@ class Preference:
 
     def _uncompiled(self, variable: int) -> Parts:
         """Return first what need not be compiled for the parts that are decided, then the others."""
-        others = [
+        combinations = [
             (dict(nogood).get(variable, 0), [(v, mask) for v, mask in nogood if v != variable])
             for nogood in self.problem.compiling
         ]
 
         def parts(domains: Domains) -> list[int]:
             compiled = 0
-            for mask, beside in others:
+            for mask, beside in combinations:
                 compiled |= mask if all(not domains[v] & ~m for v, m in beside) else 0
             return [domains[variable] & ~compiled, domains[variable] & compiled]
 

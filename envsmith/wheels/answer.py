@@ -23,7 +23,7 @@ _NEAREST = 6
 class Answer:
     """The wheels of a distribution for a cell.
 
-    ``taken`` are those that a lock of their release takes. ``nearest`` are some that do not fit. ``time`` is what
+    ``locked`` are those that a lock of their release takes. ``nearest`` are some that do not fit. ``time`` is what
     compiling takes, where that was measured. ``on_index`` are wheels of the newest releases on the package index,
     which every resolver finds by itself.
     """
@@ -34,7 +34,7 @@ class Answer:
     fitting: tuple[ReadyWheel, ...]
     nearest: tuple[Offer, ...]
     total: int
-    taken: tuple[ReadyWheel, ...] = ()
+    locked: tuple[ReadyWheel, ...] = ()
     time: Stated | None = None
     on_index: tuple[Offer, ...] = ()
 
@@ -43,7 +43,7 @@ class Answer:
         return {
             "name": self.name,
             "cell": self.cell.to_json(),
-            "wheels": [{**proof_of(wheel), "taken": wheel in self.taken} for wheel in self.fitting],
+            "wheels": [{**proof_of(wheel), "taken": wheel in self.locked} for wheel in self.fitting],
             "nearest": [{**proof_of(offer.wheel), "against": list(offer.against)} for offer in self.nearest],
             "in_catalogue": self.total,
             "on_index": [{**proof_of(offer.wheel), "against": list(offer.against)} for offer in self.on_index],
@@ -92,7 +92,7 @@ def answer(
         fitting=fitting,
         nearest=_one_of_each(judged),
         total=len(judged),
-        taken=_best_of_each(wheel for wheel in fitting if wheel.admitted(policy)),
+        locked=_best_of_each(wheel for wheel in fitting if wheel.admitted(policy)),
         time=next((s.time for s in load_runtime().sources if s.distribution in names), None),
     )
 

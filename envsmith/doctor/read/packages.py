@@ -11,6 +11,10 @@ from envsmith.errors import EnvsmithError
 from envsmith.schema import UnreadableError, parse_json
 
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
+# The name of a wheel in an address or a path: its release without a local part, and three tags.
+_WHEEL = r"[^\s\"'#]{1,500}/[A-Za-z0-9_.]{1,80}-(\d[A-Za-z0-9_.!]{0,40})(?:(?:\+|%2[Bb])[\w.]{1,80})?-[\w.]+-[\w.]+-[\w.]+\.whl"
+_AT = re.compile(rf"(?<![\w./-])([A-Za-z0-9][A-Za-z0-9._-]{{0,80}})[ \t]{{0,4}}@[ \t]{{0,4}}{_WHEEL}")
+_ARCHIVE = re.compile(rf"archive\s*=\s*\{{.{{0,20}}url\s*=\s*\"{_WHEEL}")
 _TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
 _ROW = re.compile(
     r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:[ \t]{1,80}\S{1,200})?[ \t]{0,80}$"
@@ -54,6 +58,7 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
         kinds.append(kind)
         _toml_lock(text, draft, f"{source}: {kind}")
     pins = _PIN.findall(text[:_MAX]) if "==" in text else []
+    pins += _AT.findall(text[:_MAX]) if ".whl" in text else []
     if pins:
         kinds.append("pinned requirements" if len(pins) > 2 else "pinned requirement")
         for name, version in pins[:4000]:
@@ -160,7 +165,7 @@ def _toml_lock(text: str, draft: Draft, source: str) -> None:
     for line in text.split("\n")[:200_000]:
         if match := re.match(r"name\s*=\s*\"([\w.-]{1,80})\"", line):
             name = match[1]
-        elif name and (match := re.match(r"version\s*=\s*\"([\w.+!-]{1,60})\"", line)):
+        elif name and (match := re.match(r"version\s*=\s*\"([\w.+!-]{1,60})\"", line) or _ARCHIVE.match(line)):
             versions.setdefault(name, set()).add(match[1])
             name = None
     for name, (version, *others) in versions.items():

@@ -111,7 +111,7 @@ def test_the_answer_names_what_a_lock_takes_of_each_release(catalogue):
     result = answer("ext", EVERY, CELL, policy=WheelPolicy.LISTED, root=root)
 
     assert [w.version for w in result.fitting] == ["1.1", "1.0", "1.1+cu128"]
-    assert [w.version for w in result.taken] == ["1.1", "1.0"]
+    assert [w.version for w in result.locked] == ["1.1", "1.0"]
     assert [w["origin"] for w in result.to_json()["wheels"]] == ["official", "official", "listed"]
 
 
