@@ -304,8 +304,10 @@ def test_a_lock_of_another_tool_names_the_packages_that_it_has_in_one_version(na
     [
         "flash_attn @ https://host.test/d/v2.8.3/flash_attn-2.8.3%2Bcu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl \\\n",
         "flash-attn @ file:///w/flash_attn-2.8.3+cu12torch2.8-cp311-cp311-linux_x86_64.whl#sha256=ab",
-        'lock-version = "1.0"\n[[packages]]\nname = "flash-attn"\ndependencies = []\n'
-        'archive = { url = "https://host.test/flash_attn-2.8.3%2Bcu12-cp311-cp311-linux_x86_64.whl", hashes = {} }\n',
+        (
+            'lock-version = "1.0"\n[[packages]]\nname = "flash-attn"\ndependencies = []\n'
+            'archive = { url = "https://host.test/flash_attn-2.8.3%2Bcu12-cp311-cp311-linux_x86_64.whl", hashes = {} }\n'
+        ),
     ],
 )
 def test_a_ready_wheel_says_its_release_by_the_name_of_its_file(text):
