@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 
+from envsmith.names.dotted import dotted
+
 # torch is what each of our environments has, and what the index is asked for; the others are required by their users.
-_HOLDS = re.compile(r"(?:\w+\.)*_?is_?_?(?:torch|tokenizers|safetensors)_available(?:\(\))?|_?(?:HAS|HAVE)_TORCH")
+_HOLDS = re.compile(r"(?:\w+\.)*_?is_?_?(?:torch|tokenizers|safetensors)_available|_?(?:HAS|HAVE)_TORCH")
 _TYPES = {"TYPE_CHECKING", "typing.TYPE_CHECKING", "t.TYPE_CHECKING"}
 _OTHER_SYSTEMS = {"win32", "darwin", "nt", "Windows", "Darwin", "cygwin"}
 _OLDEST_PYTHON = (3, 8)
@@ -35,7 +37,7 @@ def truth(test: ast.expr, *, lazy: bool = False) -> Truth:
         return _OPPOSITE.get(inner, inner)
     if isinstance(test, ast.BoolOp):
         return _joined(test, lazy=lazy)
-    text = ast.unparse(test)
+    text = dotted(test.func if isinstance(test, ast.Call) else test)
     if text in _TYPES:
         return Truth.BOTH if lazy else Truth.NO
     if _HOLDS.fullmatch(text):
@@ -54,7 +56,8 @@ def _joined(test: ast.BoolOp, *, lazy: bool) -> Truth:
 
 
 def _compared(test: ast.Compare) -> Truth:
-    subject, operator, right = ast.unparse(test.left), test.ops[0], test.comparators[0]
+    subject = f"{dotted(test.left.func)}()" if isinstance(test.left, ast.Call) else dotted(test.left)
+    operator, right = test.ops[0], test.comparators[0]
     if len(test.ops) > 1:
         return Truth.UNKNOWN
     if subject == "__name__" and isinstance(operator, ast.Eq):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from envsmith.names.blocks import remember
+from envsmith.names.dotted import constant, dotted
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # Decorators that leave the arguments as they are.
 _HARMLESS = (
@@ -54,6 +57,10 @@ _REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_m
 
 def function_text(node: _Function, *, method: bool) -> str:
     """Return ``(a,b=,*,c,**``. A method loses its first argument, and a property is a value."""
+    return remember(node, "text", lambda: _function_text(node, method=method))
+
+
+def _function_text(node: _Function, *, method: bool) -> str:
     names = [_name_of(d) for d in node.decorator_list]
     if any(n.endswith(_PROPERTIES) for n in names):
         return "="
@@ -84,12 +91,12 @@ def _arguments(arguments: ast.arguments, *, bound: bool) -> Iterator[str]:
 
 def _name_of(decorator: ast.expr) -> str:
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return ast.unparse(target)
+    return dotted(target)
 
 
 def class_text(node: ast.ClassDef) -> str:
     """Return ``:Base,module.Other``, with ``@`` in front where a decorator writes ``__init__`` from the fields."""
-    bases = [ast.unparse(b.value if isinstance(b, ast.Subscript) else b) for b in node.bases]
+    bases = [dotted(b.value if isinstance(b, ast.Subscript) else b) for b in node.bases]
     keywords = {k.arg for k in node.keywords}
     names = [_name_of(d).rpartition(".")[2] for d in node.decorator_list]
     fields = any(n.endswith("dataclass") or n in {"define", "frozen", "attrs", "attrib", "s"} for n in names)
@@ -98,7 +105,7 @@ def class_text(node: ast.ClassDef) -> str:
 
 
 def _abstract(node: ast.ClassDef) -> bool:
-    metaclass = next(ast.unparse(k.value) for k in node.keywords if k.arg == "metaclass")
+    metaclass = next(dotted(k.value) for k in node.keywords if k.arg == "metaclass")
     return metaclass.endswith(("ABCMeta", "Singleton"))
 
 
@@ -106,15 +113,18 @@ def _plain(base: str) -> bool:
     return all(part.isidentifier() for part in base.split("."))
 
 
-def instance_names(node: ast.ClassDef) -> set[str]:
+def instance_names(node: ast.ClassDef) -> frozenset[str]:
     """Return what methods set on ``self``. ``*`` stands for a name that is computed."""
-    names: set[str] = set()
-    for method in node.body:
-        if isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) and method.args.args:
-            own = method.args.args[0].arg
-            for inner in ast.walk(method):
-                names.update(_set_on(inner, own))
-    return names
+    return frozenset(name for method in node.body for name in _set_in(method))
+
+
+def _set_in(method: ast.stmt) -> frozenset[str]:
+    if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or not method.args.args:
+        return frozenset()
+    own = method.args.args[0].arg
+    return remember(
+        method, "names_set", lambda: frozenset(name for inner in ast.walk(method) for name in _set_on(inner, own))
+    )
 
 
 def _set_on(node: ast.AST, own: str) -> Iterator[str]:
@@ -122,15 +132,11 @@ def _set_on(node: ast.AST, own: str) -> Iterator[str]:
         if isinstance(node.value, ast.Name) and node.value.id == own:
             yield node.attr
     elif isinstance(node, ast.Call):
-        callee = ast.unparse(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else ""
+        callee = dotted(node.func)
         words = node.args
-        if callee == "setattr" and len(words) > 1 and ast.unparse(words[0]) == own:
-            yield _constant(words[1])
+        if callee == "setattr" and len(words) > 1 and dotted(words[0]) == own:
+            yield constant(words[1]) or "*"
         elif callee.rpartition(".")[2] in _REGISTERS and callee.startswith(f"{own}.") and words:
-            yield _constant(words[0])
+            yield constant(words[0]) or "*"
         elif callee == f"{own}.__dict__.update":
             yield "*"
-
-
-def _constant(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "*"

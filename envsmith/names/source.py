@@ -16,17 +16,21 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from envsmith.names.blocks import Blocks, remember
 from envsmith.names.conditions import Truth, cannot_fail, provides_dummies, truth
+from envsmith.names.dotted import constant, dotted
 from envsmith.names.signatures import class_text, function_text, instance_names
 from envsmith.names.tables import lazy_names, makes_names, star_of_loop, texts_of
 
 # Names at the left edge of a stub. Nothing more is read of one as long as torch/_C/_VariableFunctions.pyi (1.2 MB).
 _STUBBED = re.compile(rb"^(?:def |class |async def )?([A-Za-z_]\w*)(?= *[:=(])", re.MULTILINE)
 _LONG_STUB = 1_000_000
+_MAKERS = {"globals().update", "vars().update", "locals().update"}
+_WORDS = ("deprecated", "removed", "renamed")
+_MESSAGE_WORDS = tuple(word.encode() for word in _WORDS)
 _MESSAGE = re.compile(
     r"[`'\"]?([A-Za-z_][\w.]*)[`'\"]?(?:\(\))?\s+(?:argument\s+|parameter\s+)?(?:is|are|has been|was|will be)\b[^.]{0,120}?"
     r"(?:deprecated|removed|renamed).{0,200}?(?:[Uu]se|favou?r of|replaced (?:by|with)|renamed to)\s+[`'\"]([A-Za-z_][\w.]*)",
@@ -45,15 +49,19 @@ class Binding:
 Bindings = dict[str, Binding]
 
 
-def read_module(source: bytes, module: str, *, package: bool, stub: bool = False) -> frozenset[str]:
-    """Return the lines of a module. A source that this Python cannot parse makes no statement about any name."""
+def read_module(
+    source: bytes, module: str, *, package: bool, stub: bool = False, blocks: Blocks | None = None
+) -> frozenset[str]:
+    """Return the lines of a module. A source that this Python cannot parse makes no statement about any name.
+
+    ``blocks`` are those of the module in other releases.
+    """
     if stub and len(source) > _LONG_STUB:
         return frozenset(f"{name.decode()} =" for name in _STUBBED.findall(source))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-        return _Reader(tree, module, module if package else module.rpartition(".")[0], stub=stub).lines()
+        tree = (blocks or Blocks()).parse(source)
+        reader = _Reader(tree, module, module if package else module.rpartition(".")[0], stub=stub)
+        return reader.lines(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset({"* ?"})
 
@@ -92,7 +100,7 @@ class _Reader:
         self.wide: set[str] = set()  # bodies of the name *
         self.exports = _Exports()
 
-    def lines(self) -> frozenset[str]:
+    def lines(self, source: bytes) -> frozenset[str]:
         bindings = self.block(self.tree.body) or {}
         listed = None if self.exports.computed else self.exports.names
         lines = {f"{name} {body}" for name, bound in bindings.items() for body in self._marked(name, bound, listed)}
@@ -100,8 +108,11 @@ class _Reader:
             lines.add(f"{name} *")
         mark = "-" if listed is not None else ""
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}
-        lines |= {f"{name} ~" for name in self._made_later() - bindings.keys()}
-        lines |= {f"{old} ^{new}" for old, new in _successors(self.tree)}
+        made_later = _globals_of(self.tree) if b"global " in source else set()
+        made_later |= texts_of(self.tree) if self.lazy else set()
+        lines |= {f"{name} ~" for name in made_later - bindings.keys()}
+        if any(word in source for word in _MESSAGE_WORDS):
+            lines |= {f"{old} ^{new}" for node in self.tree.body for old, new in _successors(node)}
         return frozenset(lines | self.members)
 
     @staticmethod
@@ -111,11 +122,6 @@ class _Reader:
         mark = "" if brought == by_custom else "+" if brought else "-"
         for body in bound.bodies:
             yield ("" if bound.certain else "?") + mark + body
-
-    def _made_later(self) -> set[str]:
-        """Return names that functions bind with ``global``, and texts of a module that makes names when asked."""
-        later = {name for node in ast.walk(self.tree) if isinstance(node, ast.Global) for name in node.names}
-        return later | (texts_of(self.tree) if self.lazy else set())
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -171,7 +177,8 @@ class _Reader:
     @staticmethod
     def _softened(inner: Bindings, node: ast.With | ast.AsyncWith) -> Bindings:
         """Take what ``with suppress(ImportError)`` binds as optional."""
-        if "suppress" not in ast.unparse(node.items[0].context_expr):
+        context = node.items[0].context_expr
+        if not (isinstance(context, ast.Call) and dotted(context.func).endswith("suppress")):
             return inner
         return _maybe(inner)
 
@@ -240,7 +247,8 @@ class _Reader:
         bound = {name: Binding(bodies) for name, bodies in bindings.items()}
         if isinstance(node, ast.AnnAssign) and value is None and not self.stub:
             return bound
-        alias = _dotted(value)
+        alias = dotted(value).removesuffix("()")
+        alias = "" if "()" in alias or isinstance(value, ast.Call) else alias
         stored = {n: Binding(frozenset({f"={alias}"})) for n in _stored(targets)} if alias else _stored(targets)
         for child in ast.walk(node):
             if isinstance(child, ast.NamedExpr) and isinstance(child.target, ast.Name):
@@ -255,13 +263,16 @@ class _Reader:
         """Read what a statement adds to ``__all__``."""
         if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets) and value is not None:
             self.exports.add(value)
-        elif isinstance(value, ast.Call) and ast.unparse(value.func) in {"__all__.extend", "__all__.append"}:
+        elif isinstance(value, ast.Call) and dotted(value.func) in {"__all__.extend", "__all__.append"}:
             for argument in value.args:
                 self.exports.add(argument)
 
     def _written(self, target: ast.Subscript, stored: Bindings) -> None:
         """Read ``globals()["x"] = …``: the name where it stands there, else the module makes names."""
-        if not ast.unparse(target.value).startswith(("globals()", "vars()", "locals()")):
+        place = dotted(target.value)
+        if place.endswith(".__dict__"):
+            self.wide.add("?")
+        if not place.startswith(("globals()", "vars()", "locals()")):
             return
         if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
             stored[target.slice.value] = Binding(frozenset({"="}))
@@ -269,13 +280,8 @@ class _Reader:
             self.wide.add("?")
 
     def _called(self, call: ast.Call) -> None:
-        callee = ast.unparse(call.func)
-        if callee in {
-            "globals().update",
-            "vars().update",
-            "locals().update",
-            "sys.modules[__name__].__dict__.update",
-        } or (callee == "setattr" and call.args and "__name__" in ast.unparse(call.args[0])):
+        callee = dotted(call.func)
+        if callee in _MAKERS or (callee == "setattr" and call.args and "__name__" in ast.unparse(call.args[0])):
             self.wide.add("?")
 
     # -- classes ------------------------------------------------------------------------------------------------------
@@ -310,10 +316,16 @@ class _ClassReader(_Reader):
             self.outer.read_class(node, f"{self.path}.{node.name}")
             return {node.name: Binding(frozenset({class_text(node)}))}
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if ast.unparse(node.annotation).startswith(("ClassVar", "typing.ClassVar")):
+            kind = node.annotation.value if isinstance(node.annotation, ast.Subscript) else node.annotation
+            if dotted(kind).endswith("ClassVar"):
                 return {node.target.id: Binding(frozenset({"="}))}
             return {node.target.id: Binding(frozenset({"!" if node.value is None else "!="}))}
         return super().statement(node)
+
+
+def _globals_of(tree: ast.Module) -> set[str]:
+    """Return the names that functions bind with ``global``."""
+    return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
@@ -347,25 +359,23 @@ def _stored(targets: Iterable[ast.expr]) -> Bindings:
     return {name: Binding(frozenset({"="})) for name in names}
 
 
-def _dotted(node: ast.expr | None) -> str:
-    steps: list[str] = []
-    while isinstance(node, ast.Attribute):
-        steps.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(steps)]) if isinstance(node, ast.Name) else ""
+def _successors(statement: ast.stmt) -> frozenset[tuple[str, str]]:
+    """Return what messages say: ``("evaluation_strategy", "eval_strategy")``."""
+    if isinstance(statement, ast.ClassDef):
+        return frozenset().union(*(_successors(inner) for inner in statement.body))
+    return remember(statement, "successors", lambda: frozenset(_messages(statement)))
 
 
-def _successors(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield what messages say: ``("evaluation_strategy", "eval_strategy")``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            text = node.value
-        else:
-            continue
-        if "deprecated" in text or "removed" in text or "renamed" in text:
+def _messages(statement: ast.stmt) -> Iterator[tuple[str, str]]:
+    for text in (_text(node) for node in ast.walk(statement)):
+        if any(word in text for word in _WORDS):
             for match in _MESSAGE.finditer(text[:4000]):
                 old, new = match[1].rstrip("."), match[2].rstrip(".")
                 if old != new and len(old) > 2:
                     yield old.rpartition(".")[2], new
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
+    return constant(node)

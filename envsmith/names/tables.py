@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from envsmith.names.dotted import constant, dotted
+
 _MAKERS = ("_LazyModule", "LazyModule", "attach", "_attach", "lazy_import", "lazy_attach", "attach_stub")
 _NAMES = dict[str, frozenset[str]]
 
@@ -19,7 +21,7 @@ def makes_names(tree: ast.Module) -> bool:
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
             return True
         called = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
-        if isinstance(called, ast.Call) and ast.unparse(called.func).rpartition(".")[2] in _MAKERS:
+        if isinstance(called, ast.Call) and dotted(called.func).rpartition(".")[2] in _MAKERS:
             return True
     return False
 
@@ -44,12 +46,11 @@ def texts_of(tree: ast.Module) -> set[str]:
 
 def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:
     """Return the module of ``for name in dir(module): globals()[name] = …``."""
-    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call) or "globals()[" not in ast.unparse(node):
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call) or not node.iter.args:
         return None
-    if ast.unparse(node.iter.func) != "dir" or not node.iter.args:
-        return None
-    name = ast.unparse(node.iter.args[0])
-    return f"={name}" if all(p.isidentifier() for p in name.split(".")) else None
+    name = dotted(node.iter.args[0])
+    copies = dotted(node.iter.func) == "dir" and "globals()[" in ast.unparse(node)
+    return f"={name}" if copies and name and "()" not in name else None
 
 
 def lazy_names(node: ast.stmt, package: str) -> _NAMES:
@@ -88,15 +89,15 @@ def _of_dict(table: ast.Dict, package: str) -> _NAMES:
 
 def _is_pair(value: ast.List | ast.Tuple | ast.Set) -> bool:
     """Return whether it is ``("module.path", "name")``."""
-    texts = [_text(item) for item in value.elts]
+    texts = [constant(item) for item in value.elts]
     return isinstance(value, ast.Tuple) and len(texts) == 2 and "." in texts[0]
 
 
 def _place(name: str, value: ast.expr, package: str) -> str:
     """Return ``>module:name`` for ``".llm:LLM"``, ``".llm"`` or ``("pkg.llm", "LLM")``."""
     if isinstance(value, ast.Tuple) and _is_pair(value):
-        return f">{_absolute(_text(value.elts[0]), package)}:{_text(value.elts[1])}"
-    module, _, attribute = _text(value).partition(":")
+        return f">{_absolute(constant(value.elts[0]), package)}:{constant(value.elts[1])}"
+    module, _, attribute = constant(value).partition(":")
     if not module or not all(p.isidentifier() for p in module.lstrip(".").split(".")):
         return ""
     if not module.startswith(".") and module.partition(".")[0] != package.partition(".")[0]:
@@ -105,12 +106,14 @@ def _place(name: str, value: ast.expr, package: str) -> str:
 
 
 def _of_list(key: ast.expr, value: ast.expr, package: str) -> _NAMES:
-    module = _text(key)
+    module = constant(key)
     if not module or not all(p.isidentifier() for p in module.lstrip(".").split(".")):
         return {}
     items = value.elts if isinstance(value, (ast.List, ast.Tuple, ast.Set)) else [value]
     place = _absolute(module if module.startswith(".") else f".{module}", package)
-    names: _NAMES = {text: frozenset({f">{place}:{text}"}) for i in items if (text := _text(i)) and text.isidentifier()}
+    names: _NAMES = {
+        text: frozenset({f">{place}:{text}"}) for i in items if (text := constant(i)) and text.isidentifier()
+    }
     if "." not in module:
         names[module] = frozenset({f">{place}"})
     return names
@@ -122,7 +125,3 @@ def _absolute(module: str, package: str) -> str:
         return module
     parts = package.split(".")
     return ".".join([*parts[: len(parts) - level + 1], *([module[level:]] if module[level:] else [])])
-
-
-def _text(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

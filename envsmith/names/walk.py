@@ -91,6 +91,7 @@ class Walk:
         self._beyond = beyond
         self._roots = file.head.roots
         self._modules: dict[str, _Module | None] = {}
+        self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
         self.releases = tuple(m.version for m in file.head.releases)
         self.date = max((m.date for m in file.head.releases), default="")
         self._everything = (1 << len(self.releases)) - 1
@@ -151,6 +152,16 @@ class Walk:
 
     def find(self, module: str, name: str, bits: int, *, star: bool = False, depth: int = 0) -> Reached:
         """Return what a module binds a name to in those releases. With ``star`` only what a star import brings."""
+        step = (module, name, star)
+        if step in self._path:
+            return Reached()
+        self._path.add(step)
+        try:
+            return self._find(module, name, bits, star=star, depth=depth)
+        finally:
+            self._path.remove(step)
+
+    def _find(self, module: str, name: str, bits: int, *, star: bool, depth: int) -> Reached:
         facts = self.module(module)
         if not bits or depth > _DEEPEST:
             return Reached(unknown=bits)
@@ -166,8 +177,11 @@ class Walk:
                 reached = self._bound(module, name, body, bits & having, depth)
                 places += reached.places
                 unknown |= reached.unknown
+        below = None if star else self.module(f"{module}.{name}")
+        if below is not None:  # it can be imported, whatever the package itself makes of it
+            places = [replace(p, conditional=p.conditional and p.path != f"{module}.{name}") for p in places]
         remaining = bits & ~_union(p.bits for p in places)
-        if remaining and not star and (below := self.module(f"{module}.{name}")) is not None:
+        if remaining and below is not None:
             places.append(Place(bits=remaining & below.bits, kind="module", module=f"{module}.{name}"))
             remaining &= ~below.bits
         elif remaining and not star and name in UNMEASURED:
@@ -225,6 +239,8 @@ class Walk:
 
     def _imported(self, place: Place, text: str, depth: int) -> Reached:
         origin, _, name = text.partition(":")
+        if name and (origin, name) == (place.module, place.name):  # a package that imports its own module
+            origin, name = f"{origin}.{name}", ""
         if not self._own(origin):
             return Reached(places=(replace(place, kind="external", module=origin, name=name, body=""),))
         if name and (origin, name) != (place.module, place.name):
@@ -408,7 +424,7 @@ def _grouped(lines: dict[str, int]) -> _Module:
 def _brought(name: str, body: str) -> bool:
     """Return whether a star import brings a name that a line binds."""
     marks = body[:2]
-    return "+" in marks if name.startswith("_") else not ("-" in marks or body.startswith(("~", "^")))
+    return "+" in marks if name.startswith("_") else not ("-" in marks or body == "~" or body.startswith("^"))
 
 
 def _listed(place: Place, argument: str) -> Answer:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from envsmith.matrix.refresh.source_store import SourceStore
+from envsmith.names.blocks import Blocks
 from envsmith.names.source import read_module
 from envsmith.names.store import Table
 from envsmith.python.sources import Member
@@ -26,11 +27,11 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
                 table[module][""] |= 1 << at
                 table[module]["* !"] |= 1 << at
     for path, members_of_path in sources.items():
-        module = module_of(path)
+        module, stub = module_of(path), path.endswith(".pyi")
+        package, blocks = path.endswith(("/__init__.py", "/__init__.pyi")), Blocks()
         for member, bits in members_of_path.items():
             table[module][""] |= bits
-            package = path.endswith(("/__init__.py", "/__init__.pyi"))
-            for line in read_module(store.read(member), module, package=package, stub=path.endswith(".pyi")):
+            for line in read_module(store.read(member), module, package=package, stub=stub, blocks=blocks):
                 table[module][line] |= bits
     _add_folders(table, roots)
     return {module: dict(lines) for module, lines in table.items()}

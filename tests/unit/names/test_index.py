@@ -78,6 +78,15 @@ def test_a_member_may_stand_in_a_base_of_another_module(tmp_path):
     assert index.ask("pkg.B.nothing").absent == {"1.0"}
 
 
+def test_a_package_may_import_its_own_modules_by_name_and_in_a_circle(tmp_path):
+    sources = {"pkg": "from . import a\nfrom .a import *", "pkg.a": "from . import *\ndef f(): ..."}
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.a.f").present == {"1.0"}
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.nothing").absent == {"1.0"}
+
+
 def test_nothing_is_said_of_members_where_a_base_is_not_seen(tmp_path):
     index = index_of(tmp_path, {"pkg": "from elsewhere import A\nclass B(A): ..."})
 

@@ -1,0 +1,283 @@
+"""Names asked of the index and of a real import: a seeded draw, an environment a release, the share that is right.
+
+An environment holds one release of a package and what it requires, without torch: that comes from an interpreter that
+has it. Half of the questions are about what the drawn release has, half about what only other releases have. What a
+release cannot import here for another reason (another library is too new, a GPU is missing) is counted, not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.graph.location import find_matrix
+from envsmith.names.index import NameIndex
+from envsmith.names.store import NamesFile
+
+# What can be imported without a GPU, without compiling and without a checkout.
+PACKAGES = (
+    "accelerate trl peft transformers datasets huggingface-hub numpy pydantic setuptools packaging einops safetensors "
+    "tokenizers diffusers lightning pytorch-lightning deepspeed megatron-core liger-kernel torchdata tensordict torch"
+).split()
+_SECONDS = 900
+
+_RUNNER = r"""
+import importlib, importlib.util, inspect, json, re, sys, warnings
+warnings.simplefilter("ignore")
+
+class Elsewhere(Exception): pass
+
+def module(path):
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(error.name + ".")):
+            return None
+        raise Elsewhere(repr(error))
+    except BaseException as error:
+        raise Elsewhere(repr(error))
+
+def reach(root, steps):
+    place = module(root)
+    if place is None: raise Elsewhere("no " + root)
+    at = root
+    for step in steps:
+        at += "." + step
+        is_module = inspect.ismodule(place)
+        try:
+            place = getattr(place, step)
+            continue
+        except AttributeError:
+            pass
+        except BaseException as error:
+            raise Elsewhere(repr(error))
+        below = module(at) if is_module else None
+        if below is None:
+            return None, instance(place, step) if inspect.isclass(place) else False
+        place = below
+    return place, True
+
+def instance(cls, name):
+    for base in cls.__mro__:
+        if name in base.__dict__.get("__annotations__", {}): return True
+        try: text = inspect.getsource(base)
+        except Exception: continue
+        if re.search(r"self\.%s\b[^=\n]*=|register_\w+\(\s*['\"]%s['\"]" % (name, name), text): return True
+    return False
+
+def judge(question):
+    place, present = reach(question["root"], question["steps"])
+    word = question["argument"]
+    if word is None: return "present" if present else "absent"
+    if not present: return "absent"
+    try: signature = inspect.signature(place)
+    except Exception as error: raise Elsewhere(repr(error))
+    kinds = {p.name: p.kind for p in signature.parameters.values()}
+    if word in kinds and kinds[word] in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY): return "present"
+    return "open" if inspect.Parameter.VAR_KEYWORD in kinds.values() else "absent"
+
+for line in sys.stdin:
+    question = json.loads(line)
+    try: answer = judge(question)
+    except Elsewhere as error: answer = "elsewhere " + str(error)[:160]
+    print("@@" + json.dumps({"id": question["id"], "answer": answer}), flush=True)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One name, member or argument of one release. ``root`` is importable, ``steps`` follow."""
+
+    distribution: str
+    version: str
+    root: str
+    steps: tuple[str, ...]
+    argument: str | None
+
+    @property
+    def path(self) -> str:
+        return ".".join([self.root, *self.steps])
+
+
+def draw(folder: Path, seed: int, environments: int, count: int, torch: dict[str, Path]) -> dict[tuple[str, str], list[Question]]:
+    """Draw releases, and of each as many questions about what it has as about what it lacks."""
+    chance = random.Random(seed)
+    names = [n for n in PACKAGES if (folder / f"{n}.names").is_file() and (n != "torch" or torch)]
+    drawn: dict[tuple[str, str], list[Question]] = {}
+    each = -(-count // environments)
+    while len(drawn) < environments:
+        name = names[len(drawn) % len(names)] if len(drawn) < len(names) else chance.choice(names)
+        file = NamesFile(folder / f"{name}.names")
+        versions = [m.version for m in file.head.releases]
+        possible = [v for v in versions if v in torch] if name == "torch" else versions
+        if not possible:
+            names.remove(name)
+            continue
+        version = chance.choice(possible)
+        drawn.setdefault((name, version), _questions(file, version, each, chance))
+    return drawn
+
+
+def _questions(file: NamesFile, version: str, count: int, chance: random.Random) -> list[Question]:
+    at = [m.version for m in file.head.releases].index(version)
+    root = file.head.roots[0]
+    table = file.table()
+    having: list[Question] = []
+    lacking: list[Question] = []
+    modules = sorted(m for m in table if f"{m}.".startswith(f"{root}.") and table[m][""] >> at & 1)
+    gone = sorted(m for m in table if f"{m}.".startswith(f"{root}.") and not table[m][""] >> at & 1)
+    for kind in range(40 * count):
+        if len(having) >= count // 2 and len(lacking) >= count - count // 2:
+            break
+        if gone and kind % 10 == 9:
+            question = Question(distribution=file.head.distribution, version=version, root=root, steps=tuple(chance.choice(gone)[len(root) + 1 :].split(".")), argument=None)
+            lacking.append(question)
+            continue
+        module = chance.choice(modules)
+        found = _of_module(file, version, root, module, table[module], at, chance)
+        if found is not None:
+            (having if found[1] else lacking).append(found[0])
+    chance.shuffle(having)
+    chance.shuffle(lacking)
+    return having[: count // 2] + lacking[: count - count // 2]
+
+
+def _of_module(
+    file: NamesFile, version: str, root: str, module: str, lines: dict[str, int], at: int, chance: random.Random
+) -> tuple[Question, bool] | None:
+    present = {line.partition(" ")[0] for line, bits in lines.items() if bits >> at & 1}
+    everything = sorted(line for line in lines if line and not line.startswith("*") and "^" not in line)
+    wanted = chance.random() < 0.5
+    usable = [x for x in everything if (x.partition(" ")[0] in present) is wanted and not x.partition(" ")[0].endswith("*")]
+    if not wanted and chance.random() < 0.5:  # an argument of a function that the release has in another form
+        usable = [x for x in everything if not lines[x] >> at & 1 and x.partition(" ")[0] in present and "(" in x]
+    if not usable:
+        return None
+    line = chance.choice(usable)
+    name, _, body = line.partition(" ")
+    steps = [*module[len(root) + 1 :].split("."), *name.split(".")] if module != root else name.split(".")
+    argument = None
+    if "(" in body and (chance.random() < 0.5 or not wanted):
+        words = [w.rstrip("=") for w in body.partition("(")[2].split(",") if w.rstrip("=").isidentifier()]
+        argument = chance.choice(words) if words else None
+        if argument and steps[-1] == "__init__":
+            steps.pop()
+    return Question(distribution=file.head.distribution, version=version, root=root, steps=tuple(steps), argument=argument), wanted
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--environments", type=int, default=25)
+    parser.add_argument("--index", type=Path, default=find_matrix() / "names")
+    parser.add_argument("--torch", action="append", default=[], metavar="RELEASE=PYTHON")
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, import, compare, print. 1 when an answer is wrong."""
+    folder, seed, scratch = options.index, options.seed, options.scratch
+    torch = {release: Path(python) for release, _, python in (word.partition("=") for word in options.torch)}
+    index = NameIndex(folder)
+    verdicts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for (name, version), questions in draw(folder, seed, options.environments, options.count, torch).items():
+        answers = dict(_imported(name, version, questions, torch, scratch))
+        tally: Counter[str] = Counter()
+        for at, question in enumerate(questions):
+            verdict, line = _compared(index, question, answers.get(at, "elsewhere: no answer"))
+            tally[verdict] += 1
+            if verdict in {"wrong", "not judged"}:
+                wrong.append(f"{verdict}: {line}")
+        verdicts += tally
+        print(f"{name} {version}: {dict(tally)}", flush=True)
+    for line in sorted(wrong):
+        print(line)
+    judged = verdicts["right"] + verdicts["wrong"]
+    share = 100 * verdicts["right"] / judged if judged else 0.0
+    print(f"seed {seed}: {dict(verdicts)}; right of those judged and not unknown: {share:.2f} %")
+    return 1 if verdicts["wrong"] else 0
+
+
+def _compared(index: NameIndex, question: Question, answer: str) -> tuple[str, str]:
+    presence = index.ask(question.path, question.argument, distribution=question.distribution)
+    assert presence is not None
+    version = question.version
+    said = "present" if version in presence.present else "absent" if version in presence.absent else "unknown"
+    line = f"{question.distribution} {version} {question.path} ({question.argument}): index {said}, import {answer}"
+    if answer.startswith("elsewhere"):
+        return "not judged", line
+    if said == "unknown":
+        return "unknown", line
+    if answer == "open":
+        return ("wrong", line) if said == "absent" else ("right", line)
+    return ("right" if said == answer else "wrong"), line
+
+
+def _imported(
+    name: str, version: str, questions: list[Question], torch: dict[str, Path], scratch: Path
+) -> Iterator[tuple[int, str]]:
+    """Yield what a real import says. An interpreter that dies is started again after the question that killed it."""
+    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))
+    try:
+        python = _environment(home, name, version, torch)
+        if python is None:
+            yield from ((at, "elsewhere: it cannot be installed") for at in range(len(questions)))
+            return
+        pending = list(range(len(questions)))
+        while pending:
+            rows = [{"id": at, "root": questions[at].root, "steps": questions[at].steps, "argument": questions[at].argument} for at in pending]
+            answers = _answers(python, rows)
+            yield from answers.items()
+            pending = [at for at in pending if at not in answers][1:]
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _answers(python: Path, rows: list[dict[str, object]]) -> dict[int, str]:
+    text = "\n".join(json.dumps(row) for row in rows)
+    try:
+        done = subprocess.run([python, "-c", _RUNNER], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=python.parent)
+        output = done.stdout
+    except subprocess.TimeoutExpired as error:
+        output = (error.stdout or b"").decode() if isinstance(error.stdout, bytes) else ""
+    answers = [json.loads(line[2:]) for line in output.splitlines() if line.startswith("@@")]
+    return {row["id"]: row["answer"] for row in answers}
+
+
+def _environment(home: Path, name: str, version: str, torch: dict[str, Path]) -> Path | None:
+    """Return the interpreter of a new environment with that release, torch from the interpreter that has it."""
+    if name == "torch":
+        return torch[version]
+    override = home / "override.txt"
+    override.write_text("torch; python_version < '3'\ntriton; python_version < '3'\n")
+    python = home / "env" / "bin" / "python"
+    newest = list(torch.values())[-1] if torch else None
+    commands = [
+        ["uv", "venv", "-q", "--python", "3.11", str(home / "env")],
+        ["uv", "pip", "install", "-q", "--python", str(python), "--override", str(override), "--no-build-isolation" if name == "deepspeed" else "--quiet", f"{name}=={version}"],
+    ]
+    for command in commands:
+        if name == "deepspeed" and command[1] == "pip":
+            _link_torch(python, newest)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if done.returncode:
+            print(f"{name} {version}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+            return None
+    _link_torch(python, newest)
+    return python
+
+
+def _link_torch(python: Path, torch: Path | None) -> None:
+    if torch is not None:
+        site = next((torch.parent.parent / "lib").glob("python3*")) / "site-packages"
+        target = next((python.parent.parent / "lib").glob("python3*")) / "site-packages" / "torch-of-another.pth"
+        target.write_text(f"{site}\n")

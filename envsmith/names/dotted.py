@@ -1,0 +1,28 @@
+"""Dotted paths in an expression, without writing out the whole expression."""
+
+from __future__ import annotations
+
+import ast
+
+
+def dotted(node: ast.AST | None) -> str:
+    """Return ``a.b.c`` for a chain of names, with ``()`` after a call without arguments, and ``""`` for the rest."""
+    steps: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            steps.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Call) and not node.args and not node.keywords and isinstance(node.func, ast.Name):
+            steps.append(f"{node.func.id}()")
+            break
+        elif isinstance(node, ast.Name):
+            steps.append(node.id)
+            break
+        else:
+            return ""
+    return ".".join(reversed(steps))
+
+
+def constant(node: ast.AST | None) -> str:
+    """Return the text of a string constant, ``""`` for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
