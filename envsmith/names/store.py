@@ -168,7 +168,7 @@ class NamesFile:
                 text = machine.decompress(self._content[start : start + length], _MAX_TEXT).decode()
             except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
                 raise self._broken(error) from None
-            modules = (part.partition("\n") for part in ("\n" + text).split("\n#")[1:])
+            modules = (part.partition("\n") for part in ("\n" + text.removesuffix("\n")).split("\n#")[1:])
             self._shards[at] = {name: body for name, _, body in modules}
         return self._shards[at]
 
@@ -187,7 +187,7 @@ class NamesFile:
 def _lines(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     bits = 0
-    for line in text.removesuffix("\n").split("\n"):
+    for line in text.split("\n"):
         if line.startswith("@"):
             bits = bits_of(line[1:])
         else:

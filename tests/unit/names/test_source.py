@@ -1,0 +1,56 @@
+"""Lines of a module's source: the same whether it is read alone or after other releases of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.names.blocks import Blocks
+from envsmith.names.source import read_module
+
+_BODY = "    def f(self, a, b=1, *, c, **others):\n        self.x = a\n" + "    # a comment\n" * 200
+_CLASS = f"@decorated\nclass A(Base):\n    field: int\n{_BODY}    @property\n    def p(self): ...\nA.y = 1\n"
+_TEXT = f'DOC = """\nclass NotAClass:\n    def g(self): ...\n"""\n{_CLASS}'
+
+
+@pytest.mark.parametrize("source", [_CLASS, _TEXT, "x = (\n1)\n@d(\n  1)\ndef f(): ...\n", "if a:\n  b = 1\nelse:\n  c = 2\n"])
+def test_blocks_of_other_releases_change_nothing(source):
+    blocks = Blocks()
+    read_module(source.replace("self.x", "self.z").encode(), "m", package=False, blocks=blocks)
+
+    lines = read_module(source.encode(), "m", package=False, blocks=blocks)
+
+    assert lines == read_module(source.encode(), "m", package=False)
+    assert "NotAClass :" not in lines
+
+
+def test_a_class_has_its_methods_fields_and_what_they_set():
+    lines = read_module(_CLASS.encode(), "m", package=False)
+
+    assert {"A :Base", "A.f (a,b=,|,c,**", "A.x .", "A.p =", "A.field !"} <= lines
+
+
+def test_a_source_that_cannot_be_parsed_says_nothing_of_any_name():
+    assert read_module(b"print 'Python 2'", "m", package=False) == {"* ?"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["globals()[name] = 1", "globals().update(table)", "setattr(sys.modules[__name__], name, 1)", "m.__dict__[n] = f(n)"],
+)
+def test_a_module_that_makes_names_is_open(source):
+    assert "* ?" in read_module(source.encode(), "m", package=False)
+
+
+def test_a_raising_branch_binds_nothing():
+    source = b"try:\n    from a import b\nexcept ImportError:\n    raise\nif x:\n    raise SystemExit\nelse:\n    c = 1"
+
+    assert {"b >a:b", "c ="} <= read_module(source, "m", package=False)
+
+
+def test_a_table_of_strings_names_where_lazy_names_come_from():
+    source = b"TABLE = {'LLM': '.entrypoints.llm:LLM', 'x': 'y'}\ndef __getattr__(name): ..."
+
+    lines = read_module(source, "pkg", package=True)
+
+    assert "LLM >pkg.entrypoints.llm:LLM" in lines
+    assert "x >pkg.y:x" not in lines
