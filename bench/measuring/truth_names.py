@@ -23,10 +23,30 @@ from envsmith.names.index import NameIndex
 from envsmith.names.store import NamesFile
 
 # What can be imported without a GPU, without compiling and without a checkout.
-PACKAGES = (
-    "accelerate trl peft transformers datasets huggingface-hub numpy pydantic setuptools packaging einops safetensors "
-    "tokenizers diffusers lightning pytorch-lightning deepspeed megatron-core liger-kernel torchdata tensordict torch"
-).split()
+PACKAGES = [
+    "accelerate",
+    "trl",
+    "peft",
+    "transformers",
+    "datasets",
+    "huggingface-hub",
+    "numpy",
+    "pydantic",
+    "setuptools",
+    "packaging",
+    "einops",
+    "safetensors",
+    "tokenizers",
+    "diffusers",
+    "lightning",
+    "pytorch-lightning",
+    "deepspeed",
+    "megatron-core",
+    "liger-kernel",
+    "torchdata",
+    "tensordict",
+    "torch",
+]
 _SECONDS = 900
 
 _RUNNER = r"""
@@ -107,7 +127,9 @@ class Question:
         return ".".join([self.root, *self.steps])
 
 
-def draw(folder: Path, seed: int, environments: int, count: int, torch: dict[str, Path]) -> dict[tuple[str, str], list[Question]]:
+def draw(
+    folder: Path, seed: int, environments: int, count: int, torch: dict[str, Path]
+) -> dict[tuple[str, str], list[Question]]:
     """Draw releases, and of each as many questions about what it has as about what it lacks."""
     chance = random.Random(seed)
     names = [n for n in PACKAGES if (folder / f"{n}.names").is_file() and (n != "torch" or torch)]
@@ -138,11 +160,17 @@ def _questions(file: NamesFile, version: str, count: int, chance: random.Random)
         if len(having) >= count // 2 and len(lacking) >= count - count // 2:
             break
         if gone and kind % 10 == 9:
-            question = Question(distribution=file.head.distribution, version=version, root=root, steps=tuple(chance.choice(gone)[len(root) + 1 :].split(".")), argument=None)
+            question = Question(
+                distribution=file.head.distribution,
+                version=version,
+                root=root,
+                steps=tuple(chance.choice(gone)[len(root) + 1 :].split(".")),
+                argument=None,
+            )
             lacking.append(question)
             continue
         module = chance.choice(modules)
-        found = _of_module(file, version, root, module, table[module], at, chance)
+        found = _of_module(file, version, module, table[module], chance)
         if found is not None:
             (having if found[1] else lacking).append(found[0])
     chance.shuffle(having)
@@ -151,12 +179,16 @@ def _questions(file: NamesFile, version: str, count: int, chance: random.Random)
 
 
 def _of_module(
-    file: NamesFile, version: str, root: str, module: str, lines: dict[str, int], at: int, chance: random.Random
+    file: NamesFile, version: str, module: str, lines: dict[str, int], chance: random.Random
 ) -> tuple[Question, bool] | None:
+    root = file.head.roots[0]
+    at = [m.version for m in file.head.releases].index(version)
     present = {line.partition(" ")[0] for line, bits in lines.items() if bits >> at & 1}
     everything = sorted(line for line in lines if line and not line.startswith("*") and "^" not in line)
     wanted = chance.random() < 0.5
-    usable = [x for x in everything if (x.partition(" ")[0] in present) is wanted and not x.partition(" ")[0].endswith("*")]
+    usable = [
+        x for x in everything if (x.partition(" ")[0] in present) is wanted and not x.partition(" ")[0].endswith("*")
+    ]
     if not wanted and chance.random() < 0.5:  # an argument of a function that the release has in another form
         usable = [x for x in everything if not lines[x] >> at & 1 and x.partition(" ")[0] in present and "(" in x]
     if not usable:
@@ -170,7 +202,9 @@ def _of_module(
         argument = chance.choice(words) if words else None
         if argument and steps[-1] == "__init__":
             steps.pop()
-    return Question(distribution=file.head.distribution, version=version, root=root, steps=tuple(steps), argument=argument), wanted
+    return Question(
+        distribution=file.head.distribution, version=version, root=root, steps=tuple(steps), argument=argument
+    ), wanted
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -234,7 +268,10 @@ def _imported(
             return
         pending = list(range(len(questions)))
         while pending:
-            rows = [{"id": at, "root": questions[at].root, "steps": questions[at].steps, "argument": questions[at].argument} for at in pending]
+            rows = [
+                {"id": at, "root": questions[at].root, "steps": questions[at].steps, "argument": questions[at].argument}
+                for at in pending
+            ]
             answers = _answers(python, rows)
             yield from answers.items()
             pending = [at for at in pending if at not in answers][1:]
@@ -245,7 +282,15 @@ def _imported(
 def _answers(python: Path, rows: list[dict[str, object]]) -> dict[int, str]:
     text = "\n".join(json.dumps(row) for row in rows)
     try:
-        done = subprocess.run([python, "-c", _RUNNER], input=text, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=python.parent)
+        done = subprocess.run(
+            [python, "-c", _RUNNER],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            cwd=python.parent,
+        )
         output = done.stdout
     except subprocess.TimeoutExpired as error:
         output = (error.stdout or b"").decode() if isinstance(error.stdout, bytes) else ""
@@ -263,7 +308,18 @@ def _environment(home: Path, name: str, version: str, torch: dict[str, Path]) ->
     newest = list(torch.values())[-1] if torch else None
     commands = [
         ["uv", "venv", "-q", "--python", "3.11", str(home / "env")],
-        ["uv", "pip", "install", "-q", "--python", str(python), "--override", str(override), "--no-build-isolation" if name == "deepspeed" else "--quiet", f"{name}=={version}"],
+        [
+            "uv",
+            "pip",
+            "install",
+            "-q",
+            "--python",
+            str(python),
+            "--override",
+            str(override),
+            "--no-build-isolation" if name == "deepspeed" else "--quiet",
+            f"{name}=={version}",
+        ],
     ]
     for command in commands:
         if name == "deepspeed" and command[1] == "pip":

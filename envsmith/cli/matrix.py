@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,6 +116,7 @@ def _show(plan: Plan, root: Path) -> None:
 )
 @click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Requests at once.")
 @click.option("--again", is_flag=True, help="Read even the artifacts that were measured already.")
+@click.option("--names", is_flag=True, help="Measure matrix/names instead: which release of a package has which name.")
 @matrix_option
 @click.option(
     "--checkout",
@@ -132,6 +133,7 @@ def refresh(
     offline: bool,
     jobs: int,
     again: bool,
+    names: bool,
     folder: Path | None,
     clones: tuple[str, ...],
 ) -> int:
@@ -140,7 +142,8 @@ def refresh(
     Release lists, METADATA, Python tags, and of every torch wheel the CUDA version, the NCCL, cuDNN and Triton pins,
     the GPU architectures, the C++ ABI and the glibc floor, read by range requests. The index is the one that uv or pip
     is configured with. What was read is kept in the cache, so an interrupted run continues where it stopped; a second
-    run finds nothing to do.
+    run finds nothing to do. With --names it reads the sources of every final release of the packages in
+    matrix/names/packages.yaml, and --component names one of those.
 
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
     shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
@@ -148,6 +151,8 @@ def refresh(
     from envsmith.matrix.refresh.updates import apply, plan_refresh
 
     root = folder or (own_matrix() if write else find_matrix())
+    if names:
+        return _refresh_names(root, components, write=write, offline=offline, jobs=jobs, again=again)
     checkouts = {}
     for word in clones:
         name, equals, place = word.partition("=")
@@ -170,12 +175,37 @@ def refresh(
             say(f"written: {path}")
     else:
         say(f"{len(plan.changes)} file{'s' * (len(plan.changes) > 1)} would change ({read}); write with --write")
-    if plan.problems:
+    _refuse(plan.problems)
+    return 0
+
+
+def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
+    from envsmith.matrix.refresh.names import plan_names, write_names
+    from envsmith.matrix.refresh.updates import open_context
+
+    with _progress() as progress:
+        context, store = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        changes = plan_names(root / "names", context, packages, store / "names")
+    for change in changes:
+        say(f"  {clean(change.summary)}")
+    for path in write_names(changes) if write else ():
+        say(f"written: {path}")
+    if not changes:
+        say("nothing learned" if context.problems else "nothing to do")
+    elif not write:
+        say(f"{len(changes)} files would change; write with --write")
+    for problem in (*context.left_out, *context.problems):
+        say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
+    _refuse(context.problems)
+    return 0
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
         raise NetworkError(
-            f"Cannot read {len(plan.problems)} artifact{'s' * (len(plan.problems) > 1)}: the package index did not give them.",
+            f"Cannot read {len(problems)} artifact{'s' * (len(problems) > 1)}: the package index did not give them.",
             hint="Run the same command again. It resumes.",
         )
-    return 0
 
 
 # ``envsmith matrix list | show | diff | export | merge``: the records and what is made of them.

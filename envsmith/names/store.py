@@ -123,10 +123,10 @@ def bits_of(runs: str) -> int:
 class NamesFile:
     """An open file. ``DataError`` when it is not one that :func:`encode` wrote."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
         self.path = path
         try:
-            self._content = read_bounded(path, _LIMIT)
+            self._content = read_bounded(path, _LIMIT) if content is None else content
             magic, size, tail = self._content.split(b"\n", 2)
             if magic + b"\n" != _MAGIC:
                 raise self._broken(ValueError("it has another format"))

@@ -54,14 +54,32 @@ def _add_folders(table: Table, roots: Sequence[str]) -> None:
             table[module][""] |= bits
 
 
-def add_moves(table: Table, newest: int) -> int:
+def merge(*parts: tuple[Table, Sequence[str], Sequence[str]], versions: Sequence[str]) -> Table:
+    """Return one table of ``versions`` from tables, each with its releases and those of them that count."""
+    merged: Table = defaultdict(lambda: defaultdict(int))
+    for table, own, counted in parts:
+        places = {at: versions.index(version) for at, version in enumerate(own) if version in set(counted)}
+        moved: dict[int, int] = {0: 0}
+        for module, lines in table.items():
+            for line, bits in lines.items():
+                if bits not in moved:
+                    moved[bits] = sum(1 << place for at, place in places.items() if bits >> at & 1)
+                if moved[bits]:
+                    merged[module][line] |= moved[bits]
+    return {module: dict(lines) for module, lines in merged.items()}
+
+
+def add_moves(table: Table, newest: int, roots: Iterable[str]) -> int:
     """Add where a class or function is defined now, where its last place lost it, and return how many.
 
     The name must be defined once in the newest release: two places would be a guess.
     """
     now: dict[str, set[str]] = defaultdict(set)
     gone: list[tuple[str, str]] = []
+    written = tuple(f" ^{root}." for root in roots)
     for module, lines in table.items():
+        for line in [line for line in lines if any(mark in line for mark in written)]:
+            del lines[line]  # of the refresh before: another release is the newest now
         current = {line.partition(" ")[0] for line, bits in lines.items() if bits & newest}
         for line, bits in lines.items():
             name, _, body = line.partition(" ")
@@ -73,8 +91,7 @@ def add_moves(table: Table, newest: int) -> int:
                 gone.append((module, name))
     moves = {(module, name) for module, name in gone if len(now[name]) == 1 and len(name) > 4}
     for module, name in moves:
-        line = f"{name} ^{next(iter(now[name]))}.{name}"
-        table[module][line] = table[module].get(line, 0) | newest
+        table[module][f"{name} ^{next(iter(now[name]))}.{name}"] = newest
     return len(moves)
 
 

@@ -167,6 +167,24 @@ def plan_refresh(
     )
 
 
+def open_context(
+    matrix_dir: Path, *, offline: bool, jobs: int, again: bool, progress: Progress
+) -> tuple[Context, Path]:
+    """Return what a refresh of measured files works with, and the folder of the cache."""
+    store = cache_folder()
+    client = HttpClient(cache=store, jobs=jobs, offline=offline)
+    context = Context(
+        index=PackageIndex(client, find_index()),
+        components=read_components(matrix_dir),
+        today=now().date().isoformat(),
+        jobs=jobs,
+        again=again,
+        facts=store / "facts",
+    )
+    context.progress = progress
+    return context, store
+
+
 class _Run:
     """The tables of one run, each read once, so that NCCL sees what was just learned of torch."""
 

@@ -12,7 +12,9 @@ _CLASS = f"@decorated\nclass A(Base):\n    field: int\n{_BODY}    @property\n   
 _TEXT = f'DOC = """\nclass NotAClass:\n    def g(self): ...\n"""\n{_CLASS}'
 
 
-@pytest.mark.parametrize("source", [_CLASS, _TEXT, "x = (\n1)\n@d(\n  1)\ndef f(): ...\n", "if a:\n  b = 1\nelse:\n  c = 2\n"])
+@pytest.mark.parametrize(
+    "source", [_CLASS, _TEXT, "x = (\n1)\n@d(\n  1)\ndef f(): ...\n", "if a:\n  b = 1\nelse:\n  c = 2\n"]
+)
 def test_blocks_of_other_releases_change_nothing(source):
     blocks = Blocks()
     read_module(source.replace("self.x", "self.z").encode(), "m", package=False, blocks=blocks)
@@ -35,7 +37,12 @@ def test_a_source_that_cannot_be_parsed_says_nothing_of_any_name():
 
 @pytest.mark.parametrize(
     "source",
-    ["globals()[name] = 1", "globals().update(table)", "setattr(sys.modules[__name__], name, 1)", "m.__dict__[n] = f(n)"],
+    [
+        "globals()[name] = 1",
+        "globals().update(table)",
+        "setattr(sys.modules[__name__], name, 1)",
+        "m.__dict__[n] = f(n)",
+    ],
 )
 def test_a_module_that_makes_names_is_open(source):
     assert "* ?" in read_module(source.encode(), "m", package=False)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from envsmith.names.store import Head, Measured, NamesFile, bits_of, encode, runs_of
 
 _NAMES = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
-_LINES = st.builds(lambda name, body: f"{name} {body}", _NAMES, st.sampled_from(["=", "(a,b=,*,**", ":Base", ">m:n", "^x.y"]))
-_BITS = st.integers(min_value=1, max_value=(1 << 40) - 1)
-_MODULES = st.dictionaries(_LINES, _BITS, max_size=6).flatmap(
-    lambda lines: _BITS.map(lambda bits: {"": bits, **lines})
+_LINES = st.builds(
+    lambda name, body: f"{name} {body}", _NAMES, st.sampled_from(["=", "(a,b=,*,**", ":Base", ">m:n", "^x.y"])
 )
+_BITS = st.integers(min_value=1, max_value=(1 << 40) - 1)
+_MODULES = st.dictionaries(_LINES, _BITS, max_size=6).flatmap(lambda lines: _BITS.map(lambda bits: {"": bits, **lines}))
 
 
 @given(_BITS)

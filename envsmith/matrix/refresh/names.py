@@ -1,0 +1,161 @@
+"""Refresh ``matrix/names``: which release of a package has which name, from the sources of every final release.
+
+A release that was read already is not read again. Of a new one only those files are fetched that no release before it
+has. A newer reader, or ``again``, measures everything anew, from the sources that the cache keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.version import Version
+
+from envsmith.errors import NetworkError, UsageError
+from envsmith.files import write_whole
+from envsmith.graph.fields import load_table
+from envsmith.matrix.refresh.name_table import add_moves, count_names, measure, merge
+from envsmith.matrix.refresh.shared import Context
+from envsmith.matrix.refresh.source_store import SourceStore
+from envsmith.names.index import SUFFIX, SUMMARY
+from envsmith.names.store import Head, Measured, NamesFile, Table, encode
+from envsmith.names.walk import UNMEASURED
+from envsmith.python.index import IndexFile
+from envsmith.python.sources import choose_file, open_archive
+
+# One more when the lines of the same source change, so that nothing is added to lines of another kind.
+READER = 1
+_SINCE = "2022-10-28"
+_COLUMNS = ("distribution", "roots", "releases", "first", "last", "modules", "names", "bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Package:
+    """What ``packages.yaml`` says of a distribution."""
+
+    roots: tuple[str, ...] = ()
+    since: str = _SINCE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Packages:
+    packages: Mapping[str, Package] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamesChange:
+    """A file that would be written, with a sentence for people."""
+
+    path: Path
+    content: bytes
+    summary: str
+
+
+def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Path) -> tuple[NamesChange, ...]:
+    """Measure what is new on the index for the packages of ``folder`` (``matrix/names``), or the chosen ones.
+
+    ``UsageError`` for a package that the list does not have. What cannot be read is a problem of the context.
+    """
+    packages = load_table(_Packages, "packages.yaml", folder).packages
+    missing = [name for name in chosen if name not in packages]
+    if missing:
+        hint = "Add it to matrix/names/packages.yaml."
+        raise UsageError(f"Cannot measure {missing[0]}: it is not in the list of packages.", hint=hint)
+    changes = []
+    for name in chosen or packages:
+        try:
+            change = _plan_package(folder, context, name, packages[name], store)
+        except NetworkError as error:
+            context.problems.append(f"{name}: {error.message}")
+            continue
+        if change is not None:
+            changes.append(change)
+    return (*changes, *_plan_summary(folder, changes))
+
+
+def write_names(changes: Sequence[NamesChange]) -> list[Path]:
+    """Write the files and return their paths."""
+    for change in changes:
+        write_whole(change.path, change.content)
+    return [change.path for change in changes]
+
+
+def _plan_package(folder: Path, context: Context, name: str, package: Package, store: Path) -> NamesChange | None:
+    path = folder / f"{name}{SUFFIX}"
+    file = NamesFile(path) if path.is_file() else None
+    before = {m.version: m for m in file.head.releases} if file is not None else {}
+    listed = _releases(context, name, package.since)
+    anew = context.again or file is None or file.head.reader != READER
+    read = {v: f for v, f in listed.items() if anew or v not in before or before[v].sha256 != f.sha256}
+    if not read:
+        return None
+    roots = package.roots or (name.replace("-", "_"),)
+    with SourceStore(store / f"{name}.sqlite") as sources:
+        complete = _fetch(context, name, read, sources)
+        table = measure(sources, complete, roots)
+    old: Table = file.table() if file is not None and not anew else {}
+    stays = [v for v in before if v not in complete] if not anew else []
+    versions = sorted({*stays, *complete}, key=Version)
+    table = merge((old, list(before), stays), (table, complete, complete), versions=versions)
+    add_moves(table, 1 << (len(versions) - 1), roots)
+    measured = tuple(before[v] if v in stays else _measured(v, listed[v]) for v in versions)
+    content = encode(Head(distribution=name, reader=READER, roots=roots, releases=measured), table)
+    if file is not None and content == path.read_bytes():
+        return None
+    sentence = f"{name}: {len(complete)} releases read, {count_names(table):,} names of {len(versions)} releases"
+    return NamesChange(path=path, content=content, summary=sentence)
+
+
+def _releases(context: Context, name: str, since: str) -> dict[str, IndexFile]:
+    """Return the file to read of each final release since that day, oldest version first."""
+    releases = {}
+    for version, files in context.project(name).releases().items():
+        file = choose_file(files)
+        if file is not None and not Version(version).is_prerelease and any((f.day or "") >= since for f in files):
+            releases[version] = file
+    return releases
+
+
+def _measured(version: str, file: IndexFile) -> Measured:
+    return Measured(version=version, date=file.day or "", filename=file.filename, sha256=file.sha256 or "")
+
+
+def _fetch(context: Context, name: str, files: Mapping[str, IndexFile], sources: SourceStore) -> list[str]:
+    """Return the releases whose sources are in the store now, oldest first."""
+    complete = []
+    for count, (version, file) in enumerate(files.items(), 1):
+        context.progress(f"{name} {version}", count, len(files))
+        try:
+            if not sources.has(version, file.sha256 or ""):
+                with open_archive(context.index.fetcher, file) as archive:
+                    members = [m for m in archive.members if not UNMEASURED & set(m.path.split("/")[:-1])]
+                    sources.add(version, file.sha256 or "", archive, members)
+            complete.append(version)
+        except NetworkError as error:
+            context.problems.append(f"{name} {version}: {error.message}")
+    return complete
+
+
+def _plan_summary(folder: Path, changes: Sequence[NamesChange]) -> tuple[NamesChange, ...]:
+    """Return the list of what every file holds: it names the file of a module, and shows a reviewer what changed."""
+    if not changes:
+        return ()
+    path = folder / SUMMARY
+    old = path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
+    rows = {row.partition("\t")[0]: row for row in old if row.count("\t") == len(_COLUMNS) - 1}
+    for change in changes:
+        rows[change.path.name.removesuffix(SUFFIX)] = summary_row(change.content, change.path)
+    text = "\n".join(["\t".join(_COLUMNS), *(rows[name] for name in sorted(rows))]) + "\n"
+    return (NamesChange(path=path, content=text.encode(), summary=f"{SUMMARY}: {len(rows)} packages"),)
+
+
+def summary_row(content: bytes, path: Path) -> str:
+    """Return the row of a file."""
+    file = NamesFile(path, content)
+    table = file.table()
+    releases = file.head.releases
+    roots = ",".join(file.head.roots)
+    first, last = releases[0].version, releases[-1].version
+    columns = (file.head.distribution, roots, len(releases), first, last, len(table), count_names(table), len(content))
+    return "\t".join(str(column) for column in columns)

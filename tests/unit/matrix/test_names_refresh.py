@@ -1,0 +1,147 @@
+"""The refresh of names: what was read is not read again, and a new release is added to what is there."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import UsageError
+from envsmith.matrix.refresh.names import plan_names, write_names
+from envsmith.matrix.refresh.shared import Context
+from envsmith.model.component import ComponentTable
+from envsmith.names.index import NameIndex
+from envsmith.python.index import IndexFile, Project
+
+
+def wheel(sources: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, text in sources.items():
+            archive.writestr(path, text)
+    return buffer.getvalue()
+
+
+@dataclass
+class Ranges:
+    """A server of wheels that counts the bytes it sends."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    sent: list[tuple[str, int]] = field(default_factory=list)
+
+    def open_range(self, url, start, stop=None):
+        from contextlib import nullcontext
+
+        from envsmith.http import RangeReply
+
+        data = self.files[url]
+        begin = max(0, len(data) + start) if start < 0 else start
+        part = data[begin:stop]
+        self.sent.append((url, len(part)))
+        return nullcontext(RangeReply(start=begin, total=len(data), stream=io.BytesIO(part)))
+
+
+@dataclass
+class Index:
+    """A package index of wheels in memory."""
+
+    fetcher: Ranges = field(default_factory=Ranges)
+    days: dict[str, str] = field(default_factory=dict)
+
+    def release(self, version: str, sources: dict[str, str], day: str = "2024-01-02") -> None:
+        self.fetcher.files[f"pkg-{version}-py3-none-any.whl"] = wheel(sources)
+        self.days[version] = day
+
+    def project(self, name: str) -> Project:
+        names = {v: f"{name}-{v}-py3-none-any.whl" for v in self.days}
+        return Project(
+            name=name,
+            files=tuple(
+                IndexFile(filename=f, url=f, version=v, sha256=f"{v:0<64}", uploaded=self.days[v])
+                for v, f in names.items()
+            ),
+        )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "packages.yaml").write_text("packages: {pkg: {}}\n")
+    return tmp_path
+
+
+def plan(folder: Path, index: Index, chosen: tuple[str, ...] = ()):
+    context = Context(index=index, components=ComponentTable.of(()), today="2026-01-01", facts=folder / "facts")
+    return plan_names(folder, context, chosen, folder / "store")
+
+
+def test_a_second_run_writes_nothing(folder):
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "def f(): ..."})
+
+    first = plan(folder, index)
+    write_names(first)
+
+    assert [change.path.name for change in first] == ["pkg.names", "summary.tsv"]
+    assert plan(folder, index) == ()
+
+
+def test_a_new_release_is_added_and_an_older_one_that_comes_late_too(folder):
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "def f(): ..."})
+    index.release("3.0", {"pkg/__init__.py": "def g(): ..."})
+    write_names(plan(folder, index))
+
+    index.release("2.0", {"pkg/__init__.py": "def f(): ...\ndef g(): ..."})
+    write_names(plan(folder, index))
+
+    answer = NameIndex(folder).ask("pkg.f")
+    assert answer.releases == ("1.0", "2.0", "3.0")
+    assert (answer.present, answer.absent) == ({"1.0", "2.0"}, {"3.0"})
+    assert NameIndex(folder).ask("pkg.g").spec() == ">=2.0"
+
+
+def test_adding_gives_the_same_file_as_measuring_everything(folder, tmp_path_factory):
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "class Thing: ...", "pkg/a.py": ""})
+    write_names(plan(folder, index))
+    index.release("2.0", {"pkg/__init__.py": "", "pkg/a.py": "class Thing: ..."})
+    write_names(plan(folder, index))
+    fresh = tmp_path_factory.mktemp("fresh")
+    (fresh / "packages.yaml").write_text("packages: {pkg: {}}\n")
+
+    write_names(plan(fresh, index))
+
+    assert (folder / "pkg.names").read_bytes() == (fresh / "pkg.names").read_bytes()
+    assert NameIndex(folder).ask("pkg.Thing").successor == "pkg.a.Thing"
+
+
+def test_a_file_that_did_not_change_is_not_fetched_again(folder):
+    index = Index()
+    large = "".join(f"def f{at}(): ...\n" for at in range(20_000))
+    index.release("1.0", {"pkg/large.py": large, "pkg/__init__.py": ""})
+    index.release("2.0", {"pkg/large.py": large, "pkg/__init__.py": "x = 1"})
+
+    write_names(plan(folder, index))
+
+    sent = {url: sum(size for at, size in index.fetcher.sent if at == url) for url, _ in index.fetcher.sent}
+    assert sent["pkg-1.0-py3-none-any.whl"] > len(large)
+    assert sent["pkg-2.0-py3-none-any.whl"] < len(large) / 2
+
+
+def test_releases_before_the_day_and_prereleases_are_left_out(folder):
+    index = Index()
+    index.release("0.9", {"pkg/__init__.py": ""}, day="2020-01-01")
+    index.release("1.0", {"pkg/__init__.py": ""})
+    index.release("1.1rc1", {"pkg/__init__.py": ""})
+
+    write_names(plan(folder, index))
+
+    assert NameIndex(folder).ask("pkg").releases == ("1.0",)
+
+
+def test_a_package_that_is_not_listed_is_refused(folder):
+    with pytest.raises(UsageError, match="Cannot measure other"):
+        plan(folder, Index(), ("other",))
