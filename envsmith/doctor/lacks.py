@@ -250,7 +250,7 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
 
 def _weight(presence: Presence, facts: Facts, *, is_inverse: bool) -> int:
     """Return 3 where the installed release is known to fail, 2 where releases differ, 1 where all have it, else 0."""
-    if presence.present and presence.absent:
+    if presence.present and (presence.absent or presence.unknown):
         version = installed_version(presence.distribution, facts)
         inside = is_in(version, presence.present, presence.releases) if version else None
         return 3 if inside is is_inverse else 2

@@ -61,7 +61,7 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
     inside = is_in(version, presence.present | presence.conditional, presence.releases) if version else None
     if lack.kind == "required":
         return _required(lack, question, presence, version)
-    if lack.partial or inside or not presence.absent:
+    if inside or not (presence.absent or presence.unknown):
         return _always(lack, question, presence, version)
     return _gone(lack, question, presence, version if inside is False else None)
 
