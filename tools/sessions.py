@@ -7,7 +7,7 @@ A block of commands is fenced as ``console``; its commands begin with ``$``. The
     <!-- not run: reason -->     tests do not run it, and why
     <!-- exit N ... -->          the commands end with these codes (one for all, or one each) instead of 0
     <!-- in: library -->         it is run in a small library under git instead of an empty folder
-    <!-- in: log -->             it is run beside the `train.log` of a training that failed
+    <!-- in: log -->             it is run beside `train.log` and `name.log` of trainings that failed
     <!-- in: old-repository -->  it is run in a repository of 2023 without pins
     <!-- output -->              what stands below a command is all that it prints to stdout
 """
@@ -39,6 +39,15 @@ LOG = """Traceback (most recent call last):
   File "/opt/env/lib/python3.11/site-packages/deepspeed/elasticity/elastic_agent.py", line 9, in <module>
     from torch.distributed.elastic.agent.server.api import log, _get_socket_with_port
 ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'
+"""
+NAME_LOG = """accelerate 1.1.1
+transformers 4.39.3
+Traceback (most recent call last):
+  File "run_ner.py", line 580, in main
+    trainer = Trainer(
+  File "/opt/env/lib/python3.10/site-packages/transformers/trainer.py", line 4252, in create_accelerator_and_postprocess
+    self.accelerator = Accelerator(
+TypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'
 """
 _OLD_CODE = """import torch
 import transformers
@@ -109,6 +118,7 @@ def prepare(block: Block, folder: Path) -> None:
         _commit(folder, {**os.environ, **day})
     elif kind == "log":
         (folder / "train.log").write_text(LOG, encoding="utf-8")
+        (folder / "name.log").write_text(NAME_LOG, encoding="utf-8")
 
 
 def _commit(folder: Path, environment: Mapping[str, str]) -> None:
