@@ -75,7 +75,7 @@ class Case:
     judgement: Judgement
     explained: Sequence[tuple[Lack, Explanation, Hit | None]] = ()
     platform: Platform = Platform.LINUX_64
-    symbols: SymbolTable = field(default_factory=lambda: SymbolTable(find_matrix() / "symbols"))
+    symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
 
     @property
     def measured_lines(self) -> set[tuple[str, int]]:

@@ -33,11 +33,13 @@ class _Answer:
     is_certain: bool = False
 
 
-def with_builds(diagnosed: Diagnosed, hit: Hit, facts: Facts, platform: Platform, table: SymbolTable) -> Diagnosed:
+def with_builds(
+    diagnosed: Diagnosed, hit: Hit, facts: Facts, platform: Platform, table: SymbolTable | None
+) -> Diagnosed:
     """Return a finding about a symbol of torch with the builds that export it. Any other finding is returned as it is."""
     symbol = symbol_in(hit.text)
-    builds = table.builds_exporting(symbol.name) if symbol and symbol.component == "torch" else None
-    if symbol is None or builds is None or diagnosed.finding.severity is Severity.NOTE:
+    builds = table.builds_exporting(symbol.name) if table and symbol and symbol.component == "torch" else None
+    if table is None or symbol is None or builds is None or diagnosed.finding.severity is Severity.NOTE:
         return diagnosed
     builds = builds.of(platform.value)
     package = _package(hit.text)

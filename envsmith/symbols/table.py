@@ -95,6 +95,11 @@ class SymbolTable:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
 
+    @classmethod
+    def installed(cls, folder: Path) -> SymbolTable | None:
+        """Return the table of a folder, or ``None`` for knowledge of one's own that has no table."""
+        return cls(folder) if (folder / FILE).is_file() else None
+
     @cached_property
     def _stored(self) -> Stored:
         """Read the file. ``DataError`` when it is missing or broken."""
