@@ -519,9 +519,9 @@ def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], w
     for repair in sorted(repairs, key=lambda r: _dearness(roles, r)):
         followers = _followers(case, repair, read_given(case.solver, versions))
         message = repair.message or " and ".join(f"{c.component} {c.new} instead of {c.old}" for c in followers)
-        whole = replace(repair, changes=(*repair.changes, *followers), message=message)
-        if _mends(case, whole, versions):
-            return whole
+        complete = replace(repair, changes=(*repair.changes, *followers), message=message)
+        if _mends(case, complete, versions):
+            return complete
     return None
 
 
