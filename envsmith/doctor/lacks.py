@@ -7,6 +7,7 @@ not, the package whose releases differ in what is asked.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -236,7 +237,9 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
         presence = index.ask(question.path, question.argument) if number < _QUESTIONS else None
         if presence is None:
             continue
-        weight = _weight(presence, facts, is_inverse=lack.kind == "required")
+        if lack.kind == "required":
+            presence = _not_required(presence, index)
+        weight = _weight(presence, facts)
         if question.is_guess and weight < 2:
             continue
         if best is None or weight > best[0]:
@@ -248,12 +251,19 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     return best[1], best[2]
 
 
-def _weight(presence: Presence, facts: Facts, *, is_inverse: bool) -> int:
+def _not_required(presence: Presence, index: NameIndex) -> Presence:
+    """Return the releases that can be called without the argument as those that have what is asked for."""
+    optional = index.optional(presence.path, presence.argument or "")
+    present, absent = presence.absent | optional, presence.present - optional
+    return dataclasses.replace(presence, present=present, absent=absent, conditional=frozenset(), successor=None)
+
+
+def _weight(presence: Presence, facts: Facts) -> int:
     """Return 3 where the installed release is known to fail, 2 where releases differ, 1 where all have it, else 0."""
     if presence.present and (presence.absent or presence.unknown):
         version = installed_version(presence.distribution, facts)
         inside = is_in(version, presence.present, presence.releases) if version else None
-        return 3 if inside is is_inverse else 2
+        return 3 if inside is False else 2
     return 1 if presence.present else 0
 
 

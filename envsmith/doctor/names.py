@@ -56,11 +56,11 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
         return _unmeasured(lack, facts)
     question, presence = answer
     version = installed_version(presence.distribution, facts)
+    if lack.kind == "required":
+        return _required(lack, question, presence, version) or _unmeasured(lack, facts)
     if not presence.present and not presence.conditional:
         return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
     inside = is_in(version, presence.present | presence.conditional, presence.releases) if version else None
-    if lack.kind == "required":
-        return _required(lack, question, presence, version)
     if inside or not (presence.absent or presence.unknown):
         return _always(lack, question, presence, version)
     return _gone(lack, question, presence, version if inside is False else None)
@@ -147,16 +147,14 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
 
 
 def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation | None:
-    """Explain an argument that a caller does not give: releases without it are those that the caller was written for."""
-    name = presence.distribution
-    inverse = dataclasses.replace(presence, present=presence.absent, absent=presence.present, conditional=frozenset())
-    if not presence.absent:
+    """Explain an argument that a caller does not give. ``presence`` says which releases do not want it."""
+    name, spec = presence.distribution, presence.spec()
+    if not presence.absent or not presence.present:
         return None
-    spec = inverse.spec()
     lacking = f"{name} {version}" if version else f"The installed {name}"
     return Explanation(
         rule="name-not-in-release",
-        message=f"{lacking} wants {_thing(lack, question)}, which its caller does not give: {name}{spec} does not have it."
+        message=f"{lacking} wants {_thing(lack, question)}, which its caller does not give: {name}{spec} does not want it."
         + _asker(lack, name),
         fix=f"Install {name}{spec}, or a release of the caller that gives {question.argument}.",
         taxonomy=_taxonomy(name, "name-not-in-release"),

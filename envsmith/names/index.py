@@ -74,6 +74,11 @@ class NameIndex:
             successor=walk.successor(path, argument, reached, answer),
         )
 
+    def optional(self, path: str, argument: str) -> frozenset[str]:
+        """Return the releases in which an argument may be left out. The file writes a default as ``name=``."""
+        presence = self.ask(path, f"{argument}=")
+        return presence.present if presence else frozenset()
+
     def definitions(self, name: str, distribution: str) -> tuple[str, ...]:
         """Return the dotted paths of the classes and functions of that name. It reads the whole file of a package."""
         walk = self._walk(distribution)

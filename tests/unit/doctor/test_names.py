@@ -19,12 +19,12 @@ SOURCES = {
     "datasets": {
         "1.0": {
             "datasets": "from .core import Loader, Store\nfrom . import old",
-            "datasets.core": "class Loader:\n  def __init__(self, batch): ...\n  def seek(self): ...\nclass Store:\n  def get(self, key): ...",
+            "datasets.core": "class Loader:\n  def __init__(self, batch): ...\n  def seek(self): ...\nclass Store:\n  def get(self, key): ...\n  def put(self, scope=1): ...",
             "datasets.old": "gone = 1\nstays = 2",
         },
         "2.0": {
             "datasets": "from .core import Loader, Store\nfrom . import new",
-            "datasets.core": "class Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...",
+            "datasets.core": "class Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...\n  def put(self, scope): ...",
             "datasets.new": "fresh = 1",
         },
     },
@@ -72,6 +72,7 @@ def first(text: str, index: NameIndex):
         ("TypeError: Loader.__init__() got an unexpected keyword argument 'batch'", "<2.0"),
         ("loader = datasets.Loader(batch=1)\nTypeError: __init__() got an unexpected keyword argument 'size'", ">=2.0"),
         ("import datasets\nTypeError: Store.get() missing 1 required positional argument: 'scope'", "<2.0"),
+        ("import datasets\nTypeError: Store.put() missing 1 required positional argument: 'scope'", "<2.0"),
         ("ImportError: 无法从 'datasets.old' 导入名称 'gone'", "<2.0"),
         ("ModuleNotFoundError: Kein Modul namens 'datasets.new'", ">=2.0"),
     ],

@@ -60,6 +60,12 @@ def test_a_package_that_imports_a_part_of_its_own_has_its_names(tmp_path):
     assert index.ask("pkg.a.x").absent == {"2.0"}
 
 
+def test_an_argument_with_a_default_may_be_left_out(tmp_path):
+    index = index_of(tmp_path, {"pkg": "def f(x=1): ..."}, {"pkg": "def f(x): ..."}, {"pkg": "def f(*, x=1): ..."})
+
+    assert index.optional("pkg.f", "x") == {"1.0", "3.0"}
+
+
 def test_the_definitions_of_a_class_are_found_by_its_name(tmp_path):
     index = index_of(tmp_path, {"pkg": "from .a import C", "pkg.a": "class C: ...", "pkg.a.b": "class C: ..."})
 
