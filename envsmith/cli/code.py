@@ -12,6 +12,7 @@ from envsmith.code.judge import judge_uses
 from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
 from envsmith.code.reading import ProjectUses, read_project_uses
 from envsmith.code.requirements import read_requirements
+from envsmith.code.settle import settle
 from envsmith.code.sources import Project, read_project
 from envsmith.graph.load import components
 from envsmith.graph.location import find_matrix
@@ -42,9 +43,12 @@ class Answer:
 
     def to_json(self) -> dict[str, object]:
         """Return the key ``inferred`` of an answer."""
-        flags, names = self.flags, self.not_installed
-        wishes = {"framework": list(flags.framework), "with": list(flags.with_), "package": list(flags.package)}
-        return {**wishes, "date": flags.date, "from": list(self.reasons), "not_installed": list(names)}
+        return {
+            "package": list(self.flags.package),
+            "date": self.flags.date,
+            "from": list(self.reasons),
+            "not_installed": list(self.not_installed),
+        }
 
 
 def with_code(flags: RequestFlags) -> Answer:
@@ -63,16 +67,24 @@ def with_code(flags: RequestFlags) -> Answer:
         date = project.day
         reasons.append(f"date {date}: the day of {project.day_of}")
     named = _named(flags)
-    flags = replace(
-        flags,
-        code=None,
-        date=date,
-        framework=(*flags.framework, *_added(inferred.frameworks, named)),
-        with_=(*flags.with_, *_added(inferred.components, named)),
-        package=(*flags.package, *inferred.packages),
-    )
+    if flags.python is None and "python" in inferred.components:
+        flags = replace(flags, python=inferred.components["python"])
+    flags = replace(flags, code=None, date=date)
+    wishes = {name: spec for name, spec in inferred.components.items() if name not in {*named, "python"}}
+
+    def with_wishes(wishes: Mapping[str, str]) -> RequestFlags:
+        lines = tuple(f"{distribution_of(name)}{'' if spec == '*' else spec}" for name, spec in wishes.items())
+        return replace(flags, package=(*flags.package, *lines, *inferred.packages))
+
+    wishes, sentences = settle(wishes, inferred.names, lambda some: with_wishes(some).request())
+    reasons += sentences
     _say(inferred, reasons)
-    return Answer(flags=flags, reasons=tuple(reasons), not_installed=inferred.unnamed)
+    return Answer(flags=with_wishes(wishes), reasons=tuple(reasons), not_installed=inferred.unnamed)
+
+
+def distribution_of(name: str) -> str:
+    """Return the name of a component on the package index."""
+    return components().by_name[name].distributions[0]
 
 
 def _named(flags: RequestFlags) -> frozenset[str]:
@@ -82,10 +94,6 @@ def _named(flags: RequestFlags) -> frozenset[str]:
         component = components().find(name_in(text))
         stated.add(component.name if component else text)
     return frozenset(stated)
-
-
-def _added(specs: Mapping[str, str], named: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in specs.items() if name not in set(named))
 
 
 def _say(inferred: Inferred, reasons: Iterable[str]) -> None:

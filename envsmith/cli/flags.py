@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
-from envsmith.graph.load import components, gpu_names
+from envsmith.graph.load import components, gpu_names, knows_release
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
@@ -202,7 +203,7 @@ class RequestFlags:
         "--package",
         multiple=True,
         metavar="REQUIREMENT",
-        help="Install this package of the index too, e.g. 'wandb>=0.15'; repeatable.",
+        help="Install this package too, e.g. 'wandb>=0.15'; it is not in the cell's name; repeatable.",
     )
     code: Path | None = option(
         "--code",
@@ -239,6 +240,8 @@ class RequestFlags:
             value = getattr(self, name)
             if value is not None:
                 require(constraints, name, _spec(value, f"--{name}"))
+        packages, narrowed = self._packages(table, {**frameworks, **constraints})
+        frameworks |= {name: spec for name, (spec, _) in narrowed.items() if table.by_name[name].role is Role.FRAMEWORK}
         return Request(
             frameworks=frameworks,
             constraints=constraints,
@@ -247,9 +250,32 @@ class RequestFlags:
             platform=parse_platform(self.platform),
             exclude_newer=_day(self.exclude_newer, "--exclude-newer"),
             date=_day(self.date, "--date"),
-            packages=tuple(sorted({_package(text) for text in self.package})),
+            packages=packages,
+            narrowed={name: wish for name, wish in narrowed.items() if name not in frameworks},
             wheels=WheelPolicy(self.wheels),
         )
+
+    def _packages(
+        self, table: ComponentTable, named: Mapping[str, Spec]
+    ) -> tuple[tuple[str, ...], dict[str, tuple[Spec, str]]]:
+        """Return the requirements of ``--package`` that uv chooses, and those of components that the solver chooses.
+
+        These are in the cell, not in its name. uv chooses where envsmith knows no release that is asked for.
+        """
+        lines: set[str] = set()
+        narrowed: dict[str, tuple[Spec, str]] = {}
+        for requirement in map(_requirement, self.package):
+            component = table.find(requirement.name)
+            is_part = component is not None and component.distributions[:1] == (canonicalize_name(requirement.name),)
+            spec = str(requirement.specifier) or "*"
+            if component is None or not is_part or not knows_release(component.name, spec):
+                lines.add(str(requirement))
+                continue
+            if component.name not in named:
+                narrowed[component.name] = (Spec.parse(spec), f"--package {requirement}")
+            if requirement.extras:
+                lines.add(f"{requirement.name}[{','.join(sorted(requirement.extras))}]")
+        return tuple(sorted(lines)), narrowed
 
     def text(self, *, flavour: str = "runtime", sources: str = "") -> str:
         """Return the flags in one order: what a lock says it was made from."""
@@ -419,8 +445,7 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
         raise UsageError(f"Cannot read {flag}: {error}.") from None
 
 
-def _package(text: str) -> str:
-    """Return a requirement in its own spelling. A component that envsmith has releases of belongs to ``--with``."""
+def _requirement(text: str) -> Requirement:
     try:
         requirement = Requirement(text) if len(text) <= _LONGEST else None
     except InvalidRequirement:
@@ -430,7 +455,7 @@ def _package(text: str) -> str:
             f"Cannot read --package {_short(text)}: it is not a requirement of the package index.",
             hint="Write a name and a specifier, such as 'wandb>=0.15'.",
         )
-    return str(requirement)
+    return requirement
 
 
 def _day(text: str | None, flag: str) -> str | None:

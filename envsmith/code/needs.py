@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -13,11 +13,12 @@ from envsmith.code.judge import Index, Need, Questions, is_guarded, severity_of
 from envsmith.code.modules import distributions_by_module
 from envsmith.code.reading import ProjectUses, UsePlace
 from envsmith.code.requirements import Requirements, Stated
-from envsmith.graph.load import components, version_graph
+from envsmith.graph.load import components, knows_release
 from envsmith.model.component import Role
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
 
+# More exclusions than this make no specifier that anybody reads.
+_MOST_HOLES = 8
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
 
@@ -25,12 +26,13 @@ _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 class Inferred:
     """What a request gets from code. ``reasons`` say from what, a sentence each.
 
-    ``frameworks`` and ``components`` have specs. ``packages`` are requirements of what envsmith has no releases of.
-    ``unnamed`` are modules for which nothing names a distribution: they are not installed.
+    ``components`` (frameworks among them) have the spec of all that is known, and in ``names`` that of the names alone.
+    ``packages`` are requirements of what envsmith has no releases of. ``unnamed`` are modules for which nothing names a
+    distribution: they are not installed.
     """
 
-    frameworks: Mapping[str, str]
     components: Mapping[str, str]
+    names: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
@@ -44,29 +46,32 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
     """
     questions = Questions(index)
     owners, unnamed = _owners(uses, requirements, questions)
-    frameworks: dict[str, str] = {}
     parts: dict[str, str] = {}
+    names: dict[str, str] = {}
     packages: dict[str, str] = {}
     reasons: list[str] = []
     for distribution in sorted({*owners, *(s.name for s in requirements.stated if not s.in_text)}):
         component = components().find(distribution)
-        name = component.name if component and distribution in component.distributions else distribution
-        wish = _Wish(distribution, name, owners.get(distribution, ()), requirements.of([distribution]))
-        spec, sentences = wish.settle(questions)
-        role = component.role if component and name == component.name else None
-        if role is Role.FRAMEWORK:
-            frameworks[name] = spec
-        elif role is not None and role is not Role.HOST and _has_release(name, spec):
+        is_component = component is not None and component.distributions[:1] == (distribution,)
+        name = component.name if component and is_component else distribution
+        places, stated = owners.get(distribution, ()), requirements.of([distribution])
+        spec, sentences = _Wish(distribution, name, places, stated).settle(questions)
+        role = component.role if component and is_component else None
+        names[name] = _Wish(distribution, name, places, None).settle(questions)[0]
+        if role in (Role.FRAMEWORK, Role.CORE, Role.COMPANION) and knows_release(name, spec):
             parts[name] = spec
+        elif role in (Role.FRAMEWORK, Role.CORE):
+            parts[name] = names[name]
+            sentences.append(f"{name} {spec}: envsmith knows no such release, so it gives way")
         elif role is not Role.HOST:
             packages[distribution] = spec
         reasons += sentences
-    if requirements.python and _has_release("python", requirements.python):
+    if requirements.python and knows_release("python", requirements.python):
         parts["python"] = requirements.python
         reasons.append(f"python {requirements.python}: the project's own requirement")
     lines = tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in sorted(packages.items()))
     return Inferred(
-        frameworks=frameworks, components=parts, packages=lines, reasons=tuple(reasons), unnamed=tuple(sorted(unnamed))
+        components=parts, names=names, packages=lines, reasons=tuple(reasons), unnamed=tuple(sorted(unnamed))
     )
 
 
@@ -156,13 +161,10 @@ def _spec(allowed: Sequence[str], admitted: Sequence[str]) -> str:
     clauses = [f">={admitted[first]}"] if first else []
     if last + 1 < len(admitted):
         clauses.append(f"<{admitted[last + 1]}")
-    return ",".join(clauses + [f"!={release}" for release in admitted[first:last] if release not in chosen])
-
-
-def _has_release(name: str, spec: str) -> bool:
-    """Return whether envsmith knows a release of a component that a spec admits."""
-    parsed = Spec.parse(spec)
-    return any(parsed.contains(version) for version in version_graph().compiled.versions.get(name, ()))
+    holes = [f"!={release}" for release in admitted[first:last] if release not in chosen]
+    if len(holes) > _MOST_HOLES:  # names that come and go: the releases from the last hole on
+        return _spec(allowed[1:], admitted)
+    return ",".join(clauses + holes)
 
 
 def newest_measured(uses: ProjectUses, index: Index) -> dict[str, str]:

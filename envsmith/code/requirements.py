@@ -62,7 +62,10 @@ def read_requirements(project: Project) -> Requirements:
             if declared.extra is None:
                 name = canonicalize_name(declared.name)
                 where = f"{declared.file}:{declared.line}"
-                stated.setdefault(name, Stated(name=name, spec=declared.spec, where=where))
+                # A Conda file lists every package of an environment, libraries of other languages among them.
+                in_text = declared.file.startswith("environment")
+                spec = _exact(declared.spec) if in_text else declared.spec
+                stated.setdefault(name, Stated(name=name, spec=spec, where=where, in_text=in_text))
     for file, read in (
         ("setup.py", _setup_lists),
         *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
@@ -71,6 +74,11 @@ def read_requirements(project: Project) -> Requirements:
             if (one := _stated(text, f"{file}:{line}", in_text=_is_guide(file))) is not None:
                 stated.setdefault(one.name, one)
     return Requirements(stated=tuple(list(stated.values())[:_MOST]), python=python)
+
+
+def _exact(spec: str) -> str:
+    """Return Conda's ``=1.19.2``, which was read as ``==1.19.2.*``, as the release that it means."""
+    return re.sub(r"^(==\d+\.\d+\.\d+)\.\*$", r"\1", spec)
 
 
 def _is_guide(name: str) -> bool:

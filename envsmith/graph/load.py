@@ -21,6 +21,7 @@ from envsmith.graph.compile import Compiled, CompiledRow, CompiledRule, compile_
 from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.model.component import Component, ComponentTable
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Tested
+from envsmith.model.version import Spec
 
 _SHAPES = (Compiled, CompiledRow, CompiledRule, Component, Evidence, Knowledge, Release, Row, Rule, Tested)
 _MODULES = ("envsmith.model.", "envsmith.graph.compile")
@@ -109,6 +110,15 @@ def released_on(name: str, version: str) -> str:
     compiled = version_graph().compiled
     days = dict(zip(compiled.versions.get(name, ()), compiled.dates.get(name, ()), strict=False))
     return days.get(version, "")
+
+
+def knows_release(name: str, text: str) -> bool:
+    """Return whether a release of a component is known that a spec admits. No spec, no release."""
+    try:
+        spec = Spec.parse(text)
+    except ValueError:
+        return False
+    return any(spec.contains(version) for version in version_graph().compiled.versions.get(name, ()))
 
 
 def newest_day() -> str | None:

@@ -50,10 +50,17 @@ def test_solve_adds_what_the_code_needs_and_says_from_what(project, capsys):
     assert run(["solve", "--code", str(project), "--date", "2023-06-01", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["cell"]["components"]["accelerate"] == "0.19.0"
-    assert answer["inferred"]["package"] == ["wandb"]
+    assert answer["inferred"]["package"] == ["accelerate<1.0.0", "torch", "trl", "wandb"]
     assert any(
         "train.py:2 takes accelerate.Accelerator(dispatch_batches=)" in line for line in answer["inferred"]["from"]
     )
+
+
+def test_a_package_that_envsmith_has_releases_of_is_in_the_cell_and_not_in_its_name(capsys):
+    assert run(["solve", "--torch", "2.9", "--package", "peft==0.17.0", "--package", "wandb", "--json"]) == 0
+    cell = json.loads(capsys.readouterr().out)["cell"]
+    assert cell["components"]["peft"] == "0.17.0"
+    assert "peft" not in cell["id"]
 
 
 def test_what_the_user_names_is_the_users(project, capsys):

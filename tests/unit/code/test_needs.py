@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from envsmith.code.needs import exact_versions, infer
+from packaging.specifiers import SpecifierSet
+
+from envsmith.code.needs import _spec, exact_versions, infer
 from envsmith.code.requirements import Requirements, Stated
 
 from .conftest import uses_of
@@ -41,7 +43,8 @@ def test_what_is_only_taken_under_a_guard_is_not_needed(index):
 
 
 def test_a_framework_that_is_imported_is_the_framework_of_the_request(index):
-    assert infer(uses_of(train="import deepspeed, torch"), Requirements(), index).frameworks == {"deepspeed": "*"}
+    answer = infer(uses_of(train="import deepspeed, torch"), Requirements(), index)
+    assert answer.components == {"deepspeed": "*", "torch": "*"}
 
 
 def test_a_package_is_installed_when_the_project_states_it_or_its_wheel_was_read(index):
@@ -59,3 +62,21 @@ def test_what_only_a_text_for_people_names_is_installed_where_the_code_imports_i
     used = Stated(name="tiktoken", spec=">=0.2", where="README.md:4", in_text=True)
     answer = infer(uses_of(train="import tiktoken"), Requirements(stated=(named, used)), index)
     assert (answer.components, answer.packages) == ({}, ("tiktoken>=0.2",))
+
+
+def test_a_pin_of_torch_that_envsmith_has_no_release_of_gives_way(index):
+    answer = infer(uses_of(train="import torch"), stated(torch="==1.4.0"), index)
+    assert answer.components == {"torch": "*"}
+    assert any("gives way" in reason for reason in answer.reasons)
+
+
+def test_what_the_names_alone_need_is_known_beside_the_pin(index):
+    answer = infer(uses_of(train="from transformers import Conversation"), stated(transformers=">=4.40"), index)
+    assert (answer.components["transformers"], answer.names["transformers"]) == (">=4.40,<4.42.0", "<4.42.0")
+
+
+def test_names_that_come_and_go_make_no_endless_specifier():
+    releases = [f"1.{n}" for n in range(60)]
+    spec = _spec(releases[::2], releases)
+    assert spec.count("!=") <= 8
+    assert releases[58] in SpecifierSet(spec)

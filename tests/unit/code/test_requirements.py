@@ -34,3 +34,10 @@ def test_options_addresses_and_paths_of_pip_are_not_requirements(tmp_path):
 
 def test_what_cannot_be_read_states_nothing(tmp_path):
     assert read(tmp_path, pyproject_toml="[", setup_py="def (") == {}
+
+
+def test_a_conda_file_lists_what_is_installed_where_the_code_imports_it(tmp_path):
+    (tmp_path / "environment.yml").write_text("dependencies: [cudatoolkit=11.3, numpy=1.19.2, pip: [einops==0.6]]")
+    stated = {s.name: (s.spec, s.in_text) for s in read_requirements(Project(root=tmp_path, sources=())).stated}
+    assert stated["numpy"] == ("==1.19.2", True)
+    assert stated["cudatoolkit"][1]
