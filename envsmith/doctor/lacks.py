@@ -8,6 +8,7 @@ not, the package whose releases differ in what is asked.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ _CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
 # A file of one's own that Python found under the name of a package (Python 3.13 says so itself).
 _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
 # In how many packages a class is looked for by its name alone, and how many questions a message asks at most.
-_SEARCHED, _QUESTIONS = 4, 120
+_SEARCHED, _QUESTIONS = 2, 120
 _CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
 _OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
 
@@ -140,20 +141,20 @@ class Question:
     is_guess: bool = False
 
 
-def questions(lack: Lack, facts: Facts, index: NameIndex) -> Iterator[Question]:
-    """Yield what may be meant, the likeliest first."""
+def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> Iterator[Question]:
+    """Yield what may be meant, the likeliest first. A ``search`` reads whole files for where a class is written."""
+    paths = _written if search else _paths
     if not lack.name and lack.kind != "module":
         return
-    if lack.kind == "module":
-        yield Question(path=lack.owner)
-    elif lack.kind in {"name", "attribute"}:
-        yield Question(path=f"{lack.owner}.{lack.name}")
+    if lack.kind in {"name", "attribute", "module"}:
+        if not search:
+            yield Question(path=f"{lack.owner}.{lack.name}".rstrip("."))
     elif lack.kind == "member":
-        for path, is_guess in _paths(lack.owner, lack, facts, index):
+        for path, is_guess in paths(lack.owner, lack, facts, index):
             yield Question(path=f"{path}.{lack.name}", is_guess=is_guess)
     else:
         for callable_name in _callables(lack):
-            for path, is_guess in _paths(callable_name, lack, facts, index):
+            for path, is_guess in paths(callable_name, lack, facts, index):
                 yield Question(path=path, argument=lack.name, is_guess=is_guess)
 
 
@@ -187,10 +188,16 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     likely = tuple(_likely(first, lack, facts, index))
     for distribution in likely:
         yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
-    for distribution in likely[:_SEARCHED]:
-        yield from ((f"{path}{tail}", False) for path in index.definitions(first, distribution))
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in index.roots.items() if of not in likely)
+
+
+def _written(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tuple[str, bool]]:
+    """Yield where a class or function of that name is written in the packages that the text speaks of."""
+    first, _, remainder = name.partition(".")
+    for distribution in tuple(_likely(first, lack, facts, index))[:_SEARCHED]:
+        for path in index.definitions(first, distribution):
+            yield f"{path}.{remainder}".rstrip("."), False
 
 
 def _likely(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[str]:
@@ -233,18 +240,19 @@ def is_in(version: str, releases: frozenset[str], measured: Sequence[str]) -> bo
 def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, Presence] | None:
     """Return the question whose answer explains the message best, or ``None`` where nothing of it is indexed."""
     best: tuple[int, Question, Presence] | None = None
-    for number, question in enumerate(questions(lack, facts, index)):
-        presence = index.ask(question.path, question.argument) if number < _QUESTIONS else None
-        if presence is None:
-            continue
-        if lack.kind == "required":
-            presence = _not_required(presence, index)
-        weight = _weight(presence, facts)
-        if question.is_guess and weight < 2:
-            continue
-        if best is None or weight > best[0]:
-            best = (weight, question, presence)
-        if weight == 3:
+    for search in (False, True):
+        for question in itertools.islice(questions(lack, facts, index, search=search), _QUESTIONS):
+            presence = index.ask(question.path, question.argument)
+            if presence is None:
+                continue
+            if lack.kind == "required":
+                presence = _not_required(presence, index)
+            weight = _weight(presence, facts)
+            if (best is None or weight > best[0]) and not (question.is_guess and weight < 2):
+                best = (weight, question, presence)
+            if weight == 3:
+                break
+        if best is not None and best[0] > 0:
             break
     if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
         return None
