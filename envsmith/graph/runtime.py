@@ -175,12 +175,12 @@ def lock_rules(
         if source.unreadable:
             row = Row(when={}, cause=_UNREADABLE, fix="Take a newer release.", evidence=source.unreadable.evidence)
             places = compiling(Spec.parse(source.unreadable.text))
-            yield from _rules(f"{name}-unreadable", RuleKind.CONFLICTS, row, places)
+            yield from _rules(f"{name}-unreadable", RuleKind.CONFLICTS, row, places, name)
         if source.toolkit and not source.optional:
             cause = "; ".join([f"a lock compiles {source.distribution} with nvcc", *(t.missing for t in missing)])
             fix = f"Take a build of torch with such a CUDA, or install {name} on top of the finished cell."
             row = Row(when={}, needs=cuda, cause=cause, fix=fix, evidence=(*no_nvcc, *source.evidence))
-            yield from _rules(f"{name}-nvcc", RuleKind.REQUIRES, row, compiling(Spec.parse("*")))
+            yield from _rules(f"{name}-nvcc", RuleKind.REQUIRES, row, compiling(Spec.parse("*")), name)
         if source.time or (source.toolkit and not source.optional):
             time = source.time or _NO_TIME
             cause = f"compiled from source when the cell is built ({time.text})"
@@ -188,14 +188,15 @@ def lock_rules(
                 cause += f"; {component.title} is on no index: lock and build want its archive (--source)"
             fix = "Name the GPUs, so that it is compiled for no others: --gpu."
             row = Row(when={}, severity=Severity.NOTE, cause=cause, fix=fix, evidence=time.evidence or source.evidence)
-            yield from _rules(f"{name}-compiled", RuleKind.CONFLICTS, row, compiling(Spec.parse("*")))
+            yield from _rules(f"{name}-compiled", RuleKind.CONFLICTS, row, compiling(Spec.parse("*")), name)
 
 
-def _rules(rule_id: str, kind: RuleKind, row: Row, places: Iterable[Unready]) -> Iterator[Rule]:
+def _rules(rule_id: str, kind: RuleKind, row: Row, places: Iterable[Unready], name: str) -> Iterator[Rule]:
     """Yield a rule for each group of policies: where nothing is ready, what ``row`` says holds."""
     groups: dict[tuple[WheelPolicy, ...], list[Row]] = {}
     for place in places:
-        groups.setdefault(place.policies, []).append(replace(row, when=place.when, platforms=place.platforms))
+        fix = f"{row.fix} Or see what is compiled already: envsmith wheel {name}." if place.policies else row.fix
+        groups.setdefault(place.policies, []).append(replace(row, when=place.when, platforms=place.platforms, fix=fix))
     for policies, rows in groups.items():
         usual = not policies or WheelPolicy.OFFICIAL in policies
         suffix = "" if usual else "-" + "-".join(policy.value for policy in policies)
