@@ -19,6 +19,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
+from envsmith.matrix.refresh.linking import LINKED, update_linking
 from envsmith.matrix.refresh.releases import update_releases
 from envsmith.matrix.refresh.shared import Context, Progress
 from envsmith.matrix.refresh.symbols import update_symbols
@@ -34,7 +35,7 @@ from envsmith.matrix.refresh.torch_releases import (
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import minor_of
 from envsmith.python.index import PackageIndex, find_index
-from envsmith.symbols.table import FILE
+from envsmith.symbols.table import FILE, SymbolTable
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
 _WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")
@@ -232,6 +233,8 @@ class _Run:
         }
         if name in own:
             return own[name]
+        if name in LINKED:
+            return lambda: [*update_releases(table, context, name), *self._linking()]
         framework = FRAMEWORKS.get(name)
         if framework and framework.toolkit_table:
             toolkit_rule = ToolkitRule(name, framework.toolkit_table)
@@ -246,6 +249,17 @@ class _Run:
         new, summary = update_symbols(path, torch.records, self._context)
         if new is not None:
             old = path.read_bytes() if path.exists() else None
+            self._apart.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
+        return []
+
+    def _linking(self) -> list[str]:
+        """Add what new compiled wheels link with to ``rules/linking.yaml``."""
+        folder, path = self._releases.parent / "symbols", self._releases.parent / "rules" / "linking.yaml"
+        if not (folder / FILE).is_file():
+            return []
+        old = _text(path) if path.is_file() else None
+        new, summary = update_linking(old, LINKED, SymbolTable(folder), self._context)
+        if new is not None and new != old:
             self._apart.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
         return []
 

@@ -1,0 +1,77 @@
+"""A refresh measures which torch a compiled wheel links with, and writes it as a rule."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from envsmith.graph.location import find_matrix
+from envsmith.graph.read import read_knowledge
+from envsmith.matrix.refresh.linking import LINKED, update_linking
+from envsmith.matrix.refresh.shared import Context
+from envsmith.matrix.refresh.symbols import build_exports, with_builds
+from envsmith.symbols.elf import Binary
+from envsmith.symbols.table import SymbolTable
+
+
+@pytest.fixture
+def table(tmp_path):
+    exports = []
+    for version, symbols in (("2.0.0+cu117", ["torch_old"]), ("2.1.0+cu121", ["torch_old", "torch_new"])):
+        build = {"version": version, "platform": "linux-64", "file": "f", "sha256": "0" * 64, "date": "2026-12-03"}
+        exports.append(build_exports(build, ["torch/lib/libc10.so"], [Binary("x86_64", exports=frozenset(symbols))]))
+    (tmp_path / "torch.bin").write_bytes(with_builds(None, exports))
+    return SymbolTable(tmp_path)
+
+
+@pytest.fixture
+def publish(world, tmp_path, make_wheel):
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc on this machine")
+
+    def publish_(version, symbol):
+        library, source = tmp_path / "_C.so", tmp_path / "c.c"
+        source.write_text(f"extern int {symbol}(void); int run(void) {{ return {symbol}(); }}")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True, timeout=60)
+        name = f"torchao-{version}-cp39-abi3-manylinux_2_28_x86_64.whl"
+        world.publish("torchao", name, make_wheel({"torchao/_C.abi3.so": library.read_bytes()}), "2026-12-01")
+
+    return publish_
+
+
+@pytest.fixture
+def context(index, tmp_path):
+    return Context(index=index, components=None, today="2026-12-03", facts=tmp_path / "facts")
+
+
+def test_releases_that_link_with_the_same_torch_share_a_row(publish, table, context):
+    publish("0.1.0", "torch_old")
+    publish("0.2.0", "torch_new")
+    publish("0.3.0", "torch_new")
+
+    text, summary = update_linking(None, ["torchao"], table, context)
+
+    assert '{when: {torchao: "==0.1.0", platform: linux-64}, needs: {torch: "*"}}' in text
+    assert '{when: {torchao: "==0.2.0 || ==0.3.0", platform: linux-64}, needs: {torch: ">=2.1.0"}}' in text
+    assert "torchao 0.2.0: links with torch >=2.1.0" in summary
+
+
+def test_what_was_measured_is_not_read_again(publish, table, context, world):
+    publish("0.2.0", "torch_new")
+    text, _ = update_linking(None, ["torchao"], table, context)
+    world.asked.clear()
+
+    assert update_linking(text, ["torchao"], table, context) == (text, [])
+    assert not [address for address in world.asked if address.endswith(".whl")]
+
+
+def test_the_committed_rule_names_the_torch_of_every_measured_release():
+    rule = next(r for r in read_knowledge(find_matrix()).rules if r.id == "torchao-links-torch")
+    needs = {
+        release: row.needs["torch"].text for row in rule.rows for release in row.when["torchao"].text.split(" || ")
+    }
+    assert LINKED == ("torchao",)
+    assert (needs["==0.12.0"], needs["==0.18.0"]) == ("==2.8.0", ">=2.11.0")
+    assert {entry.kind.value for row in rule.rows for entry in row.evidence} == {"measured"}
