@@ -185,9 +185,9 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _git_files(root: Path) -> list[str] | None:
-    """Return the files of a checkout that git does not ignore, or ``None`` where there is no git."""
+    """Return the files of a checkout that git does not ignore. ``None`` without git, or where git ignores the folder."""
     output = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
-    return None if output is None else sorted(filter(None, output.split("\0")))
+    return sorted(filter(None, output.split("\0"))) if output else None
 
 
 def _commit_day(root: Path, path: Path) -> str | None:

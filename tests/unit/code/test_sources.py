@@ -62,6 +62,13 @@ def test_a_git_checkout_is_read_without_what_it_ignores_and_dated_by_its_last_co
     assert (project.day, project.day_of) == ("2023-04-17", "its last commit")
 
 
+def test_a_folder_that_the_repository_around_it_ignores_is_read_all_the_same(tmp_path):
+    write(tmp_path, work__train="")
+    (tmp_path / ".gitignore").write_text("work/\n")
+    git(tmp_path, "init", "-q")
+    assert [s.path for s in read_project(tmp_path / "work").sources] == ["train.py"]
+
+
 def test_a_checkout_cannot_have_git_start_a_program(tmp_path):
     write(tmp_path, train="")
     git(tmp_path, "init", "-q")
