@@ -61,7 +61,9 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
     if not presence.present and not presence.conditional:
         return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
     inside = is_in(version, presence.present | presence.conditional, presence.releases) if version else None
-    if inside or not (presence.absent or presence.unknown):
+    if inside and version:
+        return _another_copy(lack, question, presence, version)
+    if not (presence.absent or presence.unknown):
         return _always(lack, question, presence, version)
     return _gone(lack, question, presence, version if inside is False else None)
 
@@ -187,36 +189,53 @@ def _never(lack: Lack, question: Question, presence: Presence) -> Explanation:
     )
 
 
-def _always(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
-    """Explain a name that the installed release has: what runs is another copy, or a damaged one."""
-    name, spec = presence.distribution, presence.spec()
-    first = presence.releases[0]
-    older = f", or {name} is older than {first}" if not version and not presence.absent and not lack.partial else ""
-    has = (
-        f"{name} {version} has"
-        if version
-        else f"Every release of {name} from {first} on has"
-        if older
-        else f"{name} has"
-    )
-    advice = f" Or import it by its own path: import {question.path}." if lack.kind == "attribute" else ""
-    is_old = bool(older)
+def _another_copy(lack: Lack, question: Question, presence: Presence, version: str) -> Explanation:
+    """Explain a name that the stated release has: what runs is another copy, or a damaged one."""
+    name = presence.distribution
     return Explanation(
-        rule="installed-is-another" if version else "broken-installation" if not is_old else "name-not-in-release",
-        message=f"{has} {_thing(lack, question)}: what is imported is another copy, or its files are damaged{older}."
-        + _asker(lack, name),
-        fix=f"See what is imported: python -c 'import {question.path.partition('.')[0]} as m; print(m.__file__)'."
-        f" Then reinstall {name} into a clean environment.{advice}",
-        taxonomy=_BROKEN if lack.partial else _taxonomy(name, "installed-is-another"),
-        severity=Severity.ERROR if lack.kind in {"name", "module"} or lack.partial else Severity.WARNING,
+        rule="installed-is-another",
+        message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, or its files are"
+        f" damaged.{_asker(lack, name)}",
+        fix=f"{_look(lack, question)} Then reinstall {name} into a clean environment.",
+        taxonomy=_taxonomy(name, "installed-is-another"),
+        severity=lack.hit.signature.severity,
+        weight=Weight.SYMPTOM,
+        confidence="medium",
+        components={name: version},
+        lines=(f"pip install --force-reinstall --no-deps {name}=={version}",),
+        evidence=_evidence(presence),
+        is_certain=True,
+    )
+
+
+def _always(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
+    """Explain a name that every measured release has, where the installed one is not among them or not known."""
+    name, first = presence.distribution, presence.releases[0]
+    older = f"{name} {version} is not among them" if version else "the installed one is older"
+    return Explanation(
+        rule="name-not-in-release",
+        message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
+        f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
+        fix=f"{_look(lack, question)} Then install {name}>={first}.",
+        taxonomy=_taxonomy(name, "name-not-in-release"),
+        severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         confidence="medium",
         components={name: version or "*"},
-        needs={name: spec or f">={first}"} if is_old else {},
-        lines=(f"pip install --force-reinstall --no-deps {name}" + (f"=={version}" if version else ""),),
+        needs={name: f">={first}"},
+        lines=(f"pip install '{name}>={first}'",),
         evidence=_evidence(presence),
-        is_certain=lack.partial or bool(version),
+        is_certain=True,
     )
+
+
+def _look(lack: Lack, question: Question) -> str:
+    """Return how to see what is imported. A part of a package may also have to be imported by its own path."""
+    advice = (
+        f"Import it by its own path (import {question.path}), if it is a module. " if lack.kind == "attribute" else ""
+    )
+    root = question.path.partition(".")[0]
+    return f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'."
 
 
 def _shadowed(lack: Lack, file: str) -> Explanation:

@@ -137,6 +137,14 @@ def test_a_name_that_the_stated_release_has_means_another_copy(index):
     assert "print(m.__file__)" in finding.fix
 
 
+@pytest.mark.parametrize("stated", ["", "datasets: 0.5\n"])
+def test_a_name_of_every_release_is_not_said_to_be_in_one_that_was_not_measured(stated, index):
+    finding = first(f"{stated}ImportError: cannot import name 'Loader' from 'datasets'", index).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("name-not-in-release", {"datasets": ">=1.0"})
+    assert "Every release of datasets from 1.0 to 2.0 has datasets.Loader" in finding.message
+
+
 def test_a_file_of_ones_own_in_the_place_of_a_package_is_named(index):
     text = (
         'Traceback (most recent call last):\n  File "/w/datasets.py", line 1, in <module>\n    import datasets\n'
