@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from packaging.version import Version
+
 from envsmith.graph.torch_builds import Build
 from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.version import Spec
-from envsmith.model.wheel import ReadyWheel
+from envsmith.model.wheel import ReadyWheel, glibc_of
 
 _PYTHONS = tuple(f"3.{minor}" for minor in range(7, 20))
 # By release and Python: the torch builds that a ready wheel fits.
@@ -45,16 +47,17 @@ class Readiness:
             if by_platform in [ready[earlier] for earlier in list(WheelPolicy)[: list(WheelPolicy).index(policy)]]:
                 continue
             policies = tuple(each for each in WheelPolicy if ready[each] == by_platform)
+            old_hosts = _below_glibc(component, self._admitted(distribution, releases, policy))
             for platform, group in by_platform.items():
-                for when in _outside(component, releases, group):
+                for when in (*_outside(component, releases, group), *(old_hosts if group else ())):
                     yield Unready(when=when, platforms=(platform,), policies=policies)
 
+    def _admitted(self, distribution: str, releases: Spec, policy: WheelPolicy) -> list[ReadyWheel]:
+        wheels = self._wheels.get(distribution, ())
+        return [wheel for wheel in wheels if wheel.admitted(policy) and releases.contains(wheel.release)]
+
     def _ready(self, distribution: str, releases: Spec, policy: WheelPolicy) -> dict[Platform, _Ready]:
-        admitted = [
-            wheel
-            for wheel in self._wheels.get(distribution, ())
-            if wheel.admitted(policy) and releases.contains(wheel.release)
-        ]
+        admitted = self._admitted(distribution, releases, policy)
         return {platform: self._by_release(admitted, platform) for platform in Platform}
 
     def _by_release(self, wheels: Iterable[ReadyWheel], platform: Platform) -> _Ready:
@@ -90,6 +93,18 @@ def _outside(component: str, releases: Spec, ready: _Ready) -> Iterator[dict[str
         for builds in sorted({builds for _, builds in pairs}, key=sorted):
             pythons = " || ".join(f"=={python}.*" for python, each in pairs if each == builds)
             yield {**which, "python": Spec(pythons), "torch": _none_of(builds)}
+
+
+def _below_glibc(component: str, wheels: Iterable[ReadyWheel]) -> tuple[dict[str, Spec], ...]:
+    """Return the hosts on which the wheels of a release do not load: those below the newest glibc that one needs."""
+    floors: dict[str, str] = {}
+    for wheel in wheels:
+        if needed := wheel.glibc or glibc_of(wheel.filename):
+            floors[wheel.release] = max(floors.get(wheel.release, needed), needed, key=Version)
+    alike: dict[str, list[str]] = {}
+    for release, floor in floors.items():
+        alike.setdefault(floor, []).append(f"=={release}")
+    return tuple({component: Spec(" || ".join(same)), "glibc": Spec(f"<{floor}")} for floor, same in alike.items())
 
 
 def _none_of(versions: Iterable[str]) -> Spec:

@@ -81,6 +81,9 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
     if special:
         return special(rule, rows, affected)
     first = rows[0]
+    if rule.policies and (len(rows) > 1 or len(first.when) == 1):
+        # Which releases, Pythons and builds those are is what `envsmith wheel` lists.
+        return _unready_sentence(first, cause=cause)
     same = [row for row in rows if first.needs or row.cause == first.cause]
     parts = [_needs_words(rule, row) if row.needs else _subjects(row) for row in same[:_SHOWN]]
     sentence = "; ".join(dict.fromkeys(parts))
@@ -96,6 +99,15 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
         )
     why = first.cause if cause and "-declares-" not in rule.id else None
     return sentence + (f" ({why.rstrip('.')})" if why else "")
+
+
+def _unready_sentence(row: Row, *, cause: bool) -> str:
+    needs = join_words([shown_spec(c, s) for c, s in row.needs.items()])
+    why = (row.cause or "").rstrip(".")
+    subject = f"{next(iter(row.when))} without a ready wheel"
+    if not needs:
+        return f"{subject}: {why}"
+    return f"{subject} needs {needs}" + (f" ({why})" if cause else "")
 
 
 def _subjects(row: Row) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from envsmith.errors import UnsatisfiableError
 from envsmith.graph.ready import Readiness
 from envsmith.graph.torch_builds import Build
 from envsmith.model.cell import Platform, Request, WheelPolicy
@@ -39,7 +40,7 @@ def unready(*wheels: ReadyWheel, versions: dict[str, str], policy: WheelPolicy =
     """Tell whether one of the conditions holds for a cell."""
     places = Readiness({"ext": wheels}, BUILDS).unready("ext", "ext", EVERY)
     return any(
-        all(spec.contains(versions[name]) for name, spec in place.when.items())
+        all(name in versions and spec.contains(versions[name]) for name, spec in place.when.items())
         for place in places
         if not place.policies or policy in place.policies
         if not place.platforms or Platform.LINUX_64 in place.platforms
@@ -75,6 +76,13 @@ def test_a_listed_wheel_counts_under_its_own_policy_only():
     assert unready(wheel(), versions=CELL, policy=WheelPolicy.NONE)
 
 
+def test_a_host_whose_glibc_is_too_old_for_the_wheel_means_compiling():
+    wheels = (wheel(glibc="2.32"),)
+
+    assert unready(*wheels, versions=CELL | {"glibc": "2.28"})
+    assert not unready(*wheels, versions=CELL | {"glibc": "2.36"})
+
+
 def test_without_any_wheel_there_is_one_condition_for_every_policy_and_platform():
     (place,) = Readiness({}, BUILDS).unready("ext", "ext", EVERY)
 
@@ -95,3 +103,13 @@ def test_flash_attn_for_a_torch_without_a_ready_wheel_says_once_what_compiling_t
 
     assert [w.rule for w in solution.warnings] == ["flash-attn-compiled"]
     assert "3 to 5 minutes on 64 cores" in solution.warnings[0].message
+
+
+def test_a_refusal_says_in_one_sentence_that_there_is_no_ready_wheel():
+    request = Request(constraints={"flash-attn": "*", "torch": "2.8", "cuda": "12.8", "glibc": "==2.28"})
+
+    with pytest.raises(UnsatisfiableError) as error:
+        solve(request)
+
+    (message,) = [m.message for m in error.value.refusal.conflict if m.rule == "flash-attn-nvcc"]
+    assert message.startswith("flash-attn without a ready wheel needs CUDA 13.* (a lock compiles flash-attn with nvcc")
