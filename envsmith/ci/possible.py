@@ -16,8 +16,8 @@ from envsmith.model.rule import Rule, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
-from envsmith.solve.judge import stated_by_metadata
 from envsmith.solve.kernel import Domains, Net, bits
+from envsmith.solve.known_bad import stated_by_metadata
 from envsmith.solve.problem import Group, Problem
 from envsmith.solve.request import Posed, cell_of
 from envsmith.solve.solver import Solver

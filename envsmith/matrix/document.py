@@ -22,7 +22,7 @@ from envsmith.model.record import Rung, read_records
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.schema import AsJson, UnreadableError, parse_json
-from envsmith.solve.judge import stated_by_metadata
+from envsmith.solve.known_bad import stated_by_metadata
 from envsmith.solve.solver import Solver
 
 # The first number changes when a reader of the old shape would fail; new keys do not change it.

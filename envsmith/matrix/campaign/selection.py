@@ -42,7 +42,7 @@ from envsmith.schema import (
 )
 from envsmith.solve import check as judge
 from envsmith.solve import solver_of
-from envsmith.solve.judge import known_bad, stated_by_metadata
+from envsmith.solve.known_bad import known_bad, stated_by_metadata
 from envsmith.solve.solver import Solver
 
 # Releases by component, as text, and why they were chosen together.

@@ -7,7 +7,7 @@ from typing import Any
 
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
-from envsmith.solve.judge import known_bad, stated_by_metadata
+from envsmith.solve.known_bad import known_bad, stated_by_metadata
 
 
 def search_data(knowledge: Knowledge, records: Iterable[Record], choices: Mapping[str, Any]) -> dict[str, Any]:

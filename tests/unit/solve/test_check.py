@@ -13,7 +13,7 @@ from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
 from envsmith.solve import check, constraints_for, solve, solver_of
-from envsmith.solve.judge import known_bad
+from envsmith.solve.known_bad import known_bad
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
 
