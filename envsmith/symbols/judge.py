@@ -69,7 +69,8 @@ def _torch(
     if fit.verdict == FAILS:
         return [_failing(needs, fit, every)], []
     count = len(needs.symbols)
-    text = f"torch {build.version} exports all {count} symbols that it needs of torch"
+    symbols = "the symbol" if count == 1 else f"all {count} symbols"
+    text = f"torch {build.version} exports {symbols} that it needs of torch"
     doubts = [
         f"where {library} of {needs.file} comes from: neither torch nor the wheel brings it" for library in fit.unclear
     ]
