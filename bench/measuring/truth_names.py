@@ -8,6 +8,7 @@ release cannot import here for another reason (another library is too new, a GPU
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import random
 import shutil
@@ -110,6 +111,13 @@ for line in sys.stdin:
     except Elsewhere as error: answer = "elsewhere " + str(error)[:160]
     print("@@" + json.dumps({"id": question["id"], "answer": answer}), flush=True)
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Release:
+    name: str
+    version: str
+    day: dt.date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +232,9 @@ def run(options: argparse.Namespace) -> int:
     verdicts: Counter[str] = Counter()
     wrong: list[str] = []
     for (name, version), questions in draw(folder, seed, options.environments, options.count, torch).items():
-        answers = dict(_imported(name, version, questions, torch, scratch))
+        day = next(m.date for m in NamesFile(folder / f"{name}.names").head.releases if m.version == version)
+        release = _Release(name=name, version=version, day=dt.date.fromisoformat(day))
+        answers = dict(_imported(release, questions, torch, scratch))
         tally: Counter[str] = Counter()
         for at, question in enumerate(questions):
             verdict, line = _compared(index, question, answers.get(at, "elsewhere: no answer"))
@@ -257,24 +267,20 @@ def _compared(index: NameIndex, question: Question, answer: str) -> tuple[str, s
 
 
 def _imported(
-    name: str, version: str, questions: list[Question], torch: dict[str, Path], scratch: Path
+    release: _Release, questions: list[Question], torch: dict[str, Path], scratch: Path
 ) -> Iterator[tuple[int, str]]:
     """Yield what a real import says. An interpreter that dies is started again after the question that killed it."""
-    home = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scratch))
+    home = Path(tempfile.mkdtemp(prefix=f"{release.name}-", dir=scratch))
     try:
-        python = _environment(home, name, version, torch)
+        python = _environment(home, release, torch)
         if python is None:
             yield from ((at, "elsewhere: it cannot be installed") for at in range(len(questions)))
             return
-        pending = list(range(len(questions)))
-        while pending:
-            rows = [
-                {"id": at, "root": questions[at].root, "steps": questions[at].steps, "argument": questions[at].argument}
-                for at in pending
-            ]
+        rows = [{"id": at, "root": q.root, "steps": q.steps, "argument": q.argument} for at, q in enumerate(questions)]
+        while rows:
             answers = _answers(python, rows)
             yield from answers.items()
-            pending = [at for at in pending if at not in answers][1:]
+            rows = [row for row in rows if row["id"] not in answers][1:]
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
@@ -298,14 +304,17 @@ def _answers(python: Path, rows: list[dict[str, object]]) -> dict[int, str]:
     return {row["id"]: row["answer"] for row in answers}
 
 
-def _environment(home: Path, name: str, version: str, torch: dict[str, Path]) -> Path | None:
-    """Return the interpreter of a new environment with that release, torch from the interpreter that has it."""
-    if name == "torch":
-        return torch[version]
+def _environment(home: Path, release: _Release, torch: dict[str, Path]) -> Path | None:
+    """Return the interpreter of a new environment: the release, what it requires as of its day, torch of its time."""
+    if release.name == "torch":
+        return torch[release.version]
     override = home / "override.txt"
     override.write_text("torch; python_version < '3'\ntriton; python_version < '3'\n")
     python = home / "env" / "bin" / "python"
-    newest = list(torch.values())[-1] if torch else None
+    newest = (release.day + dt.timedelta(days=30)).isoformat()
+    options = ["--override", str(override), "--exclude-newer", newest]
+    options += ["--no-build-isolation"] if release.name == "deepspeed" else []
+    named = [f"{release.name}=={release.version}", *([] if release.name == "setuptools" else ["setuptools"])]
     commands = [
         ["uv", "venv", "-q", "--python", "3.11", str(home / "env")],
         [
@@ -315,25 +324,26 @@ def _environment(home: Path, name: str, version: str, torch: dict[str, Path]) ->
             "-q",
             "--python",
             str(python),
-            "--override",
-            str(override),
-            "--no-build-isolation" if name == "deepspeed" else "--quiet",
-            f"{name}=={version}",
+            *options,
+            f"{release.name}=={release.version}",
+            "setuptools",
         ],
     ]
     for command in commands:
-        if name == "deepspeed" and command[1] == "pip":
-            _link_torch(python, newest)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        if done.returncode:
-            print(f"{name} {version}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        if result.returncode:
+            print(f"{release.name} {release.version}: {result.stderr.strip().splitlines()[-1:]}", flush=True)
             return None
-    _link_torch(python, newest)
+        _link_torch(python, release.day, torch)
     return python
 
 
-def _link_torch(python: Path, torch: Path | None) -> None:
-    if torch is not None:
-        site = next((torch.parent.parent / "lib").glob("python3*")) / "site-packages"
-        target = next((python.parent.parent / "lib").glob("python3*")) / "site-packages" / "torch-of-another.pth"
-        target.write_text(f"{site}\n")
+def _link_torch(python: Path, day: dt.date, torch: dict[str, Path]) -> None:
+    """Put torch on the path: the newest that was there half a year after that day, else the oldest."""
+    days = {m.version: m.date for m in NamesFile(find_matrix() / "names" / "torch.names").head.releases}
+    limit = (day + dt.timedelta(days=180)).isoformat()
+    fitting = [python for version, python in torch.items() if days.get(version, "9") <= limit]
+    chosen = (fitting or list(torch.values()))[-1 if fitting else 0]
+    site = next((chosen.parent.parent / "lib").glob("python3*")) / "site-packages"
+    target = next((python.parent.parent / "lib").glob("python3*")) / "site-packages" / "torch-of-another.pth"
+    target.write_text(f"{site}\n")

@@ -98,10 +98,14 @@ class _Reader:
         self.lazy = not stub and makes_names(tree)
         self.members: set[str] = set()
         self.wide: set[str] = set()  # bodies of the name *
+        self.shown: set[str] = set()  # names that a lazy module lists
+        self.replaced = False
         self.exports = _Exports()
 
     def lines(self, source: bytes) -> frozenset[str]:
         bindings = self.block(self.tree.body) or {}
+        if self.replaced:  # what stands in its place answers for what it lists, and for nothing else
+            bindings = {name: bound for name, bound in bindings.items() if name in self.shown or name == "__version__"}
         listed = None if self.exports.computed else self.exports.names
         lines = {f"{name} {body}" for name, bound in bindings.items() for body in self._marked(name, bound, listed)}
         for name in (listed or set()) - bindings.keys():
@@ -109,7 +113,7 @@ class _Reader:
         mark = "-" if listed is not None else ""
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}
         made_later = _globals_of(self.tree) if b"global " in source else set()
-        made_later |= texts_of(self.tree) if self.lazy else set()
+        made_later |= texts_of(self.tree) if self.lazy and not self.replaced else set()
         lines |= {f"{name} ~" for name in made_later - bindings.keys()}
         if any(word in source for word in _MESSAGE_WORDS):
             lines |= {f"{old} ^{new}" for node in self.tree.body for old, new in _successors(node)}
@@ -186,6 +190,7 @@ class _Reader:
         outcome = truth(node.test, lazy=self.lazy)
         if outcome is Truth.BOTH:
             bindings = self.block(node.body) or {}
+            self.shown |= bindings.keys()
             self._follow(bindings, self.block(node.orelse) or {})
             return bindings
         if outcome is not Truth.UNKNOWN:
@@ -245,6 +250,7 @@ class _Reader:
         self._export(targets, value)
         bindings = lazy_names(node, self.package) if self.lazy else {}
         bound = {name: Binding(bodies) for name, bodies in bindings.items()}
+        self.shown |= bound.keys()
         if isinstance(node, ast.AnnAssign) and value is None and not self.stub:
             return bound
         alias = dotted(value).removesuffix("()")
@@ -272,6 +278,7 @@ class _Reader:
         place = dotted(target.value)
         if place.endswith(".__dict__"):
             self.wide.add("?")
+        self.replaced |= self.lazy and place == "sys.modules" and dotted(target.slice) == "__name__"
         if not place.startswith(("globals()", "vars()", "locals()")):
             return
         if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
@@ -307,7 +314,7 @@ class _ClassReader(_Reader):
         self.path = path
         self.module, self.package, self.stub, self.lazy = outer.module, outer.package, outer.stub, False
         self.members = outer.members
-        self.wide, self.exports = set(), _Exports()
+        self.wide, self.shown, self.replaced, self.exports = set(), set(), False, _Exports()
 
     def statement(self, node: ast.stmt) -> Bindings | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

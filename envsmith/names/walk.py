@@ -67,6 +67,14 @@ class Answer:
     unknown: int = 0
     conditional: int = 0
 
+    def __or__(self, later: Answer) -> Answer:
+        """Return what one of two says."""
+        return Answer(
+            present=self.present | later.present,
+            unknown=self.unknown | later.unknown,
+            conditional=self.conditional | later.conditional,
+        )
+
 
 @dataclass(slots=True)
 class _Module:
@@ -347,16 +355,16 @@ class Walk:
 
     def accepts(self, reached: Reached, argument: str) -> Answer:
         """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name."""
-        present = conditional = 0
-        unknown = reached.unknown
+        answer = Answer(unknown=reached.unknown)
         for place in reached.places:
-            answer = self._takes(place, argument, 0)
+            accepted = self._takes(place, argument, 0)
             if place.conditional:
-                conditional |= answer.present
+                bits = accepted.present | accepted.conditional
+                answer |= Answer(unknown=accepted.unknown | bits, conditional=bits)
             else:
-                present |= answer.present
-            unknown |= answer.unknown
-        return Answer(present=present, unknown=(unknown | conditional) & ~present, conditional=conditional & ~present)
+                answer |= accepted
+        present = answer.present
+        return Answer(present=present, unknown=answer.unknown & ~present, conditional=answer.conditional & ~present)
 
     def _takes(self, place: Place, argument: str, depth: int) -> Answer:
         if place.kind == "function":
@@ -372,24 +380,23 @@ class Walk:
         """Return what a class takes: its own ``__init__``, its fields, or what its bases take."""
         facts = self.module(place.module)
         lines = facts.names if facts is not None else {}
-        present = unknown = 0
+        answer = Answer()
         remaining = place.bits
         for method in ("__init__", "__new__"):
-            for body, having in lines.get(f"{place.name}.{method}", ()):
+            signatures = lines.get(f"{place.name}.{method}", ())
+            for body, having in signatures:
                 if bits := remaining & having:
-                    answer = _listed(replace(place, bits=bits, body=body.lstrip("?")), argument)
-                    present, unknown = present | answer.present, unknown | answer.unknown
-            remaining &= ~_union(having for _, having in lines.get(f"{place.name}.{method}", ()))
+                    answer |= _listed(replace(place, bits=bits, body=body.lstrip("?")), argument)
+            remaining &= ~_union(having for _, having in signatures)
         fields = _union(h for body, h in lines.get(f"{place.name}.{argument}", ()) if body.lstrip("?").startswith("!"))
         bases = list(self._bases(place, remaining, depth))
         if place.body.startswith("@") or any(b.kind == "external" for b in bases):
-            present |= remaining & fields
+            answer |= Answer(present=remaining & fields)
             remaining &= ~fields
         for base in bases:
             if base.path not in _FIELD_BASES and base.bits & remaining:
-                answer = self._takes(replace(base, bits=base.bits & remaining), argument, depth + 1)
-                present, unknown = present | answer.present, unknown | answer.unknown
-        return Answer(present=present, unknown=unknown & ~present)
+                answer |= self._takes(replace(base, bits=base.bits & remaining), argument, depth + 1)
+        return answer
 
     # -- what replaced it ---------------------------------------------------------------------------------------------
 
@@ -435,7 +442,8 @@ def _listed(place: Place, argument: str) -> Answer:
     words = text.partition("(")[2].split(",")
     by_name = words[words.index("/") + 1 :] if "/" in words else words
     if argument in by_name or f"{argument}=" in by_name:
-        return Answer(present=place.bits)
+        decorated = text.startswith("~")  # a wrapper that is not seen may take other names
+        return Answer(unknown=place.bits, conditional=place.bits) if decorated else Answer(present=place.bits)
     return Answer(unknown=place.bits if "**" in words or text.startswith("~") else 0)
 
 

@@ -109,6 +109,14 @@ def test_arguments_of_a_class_are_those_of_its_init(tmp_path):
     assert index.ask("pkg.A", "nothing").absent == {"1.0"}
 
 
+def test_an_argument_behind_a_decorator_that_is_not_seen_is_conditional(tmp_path):
+    index = index_of(tmp_path, {"pkg": "@wrapped_somehow\ndef f(a): ...\n@lru_cache\ndef g(a): ..."})
+
+    assert index.ask("pkg.f", "a").conditional == {"1.0"}
+    assert index.ask("pkg.f", "b").unknown == {"1.0"}
+    assert (index.ask("pkg.g", "a").present, index.ask("pkg.g", "b").absent) == ({"1.0"}, {"1.0"})
+
+
 def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path):
     source = (
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n@dataclass\nclass B(A):\n    b: int = 1"
@@ -141,6 +149,7 @@ def test_a_lazy_module_has_the_names_of_its_table(tmp_path):
     assert index.ask("pkg.A").present == {"1.0"}
     assert index.ask("pkg.B").present == {"1.0"}
     assert index.ask("pkg.C").absent == {"1.0"}
+    assert index.ask("pkg._import_structure").absent == {"1.0"}
 
 
 def test_the_answer_names_what_replaced_an_argument(tmp_path):
