@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -285,7 +285,7 @@ def _imported(
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _answers(python: Path, rows: list[dict[str, object]]) -> dict[int, str]:
+def _answers(python: Path, rows: Sequence[Mapping[str, object]]) -> dict[int, str]:
     text = "\n".join(json.dumps(row) for row in rows)
     try:
         done = subprocess.run(
