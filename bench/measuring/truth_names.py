@@ -317,17 +317,7 @@ def _environment(home: Path, release: _Release, torch: dict[str, Path]) -> Path 
     named = [f"{release.name}=={release.version}", *([] if release.name == "setuptools" else ["setuptools"])]
     commands = [
         ["uv", "venv", "-q", "--python", "3.11", str(home / "env")],
-        [
-            "uv",
-            "pip",
-            "install",
-            "-q",
-            "--python",
-            str(python),
-            *options,
-            f"{release.name}=={release.version}",
-            "setuptools",
-        ],
+        ["uv", "pip", "install", "-q", "--python", str(python), *options, *named],
     ]
     for command in commands:
         result = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
