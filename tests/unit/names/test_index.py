@@ -172,17 +172,50 @@ def test_a_damaged_file_is_refused(tmp_path):
         index.ask("pkg.x")
 
 
+_ZERO_OFFLOAD = "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload._register_hooks_recursively"
+_FP8 = "transformer_engine.pytorch.fp8.FP8GlobalStateManager.set_skip_fp8_weight_update_tensor"
+_GROUPS = "megatron.core.process_groups_config.ProcessGroupCollection"
+
+
 @pytest.mark.parametrize(
-    ("path", "argument", "spec"),
+    ("path", "argument", "last", "first_without"),
     [
-        ("accelerate.utils.DataLoaderConfiguration", None, ">=0.28.0"),
-        ("accelerate.Accelerator", "dispatch_batches", "<1.0.0"),
-        ("trl.SFTTrainer", "max_seq_length", ">=0.4.2,<0.13.0"),
-        ("trl.trainer.ConstantLengthDataset", None, ">=0.4.2,<0.20.0"),
+        ("transformers.deepspeed", None, "4.45.2", "4.46.0"),
+        ("transformers.Conversation", None, "4.41.2", "4.42.0"),
+        ("accelerate.Accelerator", "dispatch_batches", "0.34.2", "1.0.0"),
+        ("trl.SFTTrainer", "max_seq_length", "0.12.2", "0.13.0"),
+        (_ZERO_OFFLOAD, None, "0.16.3", "0.16.4"),
     ],
 )
-def test_the_committed_index_answers_as_its_releases_do(path, argument, spec):
+def test_the_committed_index_knows_what_a_release_took_away(path, argument, last, first_without):
     answer = NameIndex(find_matrix() / "names").ask(path, argument)
 
     assert answer is not None
-    assert answer.spec() == spec
+    assert last in answer.present
+    assert first_without in answer.absent
+    assert answer.spec().split(",")[-1] == f"<{first_without}"
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "last_without"),
+    [
+        ("accelerate.utils.DataLoaderConfiguration", "0.28.0", "0.27.2"),
+        (_GROUPS, "0.15.0", "0.14.1"),
+        ("torch.distributed.tensor.DTensor", "2.5.0", "2.4.1"),
+    ],
+)
+def test_the_committed_index_knows_what_a_release_brought(path, first, last_without):
+    answer = NameIndex(find_matrix() / "names").ask(path)
+
+    assert answer is not None
+    assert first in answer.present
+    assert last_without in answer.absent
+    assert answer.spec() == f">={first}"
+
+
+def test_the_committed_index_knows_what_went_and_came_back():
+    answer = NameIndex(find_matrix() / "names").ask(_FP8)
+
+    assert answer is not None
+    assert {"2.15.0", "2.16.0"} <= answer.absent
+    assert {"2.14.0", "2.17.0"} <= answer.present
