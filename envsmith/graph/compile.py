@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import Role
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRow:
+# Rows and rules are named tuples: thousands of them are read from the cache for every answer, and a dataclass takes ten
+# times as long to come back.
+
+
+class CompiledRow(NamedTuple):
     """``nogoods`` are tuples of spec numbers: all these specs together are bad.
 
     ``~n`` stands for *not* in spec ``n``. A note is kept where it is an error with its ``feature``, or says what a lock
@@ -37,8 +40,7 @@ class CompiledRow:
     nogoods: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRule:
+class CompiledRule(NamedTuple):
     """A rule by id. ``bundles`` says that a wheel carries it, ``locking`` that it holds for what is to be locked only.
 
     ``policies`` are those of ready wheels under which it holds, all of them when empty.

@@ -138,6 +138,6 @@ def newest_day() -> str | None:
 
 def _state(files: DataFiles) -> str:
     """Return what changes with every file of the matrix, the program, its frameworks, and the shape of what is kept."""
-    shape = [(kind.__name__, kind.__slots__) for kind in _SHAPES]
+    shape = [(kind.__name__, vars(kind).get("_fields") or vars(kind)["__slots__"]) for kind in _SHAPES]
     frameworks = [(f.name, f.short, f.title, f.distributions, f.aliases) for f in FRAMEWORKS.values()]
     return f"{envsmith.__version__} {shape} {frameworks} {files.stamp()}"
