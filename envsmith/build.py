@@ -22,7 +22,7 @@ from envsmith.engines.bases import known_image, load_bases
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.files import now, read_text
-from envsmith.graph.load import released_on
+from envsmith.graph.load import version_graph
 from envsmith.graph.runtime import nvcc_cuda
 from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
@@ -289,7 +289,8 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
 
 def _as_of(cell: Cell, date: str | None) -> str | None:
     """Return the date, or the day on which the youngest part of the cell came out where that is later."""
-    return date and max(date, *(released_on(name, cell.components[name]) for name in cell.chosen))
+    graph = version_graph()
+    return date and max(date, *(graph.released_on(name, cell.components[name]) for name in cell.chosen))
 
 
 def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> Outcome:

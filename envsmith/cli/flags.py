@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS
-from envsmith.graph.load import components, gpu_names, knows_release
+from envsmith.graph.load import components, gpu_names, version_graph
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
@@ -262,13 +262,16 @@ class RequestFlags:
 
         These are in the cell, not in its name. uv chooses where envsmith knows no release that is asked for.
         """
+        if not self.package:
+            return (), {}
         lines: set[str] = set()
+        graph = version_graph()
         narrowed: dict[str, tuple[Spec, str]] = {}
         for requirement in map(_requirement, self.package):
             component = table.find(requirement.name)
             is_part = component is not None and component.distributions[:1] == (canonicalize_name(requirement.name),)
             spec = str(requirement.specifier) or "*"
-            if component is None or not is_part or not knows_release(component.name, spec):
+            if component is None or not is_part or not graph.knows_release(component.name, spec):
                 lines.add(str(requirement))
                 continue
             if component.name not in named:

@@ -170,8 +170,9 @@ def judge_uses(uses: ProjectUses, versions: Mapping[str, str], index: Index) -> 
 def by_distribution(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the release of each distribution. What is absent, or in an unknown release, is left out."""
     releases: dict[str, str] = {}
+    table = components()
     for name, version in versions.items():
-        component = components().find(name)
+        component = table.find(name)
         if version[:1].isdigit():
             names = component.distributions if component and component.distributions else (canonicalize_name(name),)
             releases |= dict.fromkeys(names, public(version))

@@ -13,8 +13,8 @@ from envsmith.code.judge import Index, Need, Questions, is_guarded, severity_of
 from envsmith.code.modules import distributions_by_module
 from envsmith.code.reading import ProjectUses, UsePlace
 from envsmith.code.requirements import Requirements, Stated
-from envsmith.graph.load import components, knows_release
-from envsmith.model.component import Role
+from envsmith.graph.load import version_graph
+from envsmith.model.component import ComponentTable, Role
 from envsmith.model.rule import Severity
 
 # More exclusions than this make no specifier that anybody reads.
@@ -44,29 +44,33 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
     A requirement that the project states is kept as long as a release that it allows has the names. What only a text
     for people names is installed where the code imports it.
     """
-    questions = Questions(index)
-    owners, unnamed = _owners(uses, requirements, questions)
+    questions, graph = Questions(index), version_graph()
+    table = graph.components
+    # Where torch is another one than the project's, so is what was pinned beside it.
+    torch = requirements.of(["torch"])
+    is_old = torch is not None and not graph.knows_release("torch", torch.spec or "*")
+    owners, unnamed = _owners(uses, requirements, questions, table)
     parts: dict[str, str] = {}
     names: dict[str, str] = {}
     packages: dict[str, str] = {}
     reasons: list[str] = []
     for distribution in sorted({*owners, *(s.name for s in requirements.stated if not s.in_text)}):
-        component = components().find(distribution)
+        component = table.find(distribution)
         is_component = component is not None and component.distributions[:1] == (distribution,)
         name = component.name if component and is_component else distribution
         places, stated = owners.get(distribution, ()), requirements.of([distribution])
         spec, sentences = _Wish(distribution, name, places, stated).settle(questions)
         role = component.role if component and is_component else None
         names[name] = _Wish(distribution, name, places, None).settle(questions)[0]
-        if role in (Role.FRAMEWORK, Role.CORE, Role.COMPANION) and knows_release(name, spec):
+        if role in (Role.FRAMEWORK, Role.CORE, Role.COMPANION) and graph.knows_release(name, spec):
             parts[name] = spec
-        elif role in (Role.FRAMEWORK, Role.CORE):
+        elif role in (Role.FRAMEWORK, Role.CORE) or (role is Role.COMPANION and is_old and spec != names[name]):
             parts[name] = names[name]
             sentences.append(f"{name} {spec}: envsmith knows no such release, so it gives way")
         elif role is not Role.HOST:
             packages[distribution] = spec
         reasons += sentences
-    if requirements.python and knows_release("python", requirements.python):
+    if requirements.python and graph.knows_release("python", requirements.python):
         parts["python"] = requirements.python
         reasons.append(f"python {requirements.python}: the project's own requirement")
     lines = tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in sorted(packages.items()))
@@ -76,7 +80,7 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
 
 
 def _owners(
-    uses: ProjectUses, requirements: Requirements, questions: Questions
+    uses: ProjectUses, requirements: Requirements, questions: Questions, table: ComponentTable
 ) -> tuple[dict[str, list[UsePlace]], set[str]]:
     """Return the uses of each distribution, and the modules that nothing names a distribution for.
 
@@ -87,7 +91,7 @@ def _owners(
     for place in uses.uses:
         top = place.use.chain[0]
         same = canonicalize_name(top)
-        component = components().find(same)
+        component = table.find(same)
         distribution = questions.distribution(place.use) or distributions_by_module().get(top)
         if distribution is None and (requirements.of([same]) or (component and same in component.distributions)):
             distribution = same

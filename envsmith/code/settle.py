@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 
 from envsmith.errors import UnsatisfiableError
-from envsmith.graph.load import released_on, version_graph
+from envsmith.graph.load import version_graph
 from envsmith.model.cell import Request
 from envsmith.model.finding import Solution
 from envsmith.solve import solve
@@ -74,8 +74,8 @@ def _give_way(current: dict[str, str], names: Wishes, name: str) -> str:
 def _too_far(solution: Solution, date: str | None, current: Wishes) -> str | None:
     if date is None:
         return None
-    torch = released_on("torch", solution.cell.components.get("torch", ""))
+    graph = version_graph()
+    torch = graph.released_on("torch", solution.cell.components.get("torch", ""))
     if not torch or dt.date.fromisoformat(torch) - dt.date.fromisoformat(date) <= _TOO_FAR:
         return None
-    compiled = version_graph().compiled.built_on_torch
-    return next((name for name in current if name in compiled), None)
+    return next((name for name in current if name in graph.compiled.built_on_torch), None)

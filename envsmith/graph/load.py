@@ -62,6 +62,20 @@ class VersionGraph:
             self._knowledge = replace(unpickle(self._rest, _MODULES), rules=rules)
         return self._knowledge
 
+    def released_on(self, name: str, version: str) -> str:
+        """Return the day on which a release of a component came out, ``""`` where it is not known."""
+        compiled = self.compiled
+        days = dict(zip(compiled.versions.get(name, ()), compiled.dates.get(name, ()), strict=False))
+        return days.get(version, "")
+
+    def knows_release(self, name: str, text: str) -> bool:
+        """Return whether a release of a component is known that a spec admits. No spec, no release."""
+        try:
+            spec = Spec.parse(text)
+        except ValueError:
+            return False
+        return any(spec.contains(version) for version in self.compiled.versions.get(name, ()))
+
     def pickled(self) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes, tuple[str, ...]]:
         """Return the parts of this graph that the cache keeps."""
         knowledge = self.knowledge()
@@ -103,22 +117,6 @@ def components() -> ComponentTable:
 def gpu_names() -> dict[str, str]:
     """Return ``{"h100": "sm_90", …}`` of the installed knowledge."""
     return dict(version_graph().compiled.gpus)
-
-
-def released_on(name: str, version: str) -> str:
-    """Return the day on which a release of a component came out, ``""`` where it is not known."""
-    compiled = version_graph().compiled
-    days = dict(zip(compiled.versions.get(name, ()), compiled.dates.get(name, ()), strict=False))
-    return days.get(version, "")
-
-
-def knows_release(name: str, text: str) -> bool:
-    """Return whether a release of a component is known that a spec admits. No spec, no release."""
-    try:
-        spec = Spec.parse(text)
-    except ValueError:
-        return False
-    return any(spec.contains(version) for version in version_graph().compiled.versions.get(name, ()))
 
 
 def newest_day() -> str | None:
