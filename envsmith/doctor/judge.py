@@ -66,14 +66,14 @@ _LAST = 1 << 40
 class Case:
     """What the judges look at: the hits of messages, and of rules over versions by rule id, and names that are missing.
 
-    ``explained`` holds each with the message of the same failure class on its line, if there is one.
+    ``explained`` holds each with the messages of the same failure class on its line, a cause first.
     """
 
     facts: Facts
     own: Sequence[Hit]
     of_rules: Mapping[str, Hit]
     judgement: Judgement
-    explained: Sequence[tuple[Lack, Explanation, Hit | None]] = ()
+    explained: Sequence[tuple[Lack, Explanation, tuple[Hit, ...]]] = ()
     platform: Platform = Platform.LINUX_64
     symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
 
@@ -102,7 +102,7 @@ def diagnose(
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
     explained = _explained(lacks, hits, facts, names or NameIndex(find_matrix() / "names"))
-    superseded = {twin.signature.id for _, explanation, twin in explained if twin and explanation.is_certain}
+    superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     case = Case(
         facts=facts,
@@ -132,7 +132,7 @@ def _hits(text: str, source: str) -> list[Hit]:
 
 def _explained(
     lacks: Iterable[Lack], hits: Sequence[Hit], facts: Facts, names: NameIndex
-) -> list[tuple[Lack, Explanation, Hit | None]]:
+) -> list[tuple[Lack, Explanation, tuple[Hit, ...]]]:
     """Return what is said of missing names, but not of those whose message a signature knows better.
 
     A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
@@ -146,7 +146,7 @@ def _explained(
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
         elsewhere = [h for h in same if h.signature.group != "python-version-pair"]
         if explanation and not elsewhere and (explanation.is_certain or not (same or is_rule)):
-            explained.append((lack, explanation, next(iter(same), None)))
+            explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
     return explained
 
 

@@ -68,7 +68,7 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
     return _gone(lack, question, presence, version if inside is False else None)
 
 
-def diagnosed_of(lack: Lack, explanation: Explanation, twin: Hit | None) -> Diagnosed:
+def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> Diagnosed:
     """Return an explanation as a finding at the place of its message, in the class of a message that says the same."""
     hit = lack.hit
     severity, weight = explanation.severity, explanation.weight
@@ -80,7 +80,9 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twin: Hit | None) -> Diag
         weight = min(weight, Weight.FOLLOWS)
     elif hit.standing == "cause":
         weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
-    taxonomy = twin.signature.taxonomy if twin and explanation.needs else explanation.taxonomy
+    twin = twins[0] if twins and explanation.needs else None
+    taxonomy = twin.signature.taxonomy if twin else explanation.taxonomy
+    further = f" {twin.signature.fix}" if twin and twin.signature.kind == "cause" else ""
     finding = Finding(
         rule=explanation.rule,
         severity=severity,
@@ -88,7 +90,7 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twin: Hit | None) -> Diag
         needs=explanation.needs,
         message=explanation.message,
         evidence=explanation.evidence or hit.signature.evidence,
-        fix=explanation.fix,
+        fix=explanation.fix + further,
         symptom=hit.text[:300],
         stage=hit.signature.stage,
     )
