@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
@@ -24,6 +23,8 @@ from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
     from envsmith.conda.model import CondaRequest
     from envsmith.model.finding import Finding
 
@@ -449,6 +450,8 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
 
 
 def _requirement(text: str) -> Requirement:
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         requirement = Requirement(text) if len(text) <= _LONGEST else None
     except InvalidRequirement:
