@@ -206,9 +206,11 @@ class Walk:
             covered = having & bits
             if not covered:
                 continue
-            if body == "?" or (body == "!" and not (star and listed)):
+            if star and body.startswith("-"):
+                continue
+            if body.lstrip("-") == "?" or (body == "!" and not (star and listed)):
                 unknown |= covered
-            elif body.lstrip("-").startswith(">") and not (star and body.startswith("-")):
+            elif body.lstrip("-").startswith(">"):
                 reached = self._star(module, body.lstrip("-")[1:], name, covered, depth)
                 places += reached.places
                 unknown |= reached.unknown

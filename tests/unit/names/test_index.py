@@ -181,7 +181,9 @@ _GROUPS = "megatron.core.process_groups_config.ProcessGroupCollection"
     ("path", "argument", "last", "first_without"),
     [
         ("accelerate.Accelerator", "dispatch_batches", "0.34.2", "1.0.0"),
-        ("trl.SFTTrainer", "max_seq_length", "0.11.4", "0.13.0"),
+        ("trl.trainer.ConstantLengthDataset", None, "0.19.1", "0.20.0"),
+        ("transformers.deepspeed", None, "4.45.2", "4.46.0"),
+        ("transformers.Conversation", None, "4.41.2", "4.42.0"),
         (_ZERO_OFFLOAD, None, "0.16.3", "0.16.4"),
     ],
 )
