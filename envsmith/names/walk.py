@@ -222,6 +222,8 @@ class Walk:
             sources = self._steps(self.find(module, steps[0], bits, depth=depth + 1), steps[1:], depth + 1)
             inner = [self._step(p, name, depth + 1) for p in sources.places if not name.startswith("__")]
             return Reached(places=tuple(q for r in inner for q in r.places), unknown=_union(r.unknown for r in inner))
+        if not self._own(origin) and self.module(f"{module}.{origin}") is not None:
+            origin = f"{module}.{origin}"  # a dot is missing where only type checkers read it (transformers' xlstm)
         if not self._own(origin):
             return Reached(unknown=0 if name.startswith("_") else bits)
         if origin == module:

@@ -93,6 +93,13 @@ def test_a_package_may_import_its_own_modules_by_name_and_in_a_circle(tmp_path):
     assert index.ask("pkg.nothing").absent == {"1.0"}
 
 
+def test_a_star_import_that_lacks_its_dot_is_of_the_module_beside(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from a import *", "pkg.a": "def f(): ..."})
+
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.g").absent == {"1.0"}
+
+
 def test_nothing_is_said_of_members_where_a_base_is_not_seen(tmp_path):
     index = index_of(tmp_path, {"pkg": "from elsewhere import A\nclass B(A): ..."})
 
