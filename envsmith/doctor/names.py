@@ -26,6 +26,9 @@ _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-ma
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
 _BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
 
+# A requirement with more exceptions than that is of no use to anybody.
+_LONGEST = 120
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
@@ -82,7 +85,7 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> 
         weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
     twin = twins[0] if twins and explanation.needs else None
     taxonomy = twin.signature.taxonomy if twin else explanation.taxonomy
-    further = f" {twin.signature.fix}" if twin and twin.signature.kind == "cause" else ""
+    cause = twin.signature if twin and twin.signature.kind == "cause" else None
     finding = Finding(
         rule=explanation.rule,
         severity=severity,
@@ -90,7 +93,7 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> 
         needs=explanation.needs,
         message=explanation.message,
         evidence=explanation.evidence or hit.signature.evidence,
-        fix=explanation.fix + further,
+        fix=f"{explanation.fix} {cause.fix}" if cause else explanation.fix,
         symptom=hit.text[:300],
         stage=hit.signature.stage,
     )
@@ -101,7 +104,7 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> 
         taxonomy=dataclasses.replace(taxonomy, stage=hit.signature.stage),
         where=f"{hit.source}:{hit.line}",
         quote=hit.text,
-        lines=explanation.lines,
+        lines=(cause.lines if cause else ()) or explanation.lines,
         position=hit.position,
         confirmed=True,
     )
@@ -118,7 +121,7 @@ def _thing(lack: Lack, question: Question) -> str:
 
 def _gone(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
     """Explain what some releases have and others do not. ``version`` is the release that is known to lack it."""
-    name, spec = presence.distribution, presence.spec()
+    name, spec = presence.distribution, named_releases(presence)
     lacking = f"{name} {version}" if version else f"The installed {name}"
     asker = _asker(lack, name)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
@@ -140,6 +143,19 @@ def _gone(lack: Lack, question: Question, presence: Presence, version: str | Non
     )
 
 
+def named_releases(presence: Presence) -> str:
+    """Return the releases that have it. Of more gaps than a requirement can name, the releases behind the last one."""
+    spec = presence.spec()
+    if len(spec) <= _LONGEST:
+        return spec
+    releases, having = presence.releases, presence.present | presence.conditional
+    last = max(at for at, release in enumerate(releases) if release in having)
+    first = last
+    while first and releases[first - 1] in having:
+        first -= 1
+    return f">={releases[first]}" + (f",<{releases[last + 1]}" if last + 1 < len(releases) else "")
+
+
 def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
     """Return the change on the side that asks, where it is known which way that is."""
     user = lack.user_of(presence.distribution)
@@ -152,7 +168,7 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
 
 def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation | None:
     """Explain an argument that a caller does not give. ``presence`` says which releases do not want it."""
-    name, spec = presence.distribution, presence.spec()
+    name, spec = presence.distribution, named_releases(presence)
     if not presence.absent or not presence.present:
         return None
     lacking = f"{name} {version}" if version else f"The installed {name}"
