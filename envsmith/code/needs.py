@@ -127,7 +127,8 @@ class _Wish:
             return spec or "*", reasons or self._seen()
         allowed = list(admitted)
         for need in needs:
-            fitting = [r for r in allowed if r not in need.presence.absent]
+            sure = need.presence.present | need.presence.conditional
+            fitting = [r for r in allowed if r in sure] or [r for r in allowed if r not in need.presence.absent]
             if fitting:
                 if len(fitting) < len(allowed):
                     reasons.append(f"{self.name} {need.presence.spec()}: {_places(need)} takes {need.name}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from packaging.specifiers import SpecifierSet
 
 from envsmith.code.needs import _spec, exact_versions, infer
@@ -87,3 +89,14 @@ def test_where_the_pin_of_torch_gives_way_so_do_the_pins_beside_it_that_are_as_o
     answer = infer(uses_of(train="import torch, torchvision, peft"), pins, index)
     assert answer.components == {"torch": "*", "torchvision": "*", "peft": "==0.4.0"}
     assert answer.packages == ()
+
+
+def test_a_release_that_has_a_name_for_certain_comes_before_one_that_may_have_it(index):
+    class Unsure(type(index)):
+        def ask(self, path, argument=None, *, distribution=None):
+            presence = super().ask(path, argument, distribution=distribution)
+            newest = frozenset(presence.releases[-1:]) if path.endswith("Conversation") else frozenset()
+            return replace(presence, unknown=newest, absent=presence.absent - newest)
+
+    answer = infer(uses_of(train="from transformers import Conversation"), Requirements(), Unsure(index.names))
+    assert answer.components["transformers"] == "<4.42.0"
