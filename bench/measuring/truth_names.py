@@ -186,6 +186,12 @@ def _questions(file: NamesFile, version: str, count: int, chance: random.Random)
     return having[: count // 2] + lacking[: count - count // 2]
 
 
+def _is_mangled(name: str) -> bool:
+    """Return whether Python renames the member of a class."""
+    last = name.rpartition(".")[2]
+    return last.startswith("__") and not last.endswith("__")
+
+
 def _of_module(
     file: NamesFile, version: str, module: str, lines: dict[str, int], chance: random.Random
 ) -> tuple[Question, bool] | None:
@@ -199,6 +205,7 @@ def _of_module(
     ]
     if not wanted and chance.random() < 0.5:  # an argument of a function that the release has in another form
         usable = [x for x in everything if not lines[x] >> at & 1 and x.partition(" ")[0] in present and "(" in x]
+    usable = [x for x in usable if not _is_mangled(x.partition(" ")[0])]
     if not usable:
         return None
     line = chance.choice(usable)

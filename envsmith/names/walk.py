@@ -188,11 +188,9 @@ class Walk:
         below = None if star else self.module(f"{module}.{name}")
         if below is not None:  # it can be imported, whatever the package itself makes of it
             places = [replace(p, conditional=p.conditional and p.path != f"{module}.{name}") for p in places]
+            places.append(Place(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
         remaining = bits & ~_union(p.bits for p in places)
-        if remaining and below is not None:
-            places.append(Place(bits=remaining & below.bits, kind="module", module=f"{module}.{name}"))
-            remaining &= ~below.bits
-        elif remaining and not star and name in UNMEASURED:
+        if remaining and not star and below is None and name in UNMEASURED:
             unknown |= remaining
         wide = self._wide(module, name, remaining, facts, star=star, depth=depth)
         return Reached(places=(*places, *wide.places), unknown=unknown | wide.unknown)

@@ -93,6 +93,13 @@ def test_a_package_may_import_its_own_modules_by_name_and_in_a_circle(tmp_path):
     assert index.ask("pkg.nothing").absent == {"1.0"}
 
 
+def test_a_module_can_be_imported_though_its_package_binds_the_name_to_something_else(tmp_path):
+    sources = {"pkg": "from .a import a", "pkg.a": "def a(): ...\nx = 1"}
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.a.x").present == {"1.0"}
+
+
 def test_a_star_import_that_lacks_its_dot_is_of_the_module_beside(tmp_path):
     index = index_of(tmp_path, {"pkg": "from a import *", "pkg.a": "def f(): ..."})
 
