@@ -206,7 +206,7 @@ def _render(diagnosis: Diagnosis, form: str, *, everything: bool) -> str:
 def _verified(diagnosis: Diagnosis) -> str:
     """Judge the set after the repair and say what remains."""
     if diagnosis.repair is None:
-        return "--verify: there is no repair to judge again"
+        return "--verify: no repair to judge again"
     judgement = solve.check(repaired(diagnosis.facts, diagnosis.repair))
     remaining = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
     errors = f", left: {', '.join(remaining)}" if remaining else ""

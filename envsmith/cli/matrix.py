@@ -454,10 +454,6 @@ def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
 # ``envsmith matrix site``: the static page.
 
 
-# What a browser loads before anything is seen.
-_FIRST = ("index.html", "style.css", "theme.js", "data.js", "app.js")
-
-
 @click.command()
 @click.option("--output", "-o", type=FOLDER, default=Path("site"), show_default=True, help="Folder to write.")
 @click.option("--base-url", default="", metavar="URL", help="Where it will be published, for the links of the feed.")
@@ -466,14 +462,14 @@ def site(*, output: Path, base_url: str) -> int:
 
     Open index.html, or publish the folder: nothing in it needs a server.
     """
-    from envsmith.matrix.site.page import SITE, read_page, write_all
+    from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 
     root = find_matrix()
     claim(output, SITE)  # before the minutes of judging, not after them
     say("reading what can be chosen")
     page = read_page(root)
     count = write_all(page, output, root, base_url=base_url, progress=tell_framework())
-    first = sum((output / name).stat().st_size for name in _FIRST)
+    first = sum((output / name).stat().st_size for name in FIRST)
     say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
     print_out(str(output / "index.html"))
     return 0

@@ -289,7 +289,7 @@ def _damaged(lack: Lack) -> Explanation:
 
 
 def _unmeasured(lack: Lack, facts: Facts) -> Explanation | None:
-    """Say that it was not measured. An attribute of an object that no known package owns is no finding."""
+    """Say that it was not measured. An attribute of an object is left out if no known package owns it."""
     root = lack.root
     owner = component_of(root) or root if root else owner_of(lack.owner.split(".")[0]) or owner_of(lack.name)
     if not owner and lack.kind == "argument":

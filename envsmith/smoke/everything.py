@@ -77,7 +77,7 @@ class Part:
     """One run.
 
     ``limit`` are the seconds that it may take at most, together with the others of its ``share``. ``why_not`` says why
-    it is not run here, and then there is no plan. ``judge`` says what is wrong with a result, nothing when it is right;
+    it is not run here, and has no plan. ``judge`` says what is wrong with a result, nothing when it is right;
     without it the result's own verdict counts. ``work`` is run in place of a plan.
     """
 

@@ -216,7 +216,7 @@ class Net:
             count = domains[variable].bit_count()
             if chosen < 0 or count < size:
                 chosen, size = variable, count
-                if count == 2:  # there is no smaller one
+                if count == 2:  # the smallest that can be chosen
                     break
         if chosen < 0:
             return domains

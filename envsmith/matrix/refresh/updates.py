@@ -52,7 +52,7 @@ _WHEELS_RECORD = Path("cases") / "wheels" / "torch.json"
 class FileChange:
     """One file that would be written. ``old`` is ``None`` for a new file; ``summary`` says in words what changed.
 
-    A table of measurements is bytes. Nobody reads its differences, so only its summary says what changed.
+    A table of measurements is bytes, so its differences cannot be read. Only its summary says what changed.
     """
 
     path: Path

@@ -62,9 +62,8 @@ def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry,
             for t, torch in enumerate(choices["torches"]):
                 run = best_run(pairs.get((framework["name"], release, torch), ()))
                 letter = _kind(framework, r, t, run)
-                stale = " s" if run and letter != "x" and expiry.is_stale(run, today) else ""
-                cells += f'<td class="{letter}{stale}">' if stale else f"<td class={letter}>"
-                cells += KINDS[letter][0]
+                stale = run is not None and letter != "x" and expiry.is_stale(run, today)
+                cells += _tag(letter, stale=stale) + KINDS[letter][0]
             rows.append(f"<tr><th scope=row>{html.escape(release)}{cells}")
         tables.append(
             f'<div class="framework" id="grid-{name}"><h3 id="name-{name}">{title} by PyTorch</h3>'
@@ -72,6 +71,11 @@ def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry,
             f"<thead><tr><th scope=col>{title}{head}<tbody>{''.join(rows)}</table></div></div>"
         )
     return "\n".join(tables)
+
+
+def _tag(letter: str, *, stale: bool) -> str:
+    """Return the tag of a cell. Most pairs were not run, so those have no class."""
+    return f'<td class="{letter} s">' if stale else "<td>" if letter == "o" else f"<td class={letter}>"
 
 
 def _kind(framework: Mapping[str, Any], release: int, torch: int, run: Record | None) -> str:

@@ -29,9 +29,13 @@ from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public
 from envsmith.solve import default_solver
 
-_STATIC = Path(__file__).parent / "static"
+STATIC = Path(__file__).parent / "static"
 _LADDER = list(Rung)
-_COPIED = ("style.css", "app.js", "find.js", "grid.js", "theme.js")
+# The scripts of the page share one scope: each uses those before it. ``data.js`` stands before them.
+_SCRIPTS = ("elements.js", "choices.js", "selector.js", "answer.js", "app.js")
+# What a browser loads before it shows the page, and what it loads after that.
+FIRST = ("index.html", "style.css", "theme.js", "data.js", *_SCRIPTS)
+_COPIED = ("style.css", "theme.js", *_SCRIPTS, "find.js", "grid.js")
 # The mark of a folder that ``matrix site`` may write again.
 SITE = "a site of the matrix"
 
@@ -53,7 +57,7 @@ def site_texts(page: Page) -> dict[str, str]:
     newest = latest(page.records)
     cells = {r.cell: [record for record in newest if record.cell == r.cell] for r in newest}
     files = {
-        **{name: (_STATIC / name).read_text(encoding="utf-8") for name in _COPIED},
+        **{name: (STATIC / name).read_text(encoding="utf-8") for name in _COPIED},
         "index.html": _index(page, newest),
         "figures.html": _figures(page, newest),
         "data.js": f"window.ENVSMITH={_script(_data(page, newest))};\n",
@@ -108,7 +112,7 @@ def _why(record: Record) -> str:
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
-    text = (_STATIC / template).read_text(encoding="utf-8")
+    text = (STATIC / template).read_text(encoding="utf-8")
     for name, value in values.items():
         text = text.replace("{{" + name + "}}", value)
     return text

@@ -1,0 +1,175 @@
+// What can be chosen, what is chosen, and why not. The solver decided what is possible: data.js holds its outcomes.
+"use strict";
+const D = window.ENVSMITH;
+const PYTHONS = ["3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8"];
+const DRIVERS = ["580.65.06", "570.86.15", "550.54.14", "535.54.03", "525.60.13", "470.82.01"];
+
+// -- the data
+const numbers = (text, base) => text.split(".").map((number) => (number ? parseInt(number, base) : null));
+const masks = D.frameworks.map((f) => {
+  const rows = f.rows.map((row) => numbers(row, 16));
+  return f.row.map((row) => rows[row]);
+});
+const reasons = D.frameworks.map((f) => f.why.map((row) => numbers(row, 10)));
+const reasonOf = (f, r, t) => (reasons[f][r][t] === null ? undefined : D.reasons[reasons[f][r][t]]);
+const short = Object.fromEntries(D.frameworks.map((f, number) => [f.short, number]));
+const onCpu = D.ladder.indexOf("framework step(cpu)");
+// A row is [shared, rest, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]. The name of the cell is what
+// it shares with the row before, and the rest.
+const byCell = new Map(),
+  byPair = new Map();
+let id = "";
+for (const [shared, rest, rung, bits, day, why] of D.records) {
+  id = id.slice(0, shared) + rest;
+  const record = {
+    id,
+    rung,
+    passed: bits & 1,
+    host: bits & 2,
+    stale: bits & 4,
+    day: D.days[day],
+    why: why === undefined ? "" : D.whys[why],
+  };
+  record.kind = record.passed ? (rung > onCpu ? "g" : rung === onCpu ? "c" : "p") : record.host ? "p" : "x";
+  const keep = (map, key) => {
+    const old = map.get(key);
+    if (!old || record.passed > old.passed || (record.passed === old.passed && rung > old.rung)) map.set(key, record);
+  };
+  keep(byCell, id);
+  const name = parse(id);
+  if (name) keep(byPair, [name.framework, name.release, name.torch].join());
+}
+function parse(id) {
+  const match = /^([a-z]+)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
+  if (!match || !(match[1] in short)) return null;
+  const framework = short[match[1]],
+    cuda = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
+  const release = D.frameworks[framework].releases.indexOf(match[2]),
+    torch = D.torches.indexOf(match[3]);
+  const python = D.pythons.indexOf(match[5] + "." + match[6]);
+  return Math.min(release, torch, python) < 0 ? null : { framework, release, torch, cuda, python };
+}
+function older(a, b) {
+  const x = a.split(".").map(Number),
+    y = b.split(".").map(Number);
+  for (let i = 0; i < Math.max(x.length, y.length); i++)
+    if ((x[i] || 0) !== (y[i] || 0)) return (x[i] || 0) < (y[i] || 0);
+  return false;
+}
+const cudas = [...new Set(D.builds.map((b) => b[1]))].sort((a, b) =>
+  a === "cpu" ? 1 : b === "cpu" ? -1 : older(a, b) ? 1 : -1,
+);
+
+// -- what is chosen
+const EMPTY = { framework: 0, release: null, torch: null, cuda: null, python: null, gpu: null, driver: null };
+let state = { ...EMPTY, tool: "venv" };
+const unfolded = new Set(); // axes whose older choices are shown
+
+// Every full choice that agrees with the state, but for what `free` says otherwise.
+function* options(free) {
+  const s = { ...state, ...free },
+    arch = s.gpu ? D.archs.indexOf(D.gpus[s.gpu]) : -1;
+  for (let r = 0; r < masks[s.framework].length; r++) {
+    if (s.release !== null && s.release !== r) continue;
+    for (let b = 0; b < D.builds.length; b++) {
+      const [torch, cuda] = D.builds[b],
+        mask = masks[s.framework][r][b];
+      if (!mask || (s.torch !== null && s.torch !== torch) || (s.cuda !== null && s.cuda !== cuda)) continue;
+      if ((s.gpu || s.driver) && cuda === "cpu") continue;
+      if (arch >= 0 && !D.runs[b].includes(arch)) continue;
+      if (s.driver && D.drivers[b] && older(s.driver, D.drivers[b])) continue;
+      for (let p = 0; p < D.pythons.length; p++)
+        if ((mask >> p) & 1 && (s.python === null || s.python === p)) yield { f: s.framework, r, b, p };
+    }
+  }
+}
+const possible = (free) => !options(free).next().done;
+// The solver's own order: newest release, a torch that was run with it, newest torch, default build, preferred Python.
+function rank({ f, r, b, p }) {
+  const [torch, cuda, tag] = D.builds[b],
+    run = byPair.get([f, r, torch].join());
+  const tested = (D.frameworks[f].tested[r] || []).includes(torch) || (run && run.passed);
+  return [r, cuda === "cpu" ? 1 : 0, tested ? 0 : 1, torch, tag ? 1 : 0, b, PYTHONS.indexOf(D.pythons[p])];
+}
+function best(free) {
+  let first = null,
+    lowest = null;
+  for (const option of options(free)) {
+    const order = rank(option),
+      place = lowest ? order.findIndex((value, i) => value !== lowest[i]) : 0;
+    if (!lowest || (place >= 0 && order[place] < lowest[place])) [first, lowest] = [option, order];
+  }
+  return first;
+}
+function axes() {
+  const numbered = (values) => values.map((value, number) => [number, value]);
+  const named = (values, label) => values.map((value) => [value, label(value)]);
+  return [
+    ["framework", "Framework", numbered(D.frameworks.map((f) => f.title))],
+    ["release", D.frameworks[state.framework].title + " release", numbered(D.frameworks[state.framework].releases)],
+    ["torch", "PyTorch", numbered(D.torches)],
+    ["cuda", "CUDA", named(cudas, (c) => (c === "cpu" ? "CPU only" : c))],
+    ["python", "Python", numbered(D.pythons)],
+    ["gpu", "GPU", named(Object.keys(D.gpus), (g) => g.toUpperCase().replace("RTX", "RTX "))],
+    ["driver", "NVIDIA driver", named(DRIVERS, (d) => d)],
+  ];
+}
+const label = (axis, value) =>
+  axes()
+    .find((a) => a[0] === axis)[2]
+    .find((c) => c[0] === value)[1];
+
+// -- why not
+function why(axis, value) {
+  const s = { ...state, [axis]: value };
+  if (s.release !== null && s.torch !== null) {
+    const reason = reasonOf(s.framework, s.release, s.torch);
+    if (reason) return reason;
+  }
+  const other = blocker(axis, value),
+    name = other && axes().find((a) => a[0] === other)[1];
+  if (!other) return "It does not work with your other choices.";
+  const facts = detail(axis, other, s),
+    choice = `${name} ${label(other, state[other])}${other === "gpu" ? ` (${D.gpus[state.gpu]})` : ""}`;
+  return facts ? `${facts}You chose ${choice}.` : `It does not work with ${choice}, which you chose.`;
+}
+// The first other choice without which a choice is possible.
+function blocker(axis, value) {
+  const chosen = ["driver", "gpu", "python", "cuda", "torch", "release"].filter(
+    (other) => other !== axis && state[other] !== null,
+  );
+  return chosen.find((other) => possible({ [axis]: value, [other]: null }));
+}
+// A choice that is refused, with as few of the others given up as it takes, or null.
+function instead(axis, value) {
+  const other = blocker(axis, value),
+    alone = { ...EMPTY, framework: state.framework, [axis]: value };
+  if (other)
+    return { change: { [axis]: value, [other]: null }, words: `Choose it without ${label(other, state[other])}` };
+  return possible(alone) ? { change: alone, words: "Choose only this" } : null;
+}
+function detail(axis, other, s) {
+  if (axis === "driver" || other === "driver") {
+    const build = best({ ...s, driver: null });
+    if (build && D.drivers[build.b])
+      return `CUDA ${D.builds[build.b][1]} needs driver ${D.drivers[build.b]} or newer. `;
+  }
+  if (s.torch === null) return "";
+  const name = `PyTorch ${D.torches[s.torch]}${s.cuda && s.cuda !== "cpu" ? ` for CUDA ${s.cuda}` : ""}`;
+  const builds = D.builds.flatMap((b, number) =>
+    b[0] === s.torch && (s.cuda === null || b[1] === s.cuda) ? [number] : [],
+  );
+  if (axis === "gpu" || other === "gpu") {
+    const archs = new Set(builds.flatMap((b) => D.runs[b].map((a) => D.archs[a])));
+    const gpu = axis === "gpu" ? `${label("gpu", s.gpu)} is ${D.gpus[s.gpu]}. ` : "";
+    return `${gpu}${name} runs on ${[...archs].join(", ") || "no GPU"}. `;
+  }
+  if (axis === "python" || other === "python") {
+    const pythons = D.pythons.filter((_, p) => builds.some((b) => masks[s.framework].some((row) => (row[b] >> p) & 1)));
+    return `${name} works here with Python ${pythons.join(", ")}. `;
+  }
+  return "";
+}
+// A sentence whose rules, in brackets, are links.
+const linked = (text) =>
+  text.split(/\[([\w.-]+)\]/).map((part, i) => (i % 2 ? el("span", {}, "(", link("#rule=" + part, part), ")") : part));
