@@ -74,7 +74,7 @@ def read_project(path: Path) -> Project:
         is_folder = path.is_dir()
         root = path.resolve() if is_folder else path.resolve().parent
         if not is_folder and not path.is_file():
-            raise DataError(f"Cannot read {path}: there is no such file or folder.", hint="Name a folder or a file.")
+            raise DataError(f"Cannot read {path}: the file or folder does not exist.", hint="Name a folder or a file.")
     names = _git_files(root) if is_folder else [path.name]
     day, day_of = _commit_day(root, path), "its last commit"
     if names is None:
