@@ -369,6 +369,7 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "nodes": ("a,b=10.0.0.1,c", "4", "a, b"),
     "source-archive": ("x@a.tar.gz#sha256=" + SHA, "x==1.0 @ https://host.example/x.tar.gz#sha256=" + SHA, "Metadata-Version: 2.2\nName: x\nVersion: 1.0\nRequires-Dist: torch>=2\n", '[project]\nname = "x"\nversion = "1.0"\ndependencies = ["torch>=2"]\n', "[metadata]\nname = x\nversion = 1.0\n[options]\ninstall_requires =\n    torch>=2\n", "from setuptools import setup\nsetup(name='x', version='1.0', install_requires=['torch>=2', 3], ext=f())\n"),
     "stated": ('{"facts": {"gpus": "8 x H100"}}',),
+    "project": ("import torch\nfrom transformers import Conversation as C\ntry:\n    import apex\nexcept ImportError:\n    apex = None\nC(dispatch_batches=None)\n", '{"cells": [{"cell_type": "code", "source": ["%pip install x\\n", "import trl"]}], "nbformat": 4}', "torch==2.0.1\ntransformers>=4.28,<4.42  # c\n"),
     "index-page": ('<html><base href="../"><a href="demo-1.0.tar.gz#sha256=' + SHA + '" data-yanked="x" data-core-metadata="sha256=' + SHA + '" data-upload-time="2026-01-02T03:04:05Z">d</a></html>', '{"files": [{"filename": "demo-1.0-py3-none-any.whl", "url": "demo-1.0-py3-none-any.whl", "hashes": {"sha256": "' + SHA + '"}, "size": 7, "core-metadata": true, "yanked": "x"}]}', "https://files.invalid/x"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from envsmith.engines import venv
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import VenvEngine, realise
 from envsmith.errors import BuildError, ContentError, EngineError, InterruptedRunError, StorageError
-from envsmith.lock.resolve import Resolver, lock_pip
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import Lock
@@ -100,7 +100,7 @@ def test_the_digest_changes_with_a_version(
 ) -> None:
     other = lock_pip(
         cell,
-        constraints=[("numpy<2", "r")],
+        beside=Beside(constraints=(("numpy<2", "r"),)),
         exclude_newer="2026-11-20",
         resolver=Resolver(table=table, uv=uv, judge=fine),
     )
@@ -113,7 +113,7 @@ def test_another_framework_layer_keeps_the_torch_layer(
     build(lock, folder, uv)
     other = lock_pip(
         cell,
-        constraints=[("numpy<2", "r")],
+        beside=Beside(constraints=(("numpy<2", "r"),)),
         exclude_newer="2026-11-20",
         resolver=Resolver(table=table, uv=uv, judge=fine),
     )

@@ -196,7 +196,7 @@ def test_what_is_compiled_with_variables_must_be_a_source_distribution_of_the_lo
     cell: Cell, table: ComponentTable, uv: Uv
 ) -> None:
     told = Compile(variables={"numpy": (("X", "1"),)})
-    with pytest.raises(LockError, match="numpy: nothing of that name is compiled"):
+    with pytest.raises(LockError, match="the lock compiles nothing called numpy"):
         lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine), compile=told)
 
 
