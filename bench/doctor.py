@@ -59,6 +59,8 @@ WORDS = {
     "before",
     "pip",
 }
+# The study's key, for the name of a finding since names are measured.
+SAME_CLASS = {"name-not-in-release": "package-version-pair"}
 ALIAS = {
     "nvcc": "toolkit",
     "cuda toolkit": "toolkit",
@@ -103,7 +105,8 @@ def components_of(record: dict[str, Any]) -> set[str]:
 def same_cause(first: Diagnosed | None, record: dict[str, Any]) -> str | None:
     if first is None:
         return None
-    if first.taxonomy.cause in {record["cause_key"], *record.get("also", ())}:
+    keys = {record["cause_key"], *record.get("also", ())}
+    if first.taxonomy.cause in keys or SAME_CLASS.get(first.taxonomy.cause) in keys:
         return "exact"
     named = {ALIAS.get(w, w) for w in components_of(record)}
     ours = set(first.finding.components) | set(re.findall(r"[A-Za-z_][\w-]{2,}", first.finding.message))

@@ -347,6 +347,8 @@ _WRITERS = {
     "oci/layout.py": "in a scratch folder, from which the layout is moved; a nameless file",
     "oci/saved.py": "in a scratch folder, from which the layout is moved",
     "smoke/nodes.py": "in a scratch folder",
+    "engines/podman.py": "in a scratch folder",
+    "python/compiled.py": "a nameless file",
 }
 _WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy", "copy2", "copytree", "move", "fdopen", "rename"}
 _TEMPORARY = {"mkstemp", "mkdtemp", "TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory"}
@@ -382,6 +384,7 @@ _OWN_READERS = {
     "conda/linker.py": "the order that envsmith itself gives",
     "engines/buildkit.py": "the digest that the builder was asked to write into our scratch folder",
     "engines/conda.py": "the lock in the user's own folder, which the engine has just written",
+    "engines/buildah_file.py": "scripts of the folder that is built, for their digest",
     "engines/container.py": "a wheel that was downloaded with its hash",
     "engines/podman.py": "the digest that the builder was asked to write into our scratch folder",
     "engines/venv.py": "stamps and RECORD of an environment that envsmith has made",
@@ -392,11 +395,15 @@ _OWN_READERS = {
     "lock/build_requires.py": "a file whose size was looked at",
     "lock/resolve.py": "the lock that uv has just written into our scratch folder",
     "matrix/campaign/drive.py": "the record that a worker has just written, for one line of talk",
+    "matrix/refresh/names.py": "the maintainer's own files",
+    "matrix/refresh/source_store.py": "what envsmith has written into its own cache",
     "matrix/refresh/updates.py": "the maintainer's own files",
     "matrix/site/page.py": "files that come with envsmith",
     "matrix/tables.py": "files that come with envsmith",
+    "names/store.py": "files that come with envsmith",
     "schema.py": "the one parser",
     "smoke/bundle.py": "files that come with envsmith",
+    "symbols/store.py": "files that come with envsmith",
 }
 
 

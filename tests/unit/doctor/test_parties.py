@@ -103,8 +103,8 @@ def test_frames_and_packages():
         ("AttributeError: module 'ml_dtypes' has no attribute 'float4'", "package-version-pair", "ml_dtypes"),
         (
             "    with deepspeed.zero.Init(frob=1):\nTypeError: __init__() got an unexpected keyword argument 'frob'",
-            "package-version-pair",
-            "",
+            "name-in-no-release",
+            "deepspeed",
         ),
     ],
 )
@@ -122,8 +122,8 @@ def test_the_line_of_code_names_what_is_called():
 TypeError: __init__() got an unexpected keyword argument 'frob'
 """
     found = first(text)
-    assert found.taxonomy.cause == "deepspeed-version-pair"
-    assert "Install the deepspeed that its caller was written for" in found.finding.fix
+    assert found.taxonomy.cause == "name-in-no-release"
+    assert "the argument frob of deepspeed.zero.Init" in found.finding.message
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_name_of_a_third_party_is_not_taken_for_one_of_python(text):
 
 def test_a_part_of_an_installed_package_that_is_missing_is_not_the_package():
     diagnosis = judged("flash-attn: 2.8.3\nModuleNotFoundError: No module named 'flash_attn.ops.triton'")
-    assert [d.finding.rule for d in diagnosis.diagnosed if d.confirmed] == ["name-missing"]
+    assert [d.finding.rule for d in diagnosis.diagnosed if d.confirmed] == ["installed-is-another"]
 
 
 @pytest.mark.parametrize("line", ['requires-python = ">=3.11, <3.13"', "Requires-Python: >=3.8"])

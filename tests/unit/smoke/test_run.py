@@ -82,7 +82,7 @@ def test_noise_on_standard_output_is_not_an_event_and_does_not_hide_one() -> Non
 
 
 def test_interpreter_that_does_not_exist_is_a_smoke_error() -> None:
-    with pytest.raises(SmokeError, match="cannot be started"):
+    with pytest.raises(SmokeError, match="Cannot start"):
         run.run(PLAN, LocalTarget(python=Path("/does/not/exist/python")))
 
 
