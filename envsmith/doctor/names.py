@@ -195,7 +195,8 @@ def _never(lack: Lack, question: Question, presence: Presence) -> Explanation:
     return Explanation(
         rule="name-in-no-release",
         message=f"No release of {name} from {first} to {last} has {_thing(lack, question)}:"
-        f" it is misspelt, of another package or of a fork, older than {first} or newer than {last}." + _asker(lack, name),
+        f" it is misspelt, of another package or of a fork, older than {first} or newer than {last}."
+        + _asker(lack, name),
         fix=f"Look for the name in the code that asks for it. If it comes from a fork of {name}, install that.",
         taxonomy=dataclasses.replace(_SCRIPT, cause="name-in-no-release"),
         severity=Severity.WARNING,
