@@ -396,7 +396,11 @@ def test_check_finds_an_error_exactly_where_no_cell_is_left(knowledge, have):
         # Nobody published such a build; somebody may have compiled one, so nothing can be said of it.
         assert judgement.status != "ok"
         return
-    assert bool(errors) == (not fits())
+    if "cuda" not in have and not published:
+        # No build of this torch says its CUDA, so what conflicts with every CUDA that is known may not concern it.
+        assert not (errors and fits())
+    else:
+        assert bool(errors) == (not fits())
     assert (judgement.status == "bad") == bool(errors)
     if judgement.repair:
         changed = {c.component for c in judgement.repair.changes}
