@@ -231,7 +231,7 @@ def test_a_failed_step_shows_its_last_lines_and_names_nothing(engine, tiny, tmp_
     before = {t for i in engine.client.images.list() for t in i.tags}
     with pytest.raises(EnvsmithError) as caught:
         engine.build(lock, tmp_path, progress=steps)
-    assert "distribution packages failed" in caught.value.message
+    assert "Cannot finish distribution packages" in caught.value.message
     assert any("envsmith-no-such-package" in line for line in caught.value.details)
     assert caught.value.hint
     assert EventKind.FAILED in steps.kinds("distribution packages")
