@@ -11,20 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.flags import (
-    EXISTING_FILE,
-    LockFlags,
-    RequestFlags,
-    Talk,
-    cells_option,
-    choice,
-    flag,
-    flavour_option,
-    group,
-    option,
-    takes,
-    verb,
-)
+from envsmith.cli.declare import EXISTING_FILE, choice, flag, group, option, takes, verb
+from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import SmokeError, StorageError, UnsatisfiableError, UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import dumps, print_out, say
-from envsmith.cli.flags import FILE, FOLDER
+from envsmith.cli.declare import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one

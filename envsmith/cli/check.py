@@ -10,8 +10,10 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out, say
+from envsmith.cli.declare import argument, choice, flag, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.flags import argument, choice, flag, open_source, option, parse_pairs, parse_platform, takes
+from envsmith.cli.flags import open_source
+from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names

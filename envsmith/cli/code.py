@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envsmith.cli.console import say
-from envsmith.cli.flags import RequestFlags, name_in
+from envsmith.cli.flags import RequestFlags
+from envsmith.cli.values import name_in
 from envsmith.code.judge import judge_uses
 from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
 from envsmith.code.reading import ProjectUses, read_project_uses

@@ -13,20 +13,10 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out, say
+from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, option, takes
 from envsmith.cli.findings import machine_text
-from envsmith.cli.flags import (
-    EXISTING_FILE,
-    FILE,
-    FOLDER,
-    choice,
-    exit_code,
-    fail_on_option,
-    flag,
-    open_source,
-    option,
-    parse_platform,
-    takes,
-)
+from envsmith.cli.flags import exit_code, fail_on_option, open_source
+from envsmith.cli.values import parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect

@@ -9,7 +9,7 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
-from envsmith.cli.flags import parse_component, parse_platform
+from envsmith.cli.values import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
 from envsmith.model.cell import CellId

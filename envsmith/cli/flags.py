@@ -1,157 +1,37 @@
-"""The request flags, the same on ``solve``, ``lock`` and ``build``: parsed here once, into a :class:`Request`."""
+"""The flags that several verbs share. Those of a request are parsed here once, into a :class:`Request`."""
 
 from __future__ import annotations
 
-import dataclasses
-import datetime as dt
-import functools
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 from packaging.utils import canonicalize_name
 
+from envsmith.cli.declare import EXISTING_FOLDER, FOLDER, alternatives, choice, completion, flag, option
+from envsmith.cli.values import (
+    only_version,
+    parse_component,
+    parse_day,
+    parse_driver,
+    parse_gpu,
+    parse_platform,
+    parse_requirement,
+    parse_spec,
+)
 from envsmith.errors import UsageError
 from envsmith.files import open_input
-from envsmith.frameworks import EXAMPLE, FRAMEWORKS
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names, version_graph
-from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
-from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
+from envsmith.model.cell import FLAVOURS, RUNTIME, Request, WheelPolicy
+from envsmith.model.component import ComponentTable, Role
+from envsmith.model.version import Spec
 
 if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
     from envsmith.conda.model import CondaRequest
     from envsmith.model.finding import Finding
-
-_Flags = TypeVar("_Flags")
-_Result = TypeVar("_Result")
-_NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
-_LONGEST = 300
-
-
-def alternatives(names: Iterable[str]) -> str:
-    """Return ``a, b or c``."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-# The flags of a command are a frozen dataclass: each field declares its option, in the order of ``--help``.
-
-
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
-EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
-EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
-
-
-class Option(click.Option):
-    """An option that stands in a section of ``--help``."""
-
-    def __init__(self, *args: Any, section: str = "", **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.section = section
-
-
-class Verb(click.Command):
-    """A command whose ``--help`` shows its options in sections and ends with examples."""
-
-    def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.examples = examples
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section in the order of its first option. ``--help`` itself stands with the output."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if record := parameter.get_help_record(ctx):
-                sections.setdefault(getattr(parameter, "section", "") or "Output", []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples as they are typed."""
-        if self.examples:
-            formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in self.examples))
-
-
-def verb(*examples: str) -> Callable[[Callable[..., int]], Verb]:
-    """Decorate a function that is a command with examples of its use."""
-    return click.command(cls=Verb, examples=examples)
-
-
-def option(*names: str, **settings: Any) -> Any:
-    """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default.
-
-    ``section`` is its heading in ``--help``, by default that of its dataclass (:func:`group`).
-    """
-    absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
-    settings = {"show_default": "default" in settings, "cls": Option, **settings}
-    metadata = {"click": (click.option, names, settings)}
-    return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
-
-
-def flag(*names_and_help: str, section: str = "") -> Any:
-    """Declare a field that is an option without a value: its names, then its line of ``--help``."""
-    *names, text = names_and_help
-    return option(*names, is_flag=True, help=text, section=section)
-
-
-def choice(name: str, words: Iterable[str], text: str, *, default: str | None = None, section: str = "") -> Any:
-    """Declare a field that is an option with one of a few words, and its line of ``--help``."""
-    settings: dict[str, Any] = {"type": click.Choice(list(words)), "help": text, "section": section}
-    return option(name, **settings) if default is None else option(name, default=default, **settings)
-
-
-def argument(**settings: Any) -> Any:
-    """Declare a field that is an argument of a command."""
-    return dataclasses.field(metadata={"click": (click.argument, (), settings)})
-
-
-def group(kind: type, section: str = "") -> Any:
-    """Declare a field whose value is a dataclass of flags itself. ``section`` is their heading in ``--help``."""
-    return dataclasses.field(metadata={"group": kind, "section": section})
-
-
-def takes(kind: type[_Flags]) -> Callable[[Callable[[_Flags], _Result]], Callable[..., _Result]]:
-    """Decorate a command that takes one value: its flags."""
-
-    def decorate(function: Callable[[_Flags], _Result]) -> Callable[..., _Result]:
-        @functools.wraps(function)
-        def command(**parameters: Any) -> _Result:
-            return function(_value(kind, parameters))
-
-        decorated: Any = command
-        for parameter in reversed(list(_parameters(kind))):
-            decorated = parameter(decorated)
-        return cast("Callable[..., _Result]", decorated)
-
-    return decorate
-
-
-def _parameters(kind: type, section: str = "") -> Iterator[Callable[[Any], Any]]:
-    for field in dataclasses.fields(kind):
-        if "group" in field.metadata:
-            yield from _parameters(field.metadata["group"], field.metadata["section"] or section)
-            continue
-        declare, names, settings = field.metadata["click"]
-        if "cls" in settings:
-            settings = {**settings, "section": settings.get("section") or section}
-        yield declare(*names, field.name, **settings)
-
-
-def _value(kind: type[_Flags], parameters: Mapping[str, Any]) -> _Flags:
-    groups = {field.name: field.metadata.get("group") for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{n: _value(group, parameters) if group else parameters[n] for n, group in groups.items()})
-
-
-def _completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,14 +43,14 @@ class RequestFlags:
         "-f",
         multiple=True,
         metavar="NAME[SPEC]",
-        shell_complete=_completion(lambda: FRAMEWORKS),
+        shell_complete=completion(lambda: FRAMEWORKS),
         help=f"{alternatives(FRAMEWORKS)}; repeatable.",
     )
     with_: tuple[str, ...] = option(
         "--with",
         multiple=True,
         metavar="COMPONENT[SPEC]",
-        shell_complete=_completion(lambda: components().by_name),
+        shell_complete=completion(lambda: components().by_name),
         help="Any component that must be in the cell; repeatable.",
     )
     python: str | None = option("--python", metavar="SPEC", help="Python, e.g. 3.12.")
@@ -184,7 +64,7 @@ class RequestFlags:
         "--gpu",
         multiple=True,
         metavar="NAME|sm_NN",
-        shell_complete=_completion(gpu_names),
+        shell_complete=completion(gpu_names),
         help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
     )
     platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
@@ -232,25 +112,25 @@ class RequestFlags:
             if component.role is Role.FRAMEWORK:
                 require(frameworks, component.name, spec)
             elif component.name == "driver":
-                driver = _only_version(spec, "--with driver")
+                driver = only_version(spec, "--with driver")
             elif component.name == "gpu":
-                gpus.append(_only_version(spec, "--with gpu"))
+                gpus.append(only_version(spec, "--with gpu"))
             else:
                 require(constraints, component.name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
             value = getattr(self, name)
             if value is not None:
-                require(constraints, name, _spec(value, f"--{name}"))
+                require(constraints, name, parse_spec(value, f"--{name}"))
         packages, narrowed = self._packages(table, {**frameworks, **constraints})
         frameworks |= {name: spec for name, (spec, _) in narrowed.items() if table.by_name[name].role is Role.FRAMEWORK}
         return Request(
             frameworks=frameworks,
             constraints=constraints,
-            driver=None if driver is None else _driver(driver),
-            gpus=tuple(dict.fromkeys(_gpu(name, gpu_names()) for name in gpus)),
+            driver=None if driver is None else parse_driver(driver),
+            gpus=tuple(dict.fromkeys(parse_gpu(name, gpu_names()) for name in gpus)),
             platform=parse_platform(self.platform),
-            exclude_newer=_day(self.exclude_newer, "--exclude-newer"),
-            date=_day(self.date, "--date"),
+            exclude_newer=parse_day(self.exclude_newer, "--exclude-newer"),
+            date=parse_day(self.date, "--date"),
             packages=packages,
             narrowed={name: wish for name, wish in narrowed.items() if name not in frameworks},
             wheels=WheelPolicy(self.wheels),
@@ -268,7 +148,7 @@ class RequestFlags:
         lines: set[str] = set()
         graph = version_graph()
         narrowed: dict[str, tuple[Spec, str]] = {}
-        for requirement in map(_requirement, self.package):
+        for requirement in map(parse_requirement, self.package):
             component = table.find(requirement.name)
             is_part = component is not None and component.distributions[:1] == (canonicalize_name(requirement.name),)
             spec = str(requirement.specifier) or "*"
@@ -293,186 +173,6 @@ class RequestFlags:
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         parts += [sources] if sources else []
         return " ".join([*parts, f"--platform {self.platform}"])
-
-
-def name_in(text: str) -> str:
-    """Return the name in ``NAME[SPEC]``."""
-    match = _NAMED.fullmatch(text)
-    return match["name"] if match else text
-
-
-def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
-    """Parse ``NAME[SPEC]`` into a component and a spec.
-
-    ``UsageError`` has the nearest names for one that does not exist.
-    """
-    match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
-    if not match:
-        raise UsageError(
-            f"Cannot read {flag} {_short(text)}: it is neither a name nor a name followed by a spec.",
-            hint=f"Type for example {EXAMPLE} or '{EXAMPLE}>=0.16,<0.17'.",
-        )
-    component = table.find(match["name"])
-    if component is None or (role is not None and component.role is not role):
-        names = table.nearest(match["name"], role=role)
-        names_known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
-        hint = f"Try {' or '.join(names)}." if names else f"Use one of: {names_known}."
-        raise UsageError(
-            f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {role.value if role else 'component'} "
-            "that envsmith knows.",
-            hint=hint,
-        )
-    if flag == "--with" and component.role is Role.COMPANION and not component.distributions:
-        raise UsageError(
-            f"Cannot put {component.name} into a cell: the package index does not have it.",
-            hint=f"Leave {flag} {component.name} out and build it from its repository inside the finished environment.",
-        )
-    return component, _spec(match["spec"] or "*", f"{flag} {component.name}")
-
-
-def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
-    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version.
-
-    Every problem is in one ``UsageError``. A name that is not a component stays as it is: the judgement lists it.
-
-    The version may be ``*`` (some release is there) or ``none`` (known to be absent).
-    """
-    versions: dict[str, str] = {}
-    problems: list[str] = []
-    for text in pairs:
-        try:
-            name, read = _pair(text, table)
-        except ValueError as problem:
-            problems.append(str(problem))
-            continue
-        if versions.setdefault(name, read) != read:
-            problems.append(f"{name}: {versions[name]} and {read} contradict each other")
-    if problems:
-        raise UsageError(
-            "Cannot judge these versions: some of them cannot be read.",
-            details=problems,
-            hint=f"Type for example: envsmith check {EXAMPLE}==0.14.0 torch==2.6.0 driver==535.54.03.",
-        )
-    return versions
-
-
-def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
-    """Parse ``NAME==VERSION``. The ``ValueError`` is a line for the user."""
-    name, equals, version = text.partition("==")
-    if not equals:
-        raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(text, table))
-    component = table.find(name)
-    if component is None:
-        return name[:60], version[:60]
-    try:
-        return component.name, version if version == "*" else parse_release(component.name, version)
-    except ValueError as error:
-        spelling = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
-        raise ValueError(f"{component.name}: {error}{spelling}") from None
-
-
-def _spelt_otherwise(text: str, table: ComponentTable) -> str:
-    """Guess what was meant by ``torch``, ``torch=2.6`` and ``torch>=2.6``."""
-    match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
-    component = table.find(match["name"]) if match else None
-    if match is None or component is None:
-        return ""
-    version = match["spec"].strip(" =<>~!") or "*"
-    return f" (did you mean {component.name}=={version}?)" if "," not in version else " (give one version, not a range)"
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _spec(text: str, flag: str) -> Spec:
-    clean = text.strip().lstrip("@").strip()
-    if not clean:  # "$TORCH" of a script that never set it must not mean "any"
-        raise UsageError(
-            f"Cannot read {flag}: the version is empty.",
-            hint=f"Leave {flag.partition(' ')[0]} out, or write * for any release.",
-        )
-    if clean.startswith("=") and not clean.startswith("=="):
-        clean = clean[1:]
-    try:
-        return Spec.parse(clean)
-    except ValueError as error:
-        raise UsageError(
-            f"Cannot read {flag}: {error}.", hint="Give a version or a spec: 2.4, ==2.4.* or '>=0.16,<0.17'."
-        ) from None
-
-
-def _only_version(spec: Spec, flag: str) -> str:
-    text = str(spec).removeprefix("==")
-    if any(mark in text for mark in "<>!~*|,"):
-        raise UsageError(
-            f"Cannot read {flag} {str(spec)!r}: it is not one version.",
-            hint="Give exactly one version. It is a fact of the host.",
-        )
-    return text
-
-
-def _driver(text: str) -> str:
-    clean = text.strip()
-    floor = re.fullmatch(r">=\s*([0-9.]+)", clean)
-    try:
-        return parse_version(floor[1] if floor else clean.removeprefix("=="))
-    except ValueError:
-        raise UsageError(
-            f"Cannot read --driver {_short(text)}: it is not the version of a driver.",
-            hint="Write it as nvidia-smi prints it: 535.54.03.",
-        ) from None
-
-
-def _gpu(text: str, names: dict[str, str]) -> str:
-    clean = re.sub(r"[\s_-]+", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
-    if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
-        return f"sm_{match[1]}"
-    if clean in ABSENT:
-        return "none"
-    if clean in names:
-        return names[clean]
-    import difflib
-
-    near = difflib.get_close_matches(clean, names, n=3, cutoff=0.5)
-    raise UsageError(
-        f"Cannot read --gpu {_short(text)}: it is not a GPU that envsmith knows.",
-        hint=f"Try {' or '.join(near)}, or write sm_NN." if near else "Give its name (h100, v100, rtx4090) or sm_NN.",
-    )
-
-
-def parse_platform(text: str, flag: str = "--platform") -> Platform:
-    """Parse a platform. ``UsageError`` names the flag."""
-    try:
-        return Platform.parse(text)
-    except ValueError as error:
-        raise UsageError(f"Cannot read {flag}: {error}.") from None
-
-
-def _requirement(text: str) -> Requirement:
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        requirement = Requirement(text) if len(text) <= _LONGEST else None
-    except InvalidRequirement:
-        requirement = None
-    if requirement is None or requirement.url:
-        raise UsageError(
-            f"Cannot read --package {_short(text)}: it is not a requirement of the package index.",
-            hint="Write a name and a specifier, such as 'wandb>=0.15'.",
-        )
-    return requirement
-
-
-def _day(text: str | None, flag: str) -> str | None:
-    if text is None:
-        return None
-    try:
-        return dt.date.fromisoformat(text.strip()[:10]).isoformat()
-    except ValueError:
-        raise UsageError(
-            f"Cannot read {flag} {_short(text)}: it is not a day.", hint="Write it as 2026-11-01."
-        ) from None
 
 
 # Flags that mean the same on several verbs: where cells lie, the flavour, Conda, how much is said, what fails.

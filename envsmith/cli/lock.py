@@ -7,19 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.cli.console import Console, dumps, print_out, say, table
-from envsmith.cli.flags import (
-    LockFlags,
-    RequestFlags,
-    Talk,
-    cells_option,
-    choice,
-    flag,
-    flavour_option,
-    group,
-    option,
-    takes,
-    verb,
-)
+from envsmith.cli.declare import choice, flag, group, option, takes, verb
+from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UnsatisfiableError, UsageError

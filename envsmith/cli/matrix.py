@@ -11,7 +11,9 @@ import click
 
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, live_terminal, print_out, say, table
-from envsmith.cli.flags import FILE, FOLDER, alternatives, matrix_option, parse_component
+from envsmith.cli.declare import FILE, FOLDER, alternatives
+from envsmith.cli.flags import matrix_option
+from envsmith.cli.values import parse_component
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import claim, now, read_text, write_folder, write_whole
 from envsmith.frameworks import FRAMEWORKS

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, print_out, say, table
-from envsmith.cli.flags import FILE, FOLDER, argument, cells_option, flag, option, takes
+from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, takes
+from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
 from envsmith.text import clean
 

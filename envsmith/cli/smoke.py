@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.flags import FILE, FOLDER, choice, flag, option, takes, verb
+from envsmith.cli.declare import FILE, FOLDER, choice, flag, option, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.files import read_text, write_whole
 from envsmith.model.record import Fault, Record, put_record

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, print_answer, print_out, table
-from envsmith.cli.flags import RequestFlags, flag, group, option, takes
+from envsmith.cli.declare import flag, group, option, takes
+from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.solve.words import MOST_EVIDENCE
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from envsmith.cli.flags import LockFlags, RequestFlags, option
+from envsmith.cli.declare import option
+from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
 from envsmith.model.cell import Request

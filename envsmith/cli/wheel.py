@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, print_answer, print_out, say, table
-from envsmith.cli.flags import RequestFlags, argument, flag, group, takes, verb
+from envsmith.cli.declare import argument, flag, group, takes, verb
+from envsmith.cli.flags import RequestFlags
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.model.version import Spec

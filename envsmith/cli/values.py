@@ -1,0 +1,206 @@
+"""What is typed after a flag, parsed into values. ``UsageError`` names the flag and what is wrong with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE
+from envsmith.model.cell import Platform
+from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+_NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
+_LONGEST = 300
+
+
+def name_in(text: str) -> str:
+    """Return the name in ``NAME[SPEC]``."""
+    match = _NAMED.fullmatch(text)
+    return match["name"] if match else text
+
+
+def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
+    """Parse ``NAME[SPEC]`` into a component and a spec.
+
+    ``UsageError`` has the nearest names for one that does not exist.
+    """
+    match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
+    if not match:
+        raise UsageError(
+            f"Cannot read {flag} {_short(text)}: it is neither a name nor a name followed by a spec.",
+            hint=f"Type for example {EXAMPLE} or '{EXAMPLE}>=0.16,<0.17'.",
+        )
+    component = table.find(match["name"])
+    if component is None or (role is not None and component.role is not role):
+        names = table.nearest(match["name"], role=role)
+        names_known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
+        hint = f"Try {' or '.join(names)}." if names else f"Use one of: {names_known}."
+        raise UsageError(
+            f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {role.value if role else 'component'} "
+            "that envsmith knows.",
+            hint=hint,
+        )
+    if flag == "--with" and component.role is Role.COMPANION and not component.distributions:
+        raise UsageError(
+            f"Cannot put {component.name} into a cell: the package index does not have it.",
+            hint=f"Leave {flag} {component.name} out and build it from its repository inside the finished environment.",
+        )
+    return component, parse_spec(match["spec"] or "*", f"{flag} {component.name}")
+
+
+def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
+    """Parse the ``NAME==VERSION`` arguments of ``check`` into component -> version.
+
+    Every problem is in one ``UsageError``. A name that is not a component stays as it is: the judgement lists it.
+
+    The version may be ``*`` (some release is there) or ``none`` (known to be absent).
+    """
+    versions: dict[str, str] = {}
+    problems: list[str] = []
+    for text in pairs:
+        try:
+            name, read = _pair(text, table)
+        except ValueError as problem:
+            problems.append(str(problem))
+            continue
+        if versions.setdefault(name, read) != read:
+            problems.append(f"{name}: {versions[name]} and {read} contradict each other")
+    if problems:
+        raise UsageError(
+            "Cannot judge these versions: some of them cannot be read.",
+            details=problems,
+            hint=f"Type for example: envsmith check {EXAMPLE}==0.14.0 torch==2.6.0 driver==535.54.03.",
+        )
+    return versions
+
+
+def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
+    """Parse ``NAME==VERSION``. The ``ValueError`` is a line for the user."""
+    name, equals, version = text.partition("==")
+    if not equals:
+        raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(text, table))
+    component = table.find(name)
+    if component is None:
+        return name[:60], version[:60]
+    try:
+        return component.name, version if version == "*" else parse_release(component.name, version)
+    except ValueError as error:
+        spelling = " (a GPU is sm_NN, or a name such as h100)" if component.name == "gpu" else ""
+        raise ValueError(f"{component.name}: {error}{spelling}") from None
+
+
+def _spelt_otherwise(text: str, table: ComponentTable) -> str:
+    """Guess what was meant by ``torch``, ``torch=2.6`` and ``torch>=2.6``."""
+    match = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
+    component = table.find(match["name"]) if match else None
+    if match is None or component is None:
+        return ""
+    version = match["spec"].strip(" =<>~!") or "*"
+    return f" (did you mean {component.name}=={version}?)" if "," not in version else " (give one version, not a range)"
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def parse_spec(text: str, flag: str) -> Spec:
+    """Parse a version or a spec of versions. A single ``=`` and a leading ``@`` are read as well."""
+    clean = text.strip().lstrip("@").strip()
+    if not clean:  # "$TORCH" of a script that never set it must not mean "any"
+        raise UsageError(
+            f"Cannot read {flag}: the version is empty.",
+            hint=f"Leave {flag.partition(' ')[0]} out, or write * for any release.",
+        )
+    if clean.startswith("=") and not clean.startswith("=="):
+        clean = clean[1:]
+    try:
+        return Spec.parse(clean)
+    except ValueError as error:
+        raise UsageError(
+            f"Cannot read {flag}: {error}.", hint="Give a version or a spec: 2.4, ==2.4.* or '>=0.16,<0.17'."
+        ) from None
+
+
+def only_version(spec: Spec, flag: str) -> str:
+    """Return the one version that a spec names."""
+    text = str(spec).removeprefix("==")
+    if any(mark in text for mark in "<>!~*|,"):
+        raise UsageError(
+            f"Cannot read {flag} {str(spec)!r}: it is not one version.",
+            hint="Give exactly one version. It is a fact of the host.",
+        )
+    return text
+
+
+def parse_driver(text: str) -> str:
+    """Parse the version of a driver. ``>=`` means its lower end."""
+    clean = text.strip()
+    floor = re.fullmatch(r">=\s*([0-9.]+)", clean)
+    try:
+        return parse_version(floor[1] if floor else clean.removeprefix("=="))
+    except ValueError:
+        raise UsageError(
+            f"Cannot read --driver {_short(text)}: it is not the version of a driver.",
+            hint="Write it as nvidia-smi prints it: 535.54.03.",
+        ) from None
+
+
+def parse_gpu(text: str, names: dict[str, str]) -> str:
+    """Return ``sm_NN`` of a GPU's name, one of ``names``, or of ``sm_NN`` itself."""
+    clean = re.sub(r"[\s_-]+", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
+    if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
+        return f"sm_{match[1]}"
+    if clean in ABSENT:
+        return "none"
+    if clean in names:
+        return names[clean]
+    import difflib
+
+    near = difflib.get_close_matches(clean, names, n=3, cutoff=0.5)
+    raise UsageError(
+        f"Cannot read --gpu {_short(text)}: it is not a GPU that envsmith knows.",
+        hint=f"Try {' or '.join(near)}, or write sm_NN." if near else "Give its name (h100, v100, rtx4090) or sm_NN.",
+    )
+
+
+def parse_platform(text: str, flag: str = "--platform") -> Platform:
+    """Parse a platform. ``UsageError`` names the flag."""
+    try:
+        return Platform.parse(text)
+    except ValueError as error:
+        raise UsageError(f"Cannot read {flag}: {error}.") from None
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Parse a requirement of the package index."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(text) if len(text) <= _LONGEST else None
+    except InvalidRequirement:
+        requirement = None
+    if requirement is None or requirement.url:
+        raise UsageError(
+            f"Cannot read --package {_short(text)}: it is not a requirement of the package index.",
+            hint="Write a name and a specifier, such as 'wandb>=0.15'.",
+        )
+    return requirement
+
+
+def parse_day(text: str | None, flag: str) -> str | None:
+    """Parse an ISO day."""
+    if text is None:
+        return None
+    try:
+        return dt.date.fromisoformat(text.strip()[:10]).isoformat()
+    except ValueError:
+        raise UsageError(
+            f"Cannot read {flag} {_short(text)}: it is not a day.", hint="Write it as 2026-11-01."
+        ) from None
