@@ -7,30 +7,24 @@ already and is not read again, so what people corrected by hand stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import NotFoundError
-from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, spec_text, yanked_text
+from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, yanked_text
 from envsmith.matrix.refresh.table import Table
-from envsmith.model.cell import Platform
-from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import WORDS
+from envsmith.python.component_needs import ComponentNeeds
 from envsmith.python.distribution import ReleaseFacts, best_file, read_release
 from envsmith.python.index import IndexFile
-from envsmith.python.metadata import active
 from envsmith.python.torch_wheel import linux_wheels, pythons_of
 
 _KIND = "release"
-# The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every
-# release that is listed.
-_MINORS = tuple(f"3.{n}" for n in range(6, 16))
 _METADATA_SOURCE = (
     "package index: release list of the project and METADATA, PKG-INFO or requires.txt of one file of each release"
 )
@@ -67,112 +61,6 @@ def policy_of(component: str) -> Policy:
     if framework is None:
         return _POLICIES.get(component, Policy())
     return Policy(finals=False, ignore=framework.ignored_requirements, sdist_facts=framework.reads_sdist)
-
-
-def _minors(requires_python: str | None) -> list[str]:
-    """Return the minors that ``Requires-Python`` admits with at least one patch release."""
-    try:
-        specifier = SpecifierSet(requires_python or "")
-    except InvalidSpecifier:
-        return list(_MINORS)
-    return [m for m in _MINORS if any(specifier.contains(f"{m}.{patch}") for patch in range(25))] or list(_MINORS)
-
-
-def declared(
-    requires: Iterable[str],
-    requires_python: str | None,
-    components: ComponentTable,
-    *,
-    own: str,
-    policy: Policy = Policy(),
-) -> dict[str, str]:
-    """Return a spec by component: what a release asks for on every platform and every Python it admits.
-
-    Requirements of extras, of one platform or of some Pythons only are left out, alternatives are joined. One without a bound is kept for core
-    components only.
-    """
-    specs: dict[str, str] = {}
-    python_spec = spec_text(requires_python or "", drop_patch=True)
-    if python_spec != "*":
-        specs["python"] = python_spec
-    for name, at in _by_place(requires, requires_python).items():
-        core = re.fullmatch(r"(.+)-cu(\d+)", name)
-        texts = list(dict.fromkeys(at.values()))
-        if None in texts:
-            continue
-        if policy.cuda_core and core and core[1] == policy.cuda_core:
-            specs["cuda"] = f"=={core[2]}.*"
-            continue
-        component = _component(name, components, own, policy)
-        if component is not None and ("*" not in texts or component.role is Role.CORE):
-            specs[component.name] = "*" if "*" in texts else " || ".join(filter(None, texts))
-    return _first(specs, ("python", "cuda", "torch"))
-
-
-def declared_where(
-    requires: Iterable[str],
-    requires_python: str | None,
-    components: ComponentTable,
-    *,
-    own: str,
-    policy: Policy = Policy(),
-) -> list[dict[str, Any]]:
-    """Return what a release asks for on one platform or some Pythons only: ``{platform, python, requires}``."""
-    minors = _minors(requires_python)
-    entries: dict[tuple[str, str], dict[str, str]] = {}
-    for name, at in _by_place(requires, requires_python).items():
-        component = _component(name, components, own, policy)
-        specs = dict.fromkeys(at.values())
-        if component is None or len(specs) < 2:
-            continue
-        for spec in specs:
-            pythons = {p: [m for m in minors if at[p, m] == spec] for p in Platform}
-            if spec is None or spec == "*":
-                continue
-            everywhere = len({tuple(ms) for ms in pythons.values()}) == 1
-            for platform in [None] if everywhere else [p for p in Platform if pythons[p]]:
-                some = _range_of(pythons[platform or next(iter(Platform))], minors)
-                entry = entries.setdefault((platform.value if platform else "", some), {})
-                entry[component.name] = spec
-    return [
-        {**({"platform": platform} if platform else {}), **({"python": some} if some else {}), "requires": specs}
-        for (platform, some), specs in sorted(entries.items())
-    ]
-
-
-def _range_of(some: Sequence[str], minors: Sequence[str]) -> str:
-    """Return the spec of ``some`` of the minors that a release admits: ``>=3.12``, or nothing for all of them."""
-    if list(some) == list(minors):
-        return ""
-    places = [minors.index(m) for m in some]
-    if places != list(range(places[0], places[-1] + 1)):
-        return " || ".join(f"=={m}.*" for m in some)
-    start = [] if places[0] == 0 else [f">={some[0]}"]
-    return ",".join(start if places[-1] + 1 == len(minors) else [*start, f"<{minors[places[-1] + 1]}"])
-
-
-def _component(name: str, components: ComponentTable, own: str, policy: Policy) -> Component | None:
-    component = components.find(name)
-    return None if component is None or component.name == own or component.name in policy.ignore else component
-
-
-def _by_place(
-    requires: Iterable[str], requires_python: str | None
-) -> dict[str, dict[tuple[Platform, str], str | None]]:
-    """Return for each distribution what is asked of it by platform and Python, ``None`` where it is not required."""
-    lines = list(requires)
-    at = {
-        (platform, python): active(lines, python=python, platform=platform)
-        for python in _minors(requires_python)
-        for platform in Platform
-    }
-    names = dict.fromkeys(name for lines_of_place in at.values() for name in lines_of_place)
-    return {n: {place: spec_text(rs[n].specifier) if n in rs else None for place, rs in at.items()} for n in names}
-
-
-def _first(specs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    head = [n for n in names if n in specs]
-    return {n: specs[n] for n in [*head, *(s for s in specs if s not in head)]}
 
 
 def _wanted(
@@ -328,9 +216,15 @@ def _merge(
 ) -> list[str]:
     """Put a release that was read into the table."""
     policy = policy_of(component)
-    listed = [*facts.requires, *joined]
-    requires = declared(listed, facts.requires_python, context.components, own=component, policy=policy)
-    where = declared_where(listed, facts.requires_python, context.components, own=component, policy=policy)
+    needs = ComponentNeeds(
+        requires=(*facts.requires, *joined),
+        requires_python=facts.requires_python,
+        components=context.components,
+        own=component,
+        ignore=policy.ignore,
+        cuda_core=policy.cuda_core,
+    )
+    requires, where = needs.everywhere(), needs.somewhere()
     demands = {"requires": requires, "requires_where": where}
     fresh = {**fresh, "sha256": facts.sha256, **{name: value for name, value in demands.items() if value}}
     if line is None:

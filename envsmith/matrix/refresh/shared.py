@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import Version
 
 from envsmith.cache import read_cache, write_cache
 from envsmith.errors import ContentError, NetworkError
@@ -104,34 +102,6 @@ def in_parallel(
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     return {task: answers[task] for task in tasks if task in answers}
-
-
-def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str:
-    """Return a specifier as the files spell it: clauses by version, ``>=2.0.6,!=2.0.9,<=2.4.2``, or ``*`` for none.
-
-    ``drop_patch`` writes bounds of Python by minor (``>=3.7.1`` is ``>=3.7``: a minor counts when one of its patch
-    releases does).
-    """
-    try:
-        clauses = list(SpecifierSet(specifier) if isinstance(specifier, str) else specifier)
-    except InvalidSpecifier:
-        return "*"
-
-    def key(clause: Any) -> tuple[Version, str]:
-        return Version(clause.version.removesuffix(".*")), clause.operator
-
-    texts = []
-    for clause in sorted(clauses, key=key):
-        text = f"{clause.operator}{clause.version}"
-        if drop_patch:
-            match = re.fullmatch(r"(>=|<)(3\.\d+)(?:\.\d+)?", text)
-            if not match and not re.fullmatch(r"(==|!=|~=|>|<=)3\.\d+(\.\*)?", text):
-                continue
-            # `<3.13.1` still admits 3.13.0, so it bounds the next minor.
-            up = match and match[1] == "<" and text != f"<{match[2]}" and not text.endswith(".0")
-            text = f"<3.{int(match[2][2:]) + 1}" if match and up else f"{match[1]}{match[2]}" if match else text
-        texts.append(text)
-    return ",".join(dict.fromkeys(texts)) or "*"
 
 
 def same_spec(one: object, another: object) -> bool:

@@ -9,9 +9,9 @@ import pytest
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.graph.read import read_components
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
-from envsmith.matrix.refresh.releases import Policy, declared, declared_where
-from envsmith.matrix.refresh.shared import same_spec, spec_text, yanked_text
+from envsmith.matrix.refresh.shared import same_spec, yanked_text
 from envsmith.matrix.refresh.updates import refreshable
+from envsmith.python.component_needs import ComponentNeeds, spec_text
 from envsmith.python.distribution import ReleaseFacts
 from envsmith.python.index import IndexFile
 
@@ -62,8 +62,12 @@ def test_a_table_in_the_middle_is_not_followed_blindly():
     assert "0.5.0" in doubts[0]
 
 
+def _needs(requires, python, *, own, **further):
+    return ComponentNeeds(requires=tuple(requires), requires_python=python, components=COMPONENTS, own=own, **further)
+
+
 def _declared(*requires, python=None, own="deepspeed", **policy):
-    return declared(requires, python, COMPONENTS, own=own, policy=Policy(**policy))
+    return _needs(requires, python, own=own, **policy).everywhere()
 
 
 def test_bounds_become_specs_by_component_oldest_clause_first():
@@ -149,13 +153,19 @@ def test_a_requirement_that_differs_between_pythons_is_one_of_its_alternatives()
         "transformers>=4.56.1,!=4.57.0; python_version < '3.10'",
         "transformers>=4.56.1; python_version >= '3.10'",
     ]
-    specs = declared(requires, ">=3.9", COMPONENTS, own="trl")
+    specs = _needs(requires, ">=3.9", own="trl").everywhere()
     assert specs["transformers"] == ">=4.56.1,!=4.57.0 || >=4.56.1"
-    assert "transformers" not in declared(requires[1:], ">=3.9", COMPONENTS, own="trl")
+    assert "transformers" not in _needs(requires[1:], ">=3.9", own="trl").everywhere()
 
 
 def _where(*requires, python=">=3.10"):
-    return declared_where(requires, python, COMPONENTS, own="vllm")
+    return _needs(requires, python, own="vllm").somewhere()
+
+
+def test_a_requirement_of_an_extra_counts_where_the_extra_is_named():
+    line = "torch==2.9.1; extra == 'sglang'"
+    assert _needs([line], None, own="verl").everywhere() == {}
+    assert _needs([line], None, own="verl", extras=("sglang",)).everywhere() == {"torch": "==2.9.1"}
 
 
 def test_a_requirement_of_one_platform_is_kept_with_the_platform():
