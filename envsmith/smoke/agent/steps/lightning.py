@@ -13,27 +13,22 @@ PRELOAD = Preload(("lightning.pytorch",), {})
 
 def step_ddp(s: Stage) -> dict[str, Any]:
     """Train with ``DDPStrategy``."""
-    from lightning.pytorch.strategies import DDPStrategy
-
-    return _fitted(s, DDPStrategy)
+    return _fitted(s, _strategies(s).DDPStrategy)
 
 
 def step_fsdp2(s: Stage) -> dict[str, Any]:
     """Train with ``ModelParallelStrategy``: the module shards itself over the strategy's mesh."""
-    try:
-        from lightning.pytorch.strategies import ModelParallelStrategy
-    except ImportError:
-        raise Skip("this Lightning has no ModelParallelStrategy: 2.4 is the first that has it") from None
+    strategy = getattr(_strategies(s), "ModelParallelStrategy", None)
+    if strategy is None:
+        raise Skip("this Lightning has no ModelParallelStrategy: 2.4 is the first that has it")
     # "auto" would give every rank of the node to tensor parallelism.
     sizes = {"data_parallel_size": s.size, "tensor_parallel_size": 1}
-    return _fitted(s, lambda: ModelParallelStrategy(**sizes), shard=True)
+    return _fitted(s, lambda: strategy(**sizes), shard=True)
 
 
 def step_fsdp(s: Stage) -> dict[str, Any]:
     """Train with ``FSDPStrategy``."""
-    from lightning.pytorch.strategies import FSDPStrategy
-
-    return _fitted(s, FSDPStrategy)
+    return _fitted(s, _strategies(s).FSDPStrategy)
 
 
 def step_deepspeed(s: Stage) -> dict[str, Any]:
@@ -42,18 +37,24 @@ def step_deepspeed(s: Stage) -> dict[str, Any]:
         import deepspeed  # noqa: F401
     except ModuleNotFoundError:
         raise Skip("this environment has no deepspeed") from None
-    from lightning.pytorch.strategies import DeepSpeedStrategy
-
     config = {
         "zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 4, "gradient_clipping": 0.0,
         "zero_allow_untested_optimizer": True,
     }  # fmt: skip
-    return _fitted(s, lambda: DeepSpeedStrategy(config=config))
+    strategy = _strategies(s).DeepSpeedStrategy
+    return _fitted(s, lambda: strategy(config=config))
+
+
+def _strategies(s: Stage) -> Any:
+    """Return Lightning's strategies. Their import is the first that may hang, so it has a name."""
+    s.enter("import lightning")
+    from lightning.pytorch import strategies
+
+    return strategies
 
 
 def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> dict[str, Any]:
     """Train the toy problem with a Trainer of that strategy. Lightning finds ranks by the launcher's variables."""
-    s.enter("import lightning")
     import lightning.pytorch as lightning
 
     torch, losses = s.torch, []
