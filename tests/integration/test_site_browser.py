@@ -260,9 +260,11 @@ def test_without_a_script_the_grid_is_there(browser, site):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((site / "index.html").as_uri())
-    assert page.locator("#grid-megatron-core table").is_visible()
+    assert page.locator("#grid-deepspeed table").is_visible()
     assert page.locator("#search").is_hidden()
     assert "need JavaScript" in page.locator("main").inner_text()
+    page.locator("noscript a").click()
+    assert page.locator("#grid-megatron-core table").is_visible()
     context.close()
 
 

@@ -24,8 +24,8 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
     Everything is newest first. ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default
     index). For each build there are the GPUs that it ``runs`` on and the oldest driver that it needs. A framework's
     ``rows`` have the Pythons for each build as bits, its ``row`` the number of the row for each release. Its ``why``
-    has the number of the reason for each release and torch that do not work together, its ``tested`` the torches that
-    the framework's CI ran with a release.
+    has the number of the one of its ``reasons`` for each release and torch that do not work together, its ``tested``
+    the torches that the framework's CI ran with a release.
     """
     keep = keep or {}
     compiled, knowledge = solver.compiled, solver.knowledge()
@@ -35,11 +35,8 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
     builds = _builds(compiled.versions["torch"], index, torches)
     pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
     pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
-    reasons: list[str] = []
     frameworks = [
-        _framework(
-            solver, component, keep.get(component.name, ()), torches, builds=builds, pythons=pythons, reasons=reasons
-        )
+        _framework(solver, component, keep.get(component.name, ()), torches, builds=builds, pythons=pythons)
         for component in knowledge.components.with_role(Role.FRAMEWORK)
     ]
     return {
@@ -50,7 +47,6 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
         "archs": list(compiled.versions["gpu"]),
         "runs": [_gpus(solver, version) for _, _, version in builds],
         "drivers": [_driver(solver, version) for _, _, version in builds],
-        "reasons": reasons,
         "frameworks": frameworks,
     }
 
@@ -63,9 +59,8 @@ def _framework(
     *,
     builds: Sequence[tuple[int, str, str]],
     pythons: Sequence[str],
-    reasons: list[str],
 ) -> dict[str, Any]:
-    """Return the tables of one framework. Its reasons are added to ``reasons``."""
+    """Return the tables of one framework."""
     name = component.name
     releases = _newest(_stable(solver, name), keep)
     rows = _rows(solver, name, releases, [version for _, _, version in builds], pythons)
@@ -73,7 +68,7 @@ def _framework(
     for release, row in zip(releases, rows, strict=True):
         possible = {number for (number, _, _), mask in zip(builds, row, strict=True) if mask}
         why.append([_reason(solver, name, release, v) if t not in possible else "" for t, v in enumerate(torches)])
-    reasons += dict.fromkeys(reason for line in why for reason in line if reason and reason not in reasons)
+    reasons = list(dict.fromkeys(reason for line in why for reason in line if reason))
     lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
     different = list(dict.fromkeys(lines))
     return {
@@ -83,6 +78,7 @@ def _framework(
         "releases": releases,
         "rows": different,
         "row": [different.index(line) for line in lines],
+        "reasons": reasons,
         "why": [".".join(str(reasons.index(reason)) if reason else "" for reason in line) for line in why],
         "tested": _tested(solver, torches, name, releases),
     }

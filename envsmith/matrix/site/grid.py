@@ -46,14 +46,14 @@ def kind_of(record: Record) -> str:
     return "g" if reached > _LADDER.index(Rung.FRAMEWORK_CPU) else "c" if record.rung is Rung.FRAMEWORK_CPU else "p"
 
 
-def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry, today: dt.date) -> str:
-    """Return a table for each framework. End tags that HTML does not ask for are left out: there are many cells."""
+def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry, today: dt.date) -> dict[str, str]:
+    """Return a table for each framework, by name. End tags that HTML does not ask for are left out: there are many cells."""
     pairs: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         for name, version in record.components.items():
             pairs.setdefault((name, version, public(record.components.get("torch", ""))), []).append(record)
     head = "".join(f"<th scope=col>{html.escape(torch)}" for torch in choices["torches"])
-    tables = []
+    tables = {}
     for framework in choices["frameworks"]:
         name, title = html.escape(framework["name"]), html.escape(framework["title"])
         rows = []
@@ -65,12 +65,12 @@ def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry,
                 stale = run is not None and letter != "x" and expiry.is_stale(run, today)
                 cells += _tag(letter, stale=stale) + KINDS[letter][0]
             rows.append(f"<tr><th scope=row>{html.escape(release)}{cells}")
-        tables.append(
+        tables[framework["name"]] = (
             f'<div class="framework" id="grid-{name}"><h3 id="name-{name}">{title} by PyTorch</h3>'
             f'<div class="scroll" tabindex="0" role="region" aria-labelledby="name-{name}"><table class="grid">'
             f"<thead><tr><th scope=col>{title}{head}<tbody>{''.join(rows)}</table></div></div>"
         )
-    return "\n".join(tables)
+    return tables
 
 
 def _tag(letter: str, *, stale: bool) -> str:

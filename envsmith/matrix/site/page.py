@@ -9,7 +9,7 @@ import datetime as dt
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from envsmith import __version__
 from envsmith.files import now, write_folder
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
 from envsmith.matrix.document import document
@@ -28,13 +29,14 @@ from envsmith.matrix.tables import export_texts
 from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public
 from envsmith.solve import default_solver
+from envsmith.solve.words import join_words
 
 STATIC = Path(__file__).parent / "static"
 _LADDER = list(Rung)
-# The scripts of the page share one scope: each uses those before it. ``data.js`` stands before them.
+# The scripts of the page share one scope: each uses those before it. The data stands before them.
 _SCRIPTS = ("elements.js", "choices.js", "selector.js", "answer.js", "app.js")
-# What a browser loads before it shows the page, and what it loads after that.
-FIRST = ("index.html", "style.css", "theme.js", "data.js", *_SCRIPTS)
+# What a browser loads before it shows the page: of the frameworks the first one. The others come after that.
+FIRST = ("index.html", "style.css", "theme.js", "data.js", f"{next(iter(FRAMEWORKS))}.js", *_SCRIPTS)
 _COPIED = ("style.css", "theme.js", *_SCRIPTS, "find.js", "grid.js")
 # The mark of a folder that ``matrix site`` may write again.
 SITE = "a site of the matrix"
@@ -56,11 +58,17 @@ def site_texts(page: Page) -> dict[str, str]:
     """Return every file of the page by its path."""
     newest = latest(page.records)
     cells = {r.cell: [record for record in newest if record.cell == r.cell] for r in newest}
+    tables = grids(page.choices, newest, page.expiry, page.today)
     files = {
         **{name: (STATIC / name).read_text(encoding="utf-8") for name in _COPIED},
-        "index.html": _index(page, newest),
+        "index.html": _index(page, newest, tables),
+        "tables.html": _fill("tables.html", {"LEGEND": _legend(page), "GRIDS": "\n".join(tables.values())}),
         "figures.html": _figures(page, newest),
         "data.js": f"window.ENVSMITH={_script(_data(page, newest))};\n",
+        **{
+            f"{framework['name']}.js": f"window.ENVSMITH.parts[{number}]={_script(part)};\n"
+            for number, (framework, part) in enumerate(_parts(page, newest, tables))
+        },
         "search.js": f"window.ENVSMITH_SEARCH={_script(page.search)};\n",
     }
     for cell, records in cells.items():
@@ -75,19 +83,35 @@ def _script(value: object) -> str:
 
 
 def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
-    days = sorted({r.day for r in newest})
-    whys = sorted({why for r in newest if (why := _why(r))})
+    """Return what all frameworks share. What is a framework's own, its script puts into ``parts``."""
     return {
         **page.choices,
+        "frameworks": [{key: f[key] for key in ("name", "short", "title")} for f in page.choices["frameworks"]],
+        "parts": [],
         "tools": {"ask": ASK, **TOOLS},
         "ladder": [r.value for r in _LADDER],
         "steps": [STEPS[r] for r in _LADDER],
         "kinds": {letter: words for letter, (_, words) in KINDS.items()},
         "made": page.today.isoformat(),
-        "days": days,
-        "whys": whys,
-        "records": _rows(page, sorted(newest, key=lambda r: r.cell), days, whys),
+        "days": _days(newest),
     }
+
+
+def _days(newest: Sequence[Record]) -> list[str]:
+    return sorted({r.day for r in newest})
+
+
+def _parts(
+    page: Page, newest: Sequence[Record], tables: Mapping[str, str]
+) -> Iterator[tuple[Mapping[str, Any], dict[str, object]]]:
+    """Yield each framework with what its script has: its tables, its runs, and its grid where index.html lacks it."""
+    for framework in page.choices["frameworks"]:
+        own = sorted((r for r in newest if framework["name"] in r.components), key=lambda r: r.cell)
+        whys = sorted({why for r in own if (why := _why(r))})
+        part = {key: value for key, value in framework.items() if key not in ("name", "short", "title")}
+        part |= {"whys": whys, "records": _rows(page, own, _days(newest), whys)}
+        first = framework is page.choices["frameworks"][0]
+        yield framework, part | ({} if first else {"grid": tables[framework["name"]]})
 
 
 def _rows(page: Page, newest: Sequence[Record], days: Sequence[str], whys: Sequence[str]) -> list[list[object]]:
@@ -127,19 +151,26 @@ def _mark(letter: str, words: str, *, stale: bool = False) -> str:
     return f'<span class="m {letter}{" s" if stale else ""}" aria-hidden="true"></span>{html.escape(words)}'
 
 
-def _index(page: Page, newest: Sequence[Record]) -> str:
+def _index(page: Page, newest: Sequence[Record], tables: Mapping[str, str]) -> str:
     states = cell_states(page.records, page.expiry, page.today)
     proved = sum(state.status is Status.PROVED for state in states)
     last = f" Last run on {_words(max(r.day for r in newest))}." if newest else ""
-    legend = [f"<li>{_mark(letter, words)}</li>" for letter, (_, words) in KINDS.items()]
-    if any(state.stale for state in states):
-        legend.append(f"<li>{_mark('c', 'Old proof', stale=True)}</li>")
+    first = next(iter(tables))
     values = {
         "COUNTS": f"<b>{proved}</b> of {len(states)} combinations passed their smoke test.{last}",
-        "LEGEND": "".join(legend),
-        "GRID": grids(page.choices, newest, page.expiry, page.today),
+        "LEGEND": _legend(page),
+        "FIRST": html.escape(first),
+        "TITLES": html.escape(join_words([f["title"] for f in page.choices["frameworks"]])),
+        "GRID": tables[first],
     }
     return _fill("index.html", {**values, "VERSION": html.escape(page.version), "MADE": _words(page.today.isoformat())})
+
+
+def _legend(page: Page) -> str:
+    legend = [f"<li>{_mark(letter, words)}</li>" for letter, (_, words) in KINDS.items()]
+    if any(state.stale for state in cell_states(page.records, page.expiry, page.today)):
+        legend.append(f"<li>{_mark('c', 'Old proof', stale=True)}</li>")
+    return "".join(legend)
 
 
 def _figures(page: Page, newest: Sequence[Record]) -> str:

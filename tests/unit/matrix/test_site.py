@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from envsmith.files import write_folder
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import latest
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
@@ -38,17 +39,24 @@ def site(page, tmp_path_factory):
     return folder
 
 
-def _data(folder, name="data.js"):
+def _script(folder, name):
     return json.loads((folder / name).read_text(encoding="utf-8").partition("=")[2].rstrip(";\n"))
 
 
+def _data(folder):
+    """Return the shared data with that of each framework in its place, as the script has it when all are loaded."""
+    data = _script(folder, "data.js")
+    return data | {"frameworks": [f | _script(folder, f"{f['name']}.js") for f in data["frameworks"]]}
+
+
 def _cells(data):
-    """Return the row of each record with the name of its cell in place of what it shares with the row before."""
-    name = ""
+    """Return the row of each record with the name of its cell in place of what it shares, and the words for its end."""
     rows = []
-    for shared, rest, *row in data["records"]:
-        name = name[:shared] + rest
-        rows.append([name, *row])
+    for framework in data["frameworks"]:
+        name = ""
+        for shared, rest, *row in framework["records"]:
+            name = name[:shared] + rest
+            rows.append([name, *row[:3], *(framework["whys"][number] for number in row[3:])])
     return rows
 
 
@@ -78,10 +86,18 @@ def test_no_line_of_the_page_s_scripts_is_longer_than_those_of_the_house():
     assert max(map(len, lines)) <= 120
 
 
-def test_the_grid_stands_in_the_page_without_a_script(site):
+def test_the_script_of_another_framework_brings_the_grid_that_the_tables_have(site):
+    tables = (site / "tables.html").read_text(encoding="utf-8")
+    first, *others = _data(site)["frameworks"]
+    assert "grid" not in first
+    assert all(framework["grid"] in tables for framework in others)
+
+
+def test_the_grids_stand_in_pages_without_a_script(site):
     data = _data(site)
-    grids = _grids((site / "index.html").read_text(encoding="utf-8"))
+    grids = _grids((site / "tables.html").read_text(encoding="utf-8"))
     assert list(grids) == [framework["name"] for framework in data["frameworks"]]
+    assert _grids((site / "index.html").read_text(encoding="utf-8")) == dict(list(grids.items())[:1])
     for framework in data["frameworks"]:
         grid = grids[framework["name"]]
         assert len(grid) == len(framework["releases"])
@@ -90,7 +106,7 @@ def test_the_grid_stands_in_the_page_without_a_script(site):
 
 def test_a_pair_that_a_rule_forbids_and_nothing_proved_is_marked_as_bad(site):
     data = _data(site)
-    grids = _grids((site / "index.html").read_text(encoding="utf-8"))
+    grids = _grids((site / "tables.html").read_text(encoding="utf-8"))
     for framework in data["frameworks"]:
         for row, reasons in zip(grids[framework["name"]], framework["why"], strict=True):
             marks = [letter for letter, reason in zip(row, reasons.split("."), strict=True) if reason]
@@ -99,7 +115,7 @@ def test_a_pair_that_a_rule_forbids_and_nothing_proved_is_marked_as_bad(site):
 
 def test_a_mark_shows_the_best_run_of_its_pair(page, site):
     data = _data(site)
-    grids = _grids((site / "index.html").read_text(encoding="utf-8"))
+    grids = _grids((site / "tables.html").read_text(encoding="utf-8"))
     for framework in data["frameworks"]:
         for record in latest(page.records):
             release = record.components.get(framework["name"])  # a yanked release is in no table
@@ -159,7 +175,7 @@ def test_every_pair_that_cannot_be_has_a_reason(site):
             for t, reason in enumerate(reasons.split(".")):
                 possible = any(m for m, (of, _, _) in zip(masks, data["builds"], strict=True) if of == t)
                 assert possible == (reason == "")
-                assert possible or len(data["reasons"][int(reason)]) > 15
+                assert possible or len(framework["reasons"][int(reason)]) > 15
 
 
 def test_drivers_and_gpus_agree_with_the_solver(site):
@@ -203,11 +219,11 @@ def test_a_row_of_the_data_says_what_its_record_says(page, site):
     for record in latest(page.records):
         rung = data["ladder"].index(record.rung.value)
         row = rows[record.cell, rung, record.passed, record.of_host, record.day]
-        assert [data["whys"][n] for n in row[4:]] == ([record.failure.symptom[:160]] if record.failure else [])
+        assert row[4:] == ([record.failure.symptom[:160]] if record.failure else [])
 
 
 def test_the_search_has_the_known_bad_symptoms_and_their_rules(site):
-    search = _data(site, "search.js")
+    search = _script(site, "search.js")
     assert len(search["errors"]) >= 150
     assert all(symptom for _, _, symptom in search["errors"])
     rules = {search["rules"][number][0] for _, number, symptom in search["errors"] if "torch._six" in symptom}
@@ -215,7 +231,7 @@ def test_the_search_has_the_known_bad_symptoms_and_their_rules(site):
 
 
 def test_a_failed_run_is_found_under_the_rule_whose_symptom_it_shows(page, site):
-    search = _data(site, "search.js")
+    search = _script(site, "search.js")
     (record,) = [r for r in page.records if r.cell == "ds0.8.1-torch2.15.0-cu132-py312"]
     (number,) = [number for cell, number, _ in search["errors"] if cell == record.cell]
     assert len(record.rules) > 1
@@ -223,7 +239,7 @@ def test_a_failed_run_is_found_under_the_rule_whose_symptom_it_shows(page, site)
 
 
 def test_the_sources_of_a_rule_are_links_or_left_out(site):
-    assert all(source.startswith("https://") for rule in _data(site, "search.js")["rules"] for source in rule[3])
+    assert all(source.startswith("https://") for rule in _script(site, "search.js")["rules"] for source in rule[3])
 
 
 @pytest.mark.parametrize(
@@ -238,7 +254,7 @@ def test_the_sources_of_a_rule_are_links_or_left_out(site):
     ],
 )
 def test_a_warning_is_shown_with_the_releases_that_it_is_about(site, release, torch, rule, applies):
-    data, search = _data(site), _data(site, "search.js")
+    data, search = _data(site), _script(site, "search.js")
     f, framework = next((f, x) for f, x in enumerate(data["frameworks"]) if x["name"] == "deepspeed")
     here = {"f": f, "r": framework["releases"].index(release), "t": data["torches"].index(torch)}
     shown = {
@@ -265,7 +281,7 @@ def test_a_hostile_log_stays_text(page, tmp_path):
         text = path.read_text(encoding="utf-8")
         assert "<img src=x" not in text
         assert text.count("<script") == len(re.findall(r'<script src="[\w./]+"></script>', text))
-    for name in ("data.js", "search.js"):
+    for name in ("data.js", f"{next(iter(FRAMEWORKS))}.js", "search.js"):
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert "</script" not in text
         assert "\u2028" not in text

@@ -12,6 +12,13 @@ function hash(s) {
   if (s.tool !== "venv") params.set("tool", s.tool);
   return params.toString();
 }
+// The number of the framework that the address names, else of the one that is chosen.
+function frameworkIn(text) {
+  const cell = /^([a-z]+)[^-]*-/.exec(text),
+    name = new URLSearchParams(text).get("framework");
+  const number = cell && cell[1] in short ? short[cell[1]] : D.frameworks.findIndex((f) => f.name === name);
+  return number < 0 ? state.framework : number;
+}
 // Return whether the address names a choice. What it does not know it leaves out.
 function fromHash() {
   const text = location.hash.slice(1),
@@ -47,10 +54,40 @@ function fromHash() {
   return true;
 }
 
+// -- the frameworks: the page comes with the first one, the script of each of the others brings its tables and its grid
+const grids = [],
+  tables = [],
+  cells = [];
+function addScript(src, then) {
+  const script = el("script", { src });
+  script.onload = then;
+  document.body.append(script);
+}
+function takeAll(number) {
+  const { grid } = D.parts[number];
+  take(number);
+  if (grid) $("grid").insertAdjacentHTML("beforeend", grid);
+  grids[number] = $("grid-" + D.frameworks[number].name);
+  grids[number].hidden = true;
+  tables[number] = grids[number].querySelector("table");
+  cells[number] = [...tables[number].tBodies[0].rows].map((row) => [...row.cells].slice(1));
+}
+// Call `then` when the framework has its tables.
+function load(number, then) {
+  if (taken(number)) then();
+  else
+    addScript(D.frameworks[number].name + ".js", () => {
+      if (!taken(number)) takeAll(number);
+      then();
+    });
+}
+function loadEach([first, ...others], then) {
+  if (first === undefined) then();
+  else load(first, () => loadEach(others, then));
+}
+const change = (number) => load(number, () => choose(switched(number)));
+
 // -- the grid
-const grids = D.frameworks.map((f) => $("grid-" + f.name));
-const tables = grids.map((grid) => grid.querySelector("table"));
-const cells = tables.map((table) => [...table.tBodies[0].rows].map((row) => [...row.cells].slice(1)));
 $("tabs").append(
   ...D.frameworks.map((f, number) =>
     el("button", { type: "button", id: "show-" + f.name, "data-framework": String(number) }, f.title),
@@ -58,7 +95,7 @@ $("tabs").append(
 );
 $("tabs").addEventListener("click", (event) => {
   const number = event.target.dataset.framework;
-  if (number !== undefined && +number !== state.framework) choose(switched(+number));
+  if (number !== undefined && +number !== state.framework) change(+number);
 });
 function reveal(node) {
   node.scrollIntoView({
@@ -90,18 +127,13 @@ function loadSearch(then) {
   }
   loaders.push(then);
   if (loaders.length > 1) return;
-  const add = (src, next) => {
-    const script = el("script", { src });
-    script.onload = next;
-    document.body.append(script);
-  };
-  add("search.js", () =>
-    add("find.js", () => {
+  const search = () =>
+    addScript("find.js", () => {
       draw();
       loaders.forEach((loader) => loader(window.ENVSMITH_FIND));
-      add("grid.js", () => {});
-    }),
-  );
+      addScript("grid.js", () => {});
+    });
+  loadEach([...D.frameworks.keys()], () => addScript("search.js", search));
 }
 box.addEventListener("focus", () =>
   loadSearch((search) => {
@@ -128,11 +160,17 @@ document.addEventListener("click", (event) => {
 });
 
 // -- start
-addEventListener("hashchange", () => {
-  if (fromHash()) draw();
+const loadNamed = (then) => load(frameworkIn(location.hash.slice(1)), then);
+addEventListener("hashchange", () =>
+  loadNamed(() => {
+    if (fromHash()) draw();
+  }),
+);
+takeAll(0);
+loadNamed(() => {
+  fromHash();
+  draw();
 });
-fromHash();
-draw();
 if ("IntersectionObserver" in window) {
   const seen = { selector: false, answer: false };
   const watch = new IntersectionObserver((entries) => {

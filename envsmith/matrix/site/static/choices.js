@@ -4,23 +4,30 @@ const D = window.ENVSMITH;
 const PYTHONS = ["3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8"];
 const DRIVERS = ["580.65.06", "570.86.15", "550.54.14", "535.54.03", "525.60.13", "470.82.01"];
 
-// -- the data
+// -- the data: what all frameworks share is there, the part of each framework is taken when its script was loaded
 const numbers = (text, base) => text.split(".").map((number) => (number ? parseInt(number, base) : null));
-const masks = D.frameworks.map((f) => {
-  const rows = f.rows.map((row) => numbers(row, 16));
-  return f.row.map((row) => rows[row]);
-});
-const reasons = D.frameworks.map((f) => f.why.map((row) => numbers(row, 10)));
-const reasonOf = (f, r, t) => (reasons[f][r][t] === null ? undefined : D.reasons[reasons[f][r][t]]);
+const masks = [],
+  reasons = [];
+const taken = (f) => masks[f] !== undefined;
+const reasonOf = (f, r, t) => (reasons[f][r][t] === null ? undefined : D.frameworks[f].reasons[reasons[f][r][t]]);
 const short = Object.fromEntries(D.frameworks.map((f, number) => [f.short, number]));
 const onCpu = D.ladder.indexOf("framework step(cpu)");
 // A row is [shared, rest, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]. The name of the cell is what
 // it shares with the row before, and the rest.
 const byCell = new Map(),
   byPair = new Map();
-let id = "";
-for (const [shared, rest, rung, bits, day, why] of D.records) {
-  id = id.slice(0, shared) + rest;
+function take(number) {
+  const f = Object.assign(D.frameworks[number], D.parts[number]),
+    rows = f.rows.map((row) => numbers(row, 16));
+  masks[number] = f.row.map((row) => rows[row]);
+  reasons[number] = f.why.map((row) => numbers(row, 10));
+  let id = "";
+  for (const [shared, rest, ...run] of f.records) {
+    id = id.slice(0, shared) + rest;
+    takeRun(f, id, run);
+  }
+}
+function takeRun(f, id, [rung, bits, day, why]) {
   const record = {
     id,
     rung,
@@ -28,7 +35,7 @@ for (const [shared, rest, rung, bits, day, why] of D.records) {
     host: bits & 2,
     stale: bits & 4,
     day: D.days[day],
-    why: why === undefined ? "" : D.whys[why],
+    why: why === undefined ? "" : f.whys[why],
   };
   record.kind = record.passed ? (rung > onCpu ? "g" : rung === onCpu ? "c" : "p") : record.host ? "p" : "x";
   const keep = (map, key) => {

@@ -40,8 +40,9 @@ function drawAxis([axis, title, choices], picked) {
   return el("fieldset", { class: "axis" }, el("legend", {}, title, auto && el("span", { class: "auto" }, auto)), chips);
 }
 function chip(axis, value, text, checked, auto) {
-  const free = axis === "framework" ? switched(value) : { [axis]: value };
-  const can = checked || value === null || possible(free),
+  const other = axis === "framework";
+  const free = other ? {} : { [axis]: value };
+  const can = checked || other || value === null || possible(free),
     id = `${axis}-${value === null ? "any" : value}`;
   const input = el("input", {
     type: "radio",
@@ -58,7 +59,7 @@ function chip(axis, value, text, checked, auto) {
     el("span", {}, text),
   );
   if (can) {
-    input.addEventListener("change", () => choose(free));
+    input.addEventListener("change", () => (other ? change(value) : choose(free)));
     return node;
   }
   const way = instead(axis, value),
