@@ -7,6 +7,7 @@ from typing import Any
 
 from envsmith.smoke.agent.protocol import Skip
 from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Preload, Stage
+from envsmith.smoke.agent.steps.torch import fully_shard_of
 
 PRELOAD = Preload(("lightning.pytorch",), {})
 
@@ -21,6 +22,7 @@ def step_fsdp2(s: Stage) -> dict[str, Any]:
     strategy = getattr(_strategies(s), "ModelParallelStrategy", None)
     if strategy is None:
         raise Skip("this Lightning has no ModelParallelStrategy: 2.4 is the first that has it")
+    fully_shard_of(s)
     # "auto" would give every rank of the node to tensor parallelism.
     sizes = {"data_parallel_size": s.size, "tensor_parallel_size": 1}
     return _fitted(s, lambda: strategy(**sizes), shard=True)
@@ -66,8 +68,7 @@ def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> di
 
         def configure_model(self) -> None:
             if shard:
-                from torch.distributed.fsdp import fully_shard
-
+                fully_shard = fully_shard_of(s)
                 mesh = self.device_mesh["data_parallel"]
                 for layer in self.model:
                     if list(layer.parameters()):

@@ -38,12 +38,18 @@ def step_ddp(s: Stage) -> dict[str, Any]:
     return {"losses": losses, "reference": s.reference(), "facts": facts}
 
 
-def step_fsdp2(s: Stage) -> dict[str, Any]:
-    """Train fully sharded: all_gather and reduce_scatter."""
+def fully_shard_of(s: Stage) -> Any:
+    """Return the function of FSDP2. ``Skip`` where this torch lacks it."""
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError:
         raise Skip(f"torch {s.torch.__version__} has no torch.distributed.fsdp.fully_shard") from None
+    return fully_shard
+
+
+def step_fsdp2(s: Stage) -> dict[str, Any]:
+    """Train fully sharded: all_gather and reduce_scatter."""
+    fully_shard = fully_shard_of(s)
     from torch.distributed.device_mesh import init_device_mesh
 
     s.enter("init_process_group")
