@@ -15,7 +15,7 @@ from envsmith.engines.base import Engine, verify_content
 from envsmith.engines.venv import inspect_python
 from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.files import digest_of
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import added_frameworks, frameworks_of
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import RECORD_FILE, Cases, Failure, Fault, Record, Rung, Verdict, record_text
@@ -196,7 +196,7 @@ def find_cell(python: Path, loaded: Mapping[str, object]) -> Subject:
         cell, components = str(lock.cell.id), lock.cell.components
         return Subject(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
     components = _components(loaded)
-    chosen = tuple((n, components[n]) for n in (*FRAMEWORKS, "torch", "cuda", "python") if n in components)
+    chosen = tuple((n, components[n]) for n in (*added_frameworks(), "torch", "cuda", "python") if n in components)
     cell = str(CellId(chosen, _platform(loaded)))
     return Subject(cell=cell, components=components, engine="found", environment=environment)
 
@@ -219,7 +219,7 @@ def _components(loaded: Mapping[str, object]) -> dict[str, str]:
     torch, cuda = str(loaded.get("torch") or ""), str(loaded.get("cuda") or "cpu")
     if "+" not in torch:
         torch += "+cpu" if cuda == "cpu" else "+cu" + cuda.replace(".", "")
-    components = {name: installed[name] for name in FRAMEWORKS if name in installed}
+    components = {name: installed[name] for name in added_frameworks() if name in installed}
     components |= {"torch": torch, "cuda": cuda, "python": minor_of(str(loaded.get("python") or ""))}
     nccl = str(loaded.get("nccl_runtime") or loaded.get("nccl") or "")
     cudnn = next((v for k, v in installed.items() if k.startswith("nvidia-cudnn-")), "")
@@ -254,7 +254,7 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
         steps=steps.steps if steps else (),
         bandwidth=band.bandwidth if band else (),
     )
-    rungs = (*subject.rungs, *_proved(main, steps, first))
+    rungs = (*subject.rungs, *_proved(frameworks_of(subject.components), main, steps, first))
     return make_record(
         subject,
         joined,
@@ -266,14 +266,17 @@ def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) ->
     )
 
 
-def _proved(main: SmokeResult | None, steps: SmokeResult | None, first: SmokeResult) -> list[Rung]:
+def _proved(
+    frameworks: Sequence[str], main: SmokeResult | None, steps: SmokeResult | None, first: SmokeResult
+) -> list[Rung]:
     gpu = first.backend.startswith("nccl")
     rungs = [Rung.IMPORTED]
     if main and main.collectives_good and not main.late:
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
     ran = [s for s in (steps.steps if steps else ()) if s.verdict is not Verdict.SKIPPED]
-    # torch's own steps are the control: without a framework nothing is proved of one.
-    if any(s.name.startswith(tuple(FRAMEWORKS)) for s in ran) and all(s.verdict.good for s in ran):
+    # The steps of torch are the control of a cell with another framework: alone they prove nothing of that one.
+    own = tuple(f"{name} " for name in frameworks)
+    if any(s.name.startswith(own) for s in ran) and all(s.verdict.good for s in ran):
         rungs.append(Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU)
     return rungs
 

@@ -22,7 +22,7 @@ from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
 from envsmith.files import read_text, scratch
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import added_frameworks
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
@@ -252,7 +252,7 @@ def api_breaks(before: str, after: str) -> list[tuple[str, int]]:
 
 
 def _communicates(module: Module) -> bool:
-    names = (*_COMMUNICATION, *(framework.module for framework in FRAMEWORKS.values()))
+    names = (*_COMMUNICATION, *(framework.module for framework in added_frameworks().values()))
     return any(path == name or path.startswith(name + ".") for path in module.imports.values() for name in names)
 
 

@@ -17,7 +17,7 @@ from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import SmokeError, StorageError, UnsatisfiableError, UsageError
 from envsmith.files import read_text
-from envsmith.frameworks import EXAMPLE, FRAMEWORKS
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS, frameworks_of
 from envsmith.model.cell import CellId
 
 if TYPE_CHECKING:
@@ -267,10 +267,11 @@ def _flags_of(words: Sequence[str]) -> RequestFlags:
     if len(words) == 1 and not words[0].startswith("-"):
         cell = CellId.parse(words[0])
         exact = dict(cell.components)
+        frameworks = frameworks_of(exact)
         torch, cuda, python = (exact.pop(name, None) for name in ("torch", "cuda", "python"))
         return RequestFlags(
-            framework=tuple(f"{name}=={version}" for name, version in exact.items() if name in FRAMEWORKS),
-            with_=tuple(f"{name}=={version}" for name, version in exact.items() if name not in FRAMEWORKS),
+            framework=tuple(f"{name}=={exact[name]}" if name in exact else name for name in frameworks),
+            with_=tuple(f"{name}=={version}" for name, version in exact.items() if name not in frameworks),
             python=python,
             torch=f"=={torch}" if torch else None,
             cuda=cuda,

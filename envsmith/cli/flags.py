@@ -103,7 +103,7 @@ class RequestFlags:
             place[name] = place[name].meet(spec) if name in place else spec
 
         for text in self.framework:
-            component, spec = parse_component(text, table, flag="--framework", role=Role.FRAMEWORK)
+            component, spec = parse_component(text, table, flag="--framework", frameworks=FRAMEWORKS)
             require(frameworks, component.name, spec)
         gpus = list(self.gpu)
         driver = self.driver

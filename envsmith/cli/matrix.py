@@ -16,13 +16,12 @@ from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import claim, now, read_text, write_folder, write_whole
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.graph.load import components, knowledge, version_graph
 from envsmith.graph.location import find_matrix, list_files, own_matrix
 from envsmith.matrix.document import changes, document, read_document, states
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId
-from envsmith.model.component import Role
 from envsmith.model.record import merge as merged
 from envsmith.solve import solver_of
 from envsmith.text import clean
@@ -243,11 +242,13 @@ def list_(
     folder: Path | None,
 ) -> int:
     """List the cells that were run: how far each was proved, when, and until when that counts."""
-    specs = _specs(framework, "--framework") | _specs(others, "--with")
+    frameworks = _specs(framework, "--framework")
+    specs = frameworks | _specs(others, "--with")
     rows = [
         (state, entry)
         for state in _states(folder)
-        if all(n in state.best.components and s.contains(state.best.components[n]) for n, s in specs.items())
+        if frameworks.keys() <= {*frameworks_of(state.best.components)}
+        and all(n in state.best.components and s.contains(state.best.components[n]) for n, s in specs.items())
         and (status is None or state.status.value == status)
         and (state.stale or not stale)
         and ((entry := state.to_json())["agrees"] is False or not disagreeing)
@@ -448,8 +449,8 @@ def tell_framework() -> Callable[[str], None]:
 
 
 def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
-    role = Role.FRAMEWORK if flag == "--framework" else None
-    parsed = [parse_component(word, components(), flag=flag, role=role) for word in words]
+    frameworks = FRAMEWORKS if flag == "--framework" else ()
+    parsed = [parse_component(word, components(), flag=flag, frameworks=frameworks) for word in words]
     return {component.name: spec for component, spec in parsed}
 
 

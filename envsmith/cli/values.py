@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
@@ -26,7 +26,9 @@ def name_in(text: str) -> str:
     return match["name"] if match else text
 
 
-def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role | None = None) -> tuple[Component, Spec]:
+def parse_component(
+    text: str, table: ComponentTable, *, flag: str, frameworks: Collection[str] = ()
+) -> tuple[Component, Spec]:
     """Parse ``NAME[SPEC]`` into a component and a spec.
 
     ``UsageError`` has the nearest names for one that does not exist.
@@ -38,12 +40,11 @@ def parse_component(text: str, table: ComponentTable, *, flag: str, role: Role |
             hint=f"Type for example {EXAMPLE} or '{EXAMPLE}>=0.16,<0.17'.",
         )
     component = table.find(match["name"])
-    if component is None or (role is not None and component.role is not role):
-        names = table.nearest(match["name"], role=role)
-        names_known = ", ".join(c.name for c in (table.with_role(role) if role else table.by_name.values()))
-        hint = f"Try {' or '.join(names)}." if names else f"Use one of: {names_known}."
+    if component is None or (frameworks and component.name not in frameworks):
+        names = table.nearest(match["name"], frameworks or None)
+        hint = f"Try {' or '.join(names)}." if names else f"Use one of: {', '.join(frameworks or table.by_name)}."
         raise UsageError(
-            f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {role.value if role else 'component'} "
+            f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {'framework' if frameworks else 'component'} "
             "that envsmith knows.",
             hint=hint,
         )

@@ -25,7 +25,7 @@ from envsmith.doctor.read.lines import (
     note_distribution,
 )
 from envsmith.doctor.read.logs import read_log
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import added_frameworks
 from envsmith.programs import execute
 from envsmith.schema import parse_json
 from envsmith.smoke.agent.health import infiniband, report_apart
@@ -99,7 +99,7 @@ def _variables(draft: Draft) -> None:
 # what can be imported.
 
 
-_OWN = "|".join(name.replace("-", "_") for name in FRAMEWORKS)
+_OWN = "|".join(name.replace("-", "_") for name in added_frameworks())
 _VITAL = re.compile(rf"torch|nvidia_\w+|triton|flash_attn|transformer_engine\w*|numpy|{_OWN}")
 
 
@@ -196,7 +196,7 @@ def _nccl_of(header: Path) -> str | None:
 
 _MODULES = (
     "torch",
-    *(f.module for f in FRAMEWORKS.values()),
+    *(f.module for f in added_frameworks().values()),
     "transformer_engine.pytorch",
     "flash_attn",
     "triton",

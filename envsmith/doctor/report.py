@@ -13,7 +13,7 @@ from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
-from envsmith.frameworks import EXAMPLE, FRAMEWORKS
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS, added_frameworks
 from envsmith.graph.load import components
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
@@ -25,7 +25,7 @@ from envsmith.text import clean, redact, table_cell
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 # The order of components in a table.
 _ORDER = (
-    *("torch", "cuda", "nccl", "cudnn", "triton", "python", *FRAMEWORKS),
+    *("torch", "cuda", "nccl", "cudnn", "triton", "python", *added_frameworks()),
     *("transformer-engine", "flash-attn", "driver", "gpu", "toolkit", "gcc", "glibc", "numpy"),
 )
 

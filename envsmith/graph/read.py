@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import CORE, FRAMEWORKS
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, check_file
 from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.graph.ready import Readiness
@@ -107,7 +107,7 @@ def _components(document: Any, problems: Problems) -> ComponentTable | None:
     frameworks = [
         Component(
             name=f.name,
-            role=Role.FRAMEWORK,
+            role=Role.CORE if f.name == CORE else Role.FRAMEWORK,
             short=f.short,
             title=f.title,
             distributions=f.distributions,

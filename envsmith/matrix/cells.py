@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.graph.expiry import Expiry
 from envsmith.model.cell import CellId
 from envsmith.model.record import Expected, Record, Rung
@@ -36,16 +36,17 @@ LOCKED = {
 
 
 def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
-    """Return what a user types for a cell, by tool. envsmith does not build a cell of torch alone."""
+    """Return what a user types for a cell, by tool."""
     chosen = dict(CellId.parse(cell).components)
     torch, cuda, python = (chosen.pop(name, "") for name in ("torch", "cuda", "python"))
     torch = public(torch)
     flags = [f"--{'framework' if n in FRAMEWORKS else 'with'} {n}=={v}" for n, v in chosen.items()]
+    if not any(name in FRAMEWORKS for name in chosen):
+        flags.insert(0, f"--framework {CORE}")
     values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags)}
     values["ask"] = ASK.format(**values)
     values["pins"] = " ".join([f"torch=={torch}", *(f"{n}=={v}" for n, v in chosen.items())])
-    own = {tool: text for tool, text in templates.items() if chosen or not ("{ask}" in text or "{id}" in text)}
-    return {tool: text.format(**values) for tool, text in own.items()}
+    return {tool: text.format(**values) for tool, text in templates.items()}
 
 
 class Status(str, Enum):
@@ -72,7 +73,7 @@ class CellState:
     def to_json(self) -> dict[str, Any]:
         """Return one entry of ``cells`` in ``matrix.json``."""
         best, failure = self.best, self.best.failure
-        framework = next((n for n in FRAMEWORKS if n in best.components), None)
+        framework = next(iter(frameworks_of(best.components)), None)
         return {
             "id": self.id,
             "framework": framework,

@@ -12,7 +12,7 @@ from typing import Any
 from envsmith import __version__
 from envsmith.errors import DataError
 from envsmith.files import read_bounded
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import FRAMEWORKS, beside_core, frameworks_of
 from envsmith.graph.expiry import Expiry, load_expiry
 from envsmith.graph.read import read_wheels
 from envsmith.graph.torch_builds import Build, Device
@@ -62,7 +62,7 @@ def _summary(cells: Sequence[CellState]) -> dict[str, Any]:
     counts = Counter(state.status.value for state in cells)
     per = {
         name: {
-            "cells": len(own := [s for s in cells if name in s.best.components]),
+            "cells": len(own := [s for s in cells if name in frameworks_of(s.best.components)]),
             "proved": sum(s.status.value == "proved" for s in own),
             "failed": sum(s.status.value == "failed" for s in own),
             "stale": sum(s.stale for s in own),
@@ -139,6 +139,7 @@ def grid_json(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Return ``{framework: {version: {torch build: entry}}}``. An entry is ``{"status", "rules", "cell"}``.
 
+    The versions of torch itself are those of Python.
     ``status`` is possible, warned (possible, a rule warns) or forbidden. ``rules`` say why. ``cell`` is the best cell.
     """
     knowledge = solver.knowledge()
@@ -146,14 +147,15 @@ def grid_json(
     grid: dict[str, dict[str, dict[str, Any]]] = {}
     for framework in FRAMEWORKS:
         rows = grid[framework] = {}
-        for release in stable(knowledge.releases.get(framework, ())):
+        component = beside_core(framework)
+        for release in stable(knowledge.releases.get(component, ())):
             progress(f"{framework} {release.version}")
-            rows[release.version] = {build: _entry(solver, framework, release.version, build) for build in builds}
+            rows[release.version] = {build: _entry(solver, component, release.version, build) for build in builds}
     return grid
 
 
-def _entry(solver: Solver, framework: str, version: str, build: str) -> dict[str, Any]:
-    request = Request(frameworks={framework: Spec.exactly(version)}, constraints={"torch": Spec.exactly(build)})
+def _entry(solver: Solver, component: str, version: str, build: str) -> dict[str, Any]:
+    request = Request(constraints={component: Spec.exactly(version), "torch": Spec.exactly(build)})
     posed = solver.pose(request)
     answer = solver.best(posed)
     if answer is None:

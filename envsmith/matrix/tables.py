@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from envsmith.errors import UsageError
-from envsmith.frameworks import EXAMPLE
+from envsmith.frameworks import EXAMPLE, beside_core
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
 from envsmith.model.version import minor_of, public
@@ -61,10 +61,7 @@ def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> di
 
 def commands(entry: Mapping[str, Any]) -> dict[str, str]:
     """Return what a user types for a cell: envsmith's commands, and what uv and pip do with the lock."""
-    if entry["framework"] is not None:
-        return commands_of(entry["id"], LOCKED)
-    torch = public(str(entry["torch"]))
-    return {"pip": f"pip install torch=={torch}", "smoke": "envsmith smoke --tier all --python /path/to/env"}
+    return commands_of(entry["id"], LOCKED)
 
 
 def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
@@ -161,7 +158,7 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     table = {(v, b): _words(grid, tested, v, b) for v in rows for b in _newest_of_series(grid[rows[0]])}
     builds = [b for b in _newest_of_series(grid[rows[0]]) if any(table[v, b] for v in rows)][:_TORCHES]
     lines = [
-        f"| {framework} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |",
+        f"| {beside_core(framework)} | " + " | ".join(f"torch {b.partition('+')[0]}" for b in builds) + " |",
         "|---|" + "---|" * len(builds),
         *(f"| {version} | " + " | ".join(table[version, b] for b in builds) + " |" for version in rows),
         "",
@@ -180,10 +177,11 @@ def _newest_of_series(versions: Iterable[str]) -> list[str]:
 
 def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str], str]:
     """Return the best status of a release on a torch among its cells (Pythons, CUDA builds)."""
+    own = "version" if beside_core(framework) == framework else beside_core(framework)
     tested: dict[tuple[str, str], str] = {}
     for cell in document["cells"]:
         if cell["framework"] == framework:
-            key = (cell["version"], cell["torch"])
+            key = (cell[own], cell["torch"])
             if tested.get(key) != "proved":
                 tested[key] = cell["status"]
     return tested

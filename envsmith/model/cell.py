@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.model.version import Spec, version_key
 
 # What the image of a cell is for: to train, or to compile operators in as well.
@@ -219,8 +219,8 @@ class Cell:
 
     @property
     def frameworks(self) -> tuple[str, ...]:
-        """Names of the frameworks of the cell, in order."""
-        return tuple(n for n in self.components if n in FRAMEWORKS)
+        """Names of the frameworks that the cell is for, in order."""
+        return frameworks_of(self.components)
 
     def to_json(self) -> dict[str, object]:
         """``{"id", "platform", "components": {name: version}}``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -60,11 +60,11 @@ class ComponentTable:
         component = self.by_spelling.get(_fold(name))
         return self.by_name[component] if component else None
 
-    def nearest(self, name: str, *, role: Role | None = None) -> list[str]:
+    def nearest(self, name: str, among: Container[str] | None = None) -> list[str]:
         """Return up to three spellings near an unknown name, for the message that refuses it."""
         import difflib
 
-        pool = [s for s, n in self.by_spelling.items() if role is None or self.by_name[n].role is role]
+        pool = [s for s, n in self.by_spelling.items() if among is None or n in among]
         names = (self.by_spelling[s] for s in difflib.get_close_matches(_fold(name), pool, n=5, cutoff=0.5))
         return list(dict.fromkeys(names))[:3]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import added_frameworks
 from envsmith.programs import execute
 from envsmith.schema import parse_json
 from envsmith.smoke.agent.processes import KILL_SECONDS
@@ -35,7 +35,7 @@ _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
 _HINT = "Give --python the interpreter of an environment, or its folder."
 # Prints the versions that expectations depend on. Reads metadata, imports nothing.
-_PROBED = ("torch", "numpy", *FRAMEWORKS, "transformer-engine", "flash-attn")
+_PROBED = ("torch", "numpy", *added_frameworks(), "transformer-engine", "flash-attn")
 _PROBE = (
     "import json,sys\nfrom importlib import metadata as m\nf={'python':'%d.%d.%d'%sys.version_info[:3]}\n"
     f"for n in {_PROBED!r}:\n"

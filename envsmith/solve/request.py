@@ -53,12 +53,12 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
 
     ``problems`` keeps problems without their wishes, so that many requests over the same components share their tables.
     """
-    specs = {**request.constraints, **request.frameworks}
+    specs = dict(request.constraints)
+    for name, spec in request.frameworks.items():
+        specs[name] = specs[name].meet(spec) if name in specs else spec
     _check_names(compiled, [*specs, *request.narrowed])
     specs = {name: _present(compiled, name, spec) for name, spec in specs.items()}
-    frameworks = tuple(request.frameworks) + tuple(
-        n for n in request.constraints if compiled.roles[n] is Role.FRAMEWORK and n not in request.frameworks
-    )
+    frameworks = tuple(n for n in {**request.frameworks, **specs} if compiled.roles[n] is Role.FRAMEWORK)
     companions = tuple(n for n in request.constraints if compiled.roles[n] is Role.COMPANION)
     hosts = [n for n in specs if compiled.roles[n] is Role.HOST]
     core = [n for n in CORE if n in specs or compiled.versions.get(n)]

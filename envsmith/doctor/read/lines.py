@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.vocabulary import words
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import added_frameworks
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import version_key
@@ -42,8 +42,9 @@ _CONDITIONAL = re.compile(
 )
 # What `collect_env` writes before each package of its lists: those lines are read as packages.
 _INSTALLER = re.compile(r"pip[0-9 ]*|conda[0-9 ]*")
+_FRAMEWORKS = frozenset(added_frameworks())
 # What variables of frameworks begin with.
-OWN_PREFIXES = "|".join(name.partition("-")[0].upper() for name in FRAMEWORKS)
+OWN_PREFIXES = "|".join(name.partition("-")[0].upper() for name in added_frameworks())
 _VARIABLE = re.compile(
     rf"(?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|FI|NV|PYTORCH|XDG|HF|TRITON|ACCELERATE"
     rf"|{OWN_PREFIXES})_[A-Z0-9_]{{1,60}}"
@@ -134,7 +135,7 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
     if " " in name or len(name) > 40:
         return
     component = is_distribution(fold(name))
-    if component in FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         note_present(draft, component)
     elif component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
         read_version(draft, component, value, where)
@@ -188,7 +189,7 @@ def read_version(draft: Draft, component: str, value: str, where: str, most: int
     ``most`` is the strength of an exact one, and a framework without a number is present.
     """
     value = _without_frills(component, value)
-    if component in FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
+    if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
         note_present(draft, component)
         return
     parsed = version_in(value)
@@ -217,7 +218,7 @@ def _without_frills(component: str, value: str) -> str:
         return value.replace("glibc-", " ").replace("glibc", " ")
     if component == "cudnn" and (match := re.search(r"so\.(\d+\.\d+\.\d+)", value)):
         return match[1]
-    return value.split(",", maxsplit=1)[0] if component in FRAMEWORKS else value
+    return value.split(",", maxsplit=1)[0] if component in _FRAMEWORKS else value
 
 
 def _build_word(value: str) -> str | None:

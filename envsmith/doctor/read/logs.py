@@ -25,7 +25,7 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.pasted import of_last_speaker
 from envsmith.doctor.vocabulary import words
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import added_frameworks
 
 _VARIABLES = re.compile(
     rf"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|ACCELERATE|TRITON"
@@ -123,7 +123,7 @@ def _limits(text: str, draft: Draft) -> None:
         draft.limits["shm"] = size if not match[1].isdigit() else size * 1024
 
 
-_MODULES = "|".join(framework.module.partition(".")[0] for framework in FRAMEWORKS.values())
+_MODULES = "|".join(framework.module.partition(".")[0] for framework in added_frameworks().values())
 _PRESENT = re.compile(
     rf"[/\\]({_MODULES}|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{{1,80}}\.py"
 )

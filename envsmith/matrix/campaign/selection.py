@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from envsmith.errors import DataError, UsageError
 from envsmith.files import read_bounded
-from envsmith.frameworks import EXAMPLE
+from envsmith.frameworks import EXAMPLE, frameworks_of
 from envsmith.graph.expiry import latest, load_expiry
 from envsmith.graph.fields import SpecText
 from envsmith.graph.location import find_matrix
@@ -288,7 +288,7 @@ def _releases_of(text: str) -> dict[str, str]:
 def _installable(components: Mapping[str, str], composer: Composer) -> bool:
     """Return whether the host can have them: a framework, packages that can be installed, one of its interpreters."""
     roles, table = composer.solver.compiled.roles, composer.solver.knowledge().components
-    if not any(roles[n] is Role.FRAMEWORK for n in components) or any(roles[n] is Role.HOST for n in components):
+    if not frameworks_of(components) or any(roles[n] is Role.HOST for n in components):
         return False
     if "python" in components and minor_of(components["python"]) not in composer.pythons:
         return False
@@ -310,7 +310,7 @@ def _valid(choice: Choice, composer: Composer) -> Iterator[Cell]:
     """Return the valid cells of default builds, one framework each, in the solver's order."""
     solver = composer.solver
     specs = {name: Spec.parse(" || ".join(texts)) for name, texts in choice.where.items()}
-    frameworks = [n for n in specs if solver.compiled.roles.get(n) is Role.FRAMEWORK]
+    frameworks = frameworks_of(specs)
     if not frameworks:
         hint = f"Write for example {choice.kind}: {{{EXAMPLE}: '*', torch: '>=2.4'}}."
         raise UsageError(f"Cannot choose cells of {choice.kind}: no framework is named.", hint=hint)

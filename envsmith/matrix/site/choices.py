@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from envsmith.frameworks import FRAMEWORKS, beside_core
 from envsmith.model.cell import Platform, Request
-from envsmith.model.component import Component, Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solve.explain import refuse
@@ -36,8 +36,7 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
     pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
     pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
     frameworks = [
-        _framework(solver, component, keep.get(component.name, ()), torches, builds=builds, pythons=pythons)
-        for component in knowledge.components.with_role(Role.FRAMEWORK)
+        _framework(solver, name, keep.get(name, ()), torches, builds=builds, pythons=pythons) for name in FRAMEWORKS
     ]
     return {
         "pythons": pythons,
@@ -53,28 +52,29 @@ def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = N
 
 def _framework(
     solver: Solver,
-    component: Component,
+    name: str,
     keep: Iterable[str],
     torches: Sequence[str],
     *,
     builds: Sequence[tuple[int, str, str]],
     pythons: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the tables of one framework."""
-    name = component.name
-    releases = _newest(_stable(solver, name), keep)
-    rows = _rows(solver, name, releases, [version for _, _, version in builds], pythons)
+    """Return the tables of one framework. The rows of torch itself are Pythons: its ``axis``."""
+    component = beside_core(name)
+    releases = list(pythons) if component == "python" else _newest(_stable(solver, name), keep)
+    rows = _rows(solver, component, releases, [version for _, _, version in builds], pythons)
     why = []
     for release, row in zip(releases, rows, strict=True):
         possible = {number for (number, _, _), mask in zip(builds, row, strict=True) if mask}
-        why.append([_reason(solver, name, release, v) if t not in possible else "" for t, v in enumerate(torches)])
+        why.append([_reason(solver, component, release, v) if t not in possible else "" for t, v in enumerate(torches)])
     reasons = list(dict.fromkeys(reason for line in why for reason in line if reason))
     lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
     different = list(dict.fromkeys(lines))
     return {
         "name": name,
-        "short": component.short,
-        "title": component.title,
+        "short": FRAMEWORKS[name].short,
+        "title": FRAMEWORKS[name].title,
+        "axis": "release" if component == name else component,
         "releases": releases,
         "rows": different,
         "row": [different.index(line) for line in lines],
@@ -144,7 +144,7 @@ def _rows(
     solver: Solver, name: str, releases: Sequence[str], builds: Sequence[str], pythons: Sequence[str]
 ) -> list[list[int]]:
     """Return, for each release and build, the Pythons for which there is a cell, as bits."""
-    problem = solver.pose(Request(frameworks={name: Spec.parse("*")})).problem
+    problem = solver.pose(Request(constraints={name: Spec.parse("*")})).problem
     net = problem.rules_net(Severity.ERROR)
     own, torch, python = (problem.names.index(n) for n in (name, "torch", "python"))
 
@@ -165,7 +165,7 @@ def _rows(
 
 def _reason(solver: Solver, name: str, release: str, torch: str) -> str:
     """Return the solver's sentence for a pair that cannot be."""
-    request = Request(frameworks={name: Spec.exactly(release)}, constraints={"torch": Spec.parse(f"=={torch}")})
+    request = Request(constraints={name: Spec.exactly(release), "torch": Spec.parse(f"=={torch}")})
     refusal = refuse(solver, solver.pose(request)).refusal
     members = [m for m in (refusal.conflict if refusal else ()) if not m.rule.startswith("request:")]
     return "; ".join(f"{m.message} [{m.rule}]" for m in members) or "not possible"

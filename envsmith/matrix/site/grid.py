@@ -7,6 +7,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from envsmith.frameworks import CORE, beside_core, frameworks_of
 from envsmith.graph.expiry import Expiry
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import public
@@ -50,12 +51,14 @@ def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry,
     """Return a table for each framework, by name. End tags that HTML does not ask for are left out: there are many cells."""
     pairs: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
-        for name, version in record.components.items():
-            pairs.setdefault((name, version, public(record.components.get("torch", ""))), []).append(record)
+        for name in frameworks_of(record.components):
+            version, torch = (record.components[n] for n in (beside_core(name), CORE))
+            pairs.setdefault((name, version, public(torch)), []).append(record)
     head = "".join(f"<th scope=col>{html.escape(torch)}" for torch in choices["torches"])
     tables = {}
     for framework in choices["frameworks"]:
         name, title = html.escape(framework["name"]), html.escape(framework["title"])
+        side = title if framework["axis"] == "release" else framework["axis"].title()
         rows = []
         for r, release in enumerate(framework["releases"]):
             cells = ""
@@ -66,9 +69,9 @@ def grids(choices: Mapping[str, Any], records: Sequence[Record], expiry: Expiry,
                 cells += _tag(letter, stale=stale) + KINDS[letter][0]
             rows.append(f"<tr><th scope=row>{html.escape(release)}{cells}")
         tables[framework["name"]] = (
-            f'<div class="framework" id="grid-{name}"><h3 id="name-{name}">{title} by PyTorch</h3>'
+            f'<div class="framework" id="grid-{name}"><h3 id="name-{name}">{side} by PyTorch</h3>'
             f'<div class="scroll" tabindex="0" role="region" aria-labelledby="name-{name}"><table class="grid">'
-            f"<thead><tr><th scope=col>{title}{head}<tbody>{''.join(rows)}</table></div></div>"
+            f"<thead><tr><th scope=col>{side}{head}<tbody>{''.join(rows)}</table></div></div>"
         )
     return tables
 

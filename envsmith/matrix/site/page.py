@@ -17,7 +17,7 @@ from typing import Any
 
 from envsmith import __version__
 from envsmith.files import now, write_folder
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
 from envsmith.matrix.document import document
@@ -38,6 +38,8 @@ _SCRIPTS = ("elements.js", "choices.js", "selector.js", "answer.js", "app.js")
 # What a browser loads before it shows the page: of the frameworks the first one. The others come after that.
 FIRST = ("index.html", "style.css", "theme.js", "data.js", f"{next(iter(FRAMEWORKS))}.js", *_SCRIPTS)
 _COPIED = ("style.css", "theme.js", *_SCRIPTS, "find.js", "grid.js")
+# What the page shows of a framework whose own script was not loaded.
+_NAMES = ("name", "short", "title", "axis")
 # The mark of a folder that ``matrix site`` may write again.
 SITE = "a site of the matrix"
 
@@ -86,7 +88,7 @@ def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
     """Return what all frameworks share. What is a framework's own, its script puts into ``parts``."""
     return {
         **page.choices,
-        "frameworks": [{key: f[key] for key in ("name", "short", "title")} for f in page.choices["frameworks"]],
+        "frameworks": [{key: f[key] for key in _NAMES} for f in page.choices["frameworks"]],
         "parts": [],
         "tools": {"ask": ASK, **TOOLS},
         "ladder": [r.value for r in _LADDER],
@@ -106,9 +108,9 @@ def _parts(
 ) -> Iterator[tuple[Mapping[str, Any], dict[str, object]]]:
     """Yield each framework with what its script has: its tables, its runs, and its grid where index.html lacks it."""
     for framework in page.choices["frameworks"]:
-        own = sorted((r for r in newest if framework["name"] in r.components), key=lambda r: r.cell)
+        own = sorted((r for r in newest if framework["name"] in frameworks_of(r.components)), key=lambda r: r.cell)
         whys = sorted({why for r in own if (why := _why(r))})
-        part = {key: value for key, value in framework.items() if key not in ("name", "short", "title")}
+        part = {key: value for key, value in framework.items() if key not in _NAMES}
         part |= {"whys": whys, "records": _rows(page, own, _days(newest), whys)}
         first = framework is page.choices["frameworks"][0]
         yield framework, part | ({} if first else {"grid": tables[framework["name"]]})

@@ -227,7 +227,7 @@ def test_a_component_is_known_by_every_spelling_and_no_two_share_one():
     assert table.with_role(Role.CORE) == [beta]
     assert table.nearest("alpha") == ["alpha-lm"]
     assert table.nearest("bet") == ["beta"]
-    assert table.nearest("bet", role=Role.FRAMEWORK) == []
+    assert table.nearest("bet", {"alpha"}) == []
     with pytest.raises(ValueError, match="'alpha_core' names both beta and alpha-lm"):
         ComponentTable.of([dataclasses.replace(beta, aliases=("alpha_core",)), alpha])
 

@@ -10,22 +10,23 @@ const TOOLS = {
 function cellId({ f, r, b, p }) {
   const [torch, cuda] = D.builds[b],
     tag = cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "");
-  const release = D.frameworks[f].short + D.frameworks[f].releases[r];
-  return `${release}-torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}`;
+  const { short: name, axis, releases } = D.frameworks[f],
+    release = axis === "release" ? `${name}${releases[r]}-` : "";
+  return `${release}torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}`;
 }
 function command(option, tool) {
   const f = D.frameworks[option.f],
-    release = `${f.name}==${f.releases[option.r]}`,
+    release = f.axis === "release" ? `${f.name}==${f.releases[option.r]}` : "",
     [number, cuda, tag] = D.builds[option.b];
   const values = {
     id: cellId(option),
     torch: D.torches[number],
     cuda,
     python: D.pythons[option.p],
-    chosen: "--framework " + release,
+    chosen: "--framework " + (release || f.name),
   };
   const fill = (text) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
-  values.pins = `${tag ? `--torch-backend ${tag} ` : ""}torch==${values.torch} ${release}`;
+  values.pins = `${tag ? `--torch-backend ${tag} ` : ""}torch==${values.torch} ${release}`.trim();
   values.ask = fill(D.tools.ask);
   // pip does not know where a build lies that the default index does not have.
   return tool === "pip" && tag
@@ -50,7 +51,7 @@ function drawAnswer(option) {
     cuda === "cpu" ? "CPU only" : `CUDA ${cuda}`,
     `Python ${D.pythons[option.p]}`,
   ];
-  const title = `${f.title} ${f.releases[option.r]}`;
+  const title = f.axis === "release" ? `${f.title} ${f.releases[option.r]}` : parts.shift();
   const address = location.href.split("#")[0] + "#" + hash(state);
   card.replaceChildren(
     el(
@@ -77,14 +78,13 @@ const badge = (kind, record, text) =>
   el("p", { class: "badge " + kind }, mark(kind, record && record.stale), text || D.kinds[kind]);
 function refuse(card) {
   const run =
-    state.release !== null && state.torch !== null
-      ? byPair.get([state.framework, state.release, state.torch].join())
+    rowOf(state) !== null && state.torch !== null
+      ? byPair.get([state.framework, rowOf(state), state.torch].join())
       : null;
   const f = D.frameworks[state.framework],
     title = state.release === null ? f.title : `${f.title} ${f.releases[state.release]}`;
   const parts = axes()
-    .slice(2)
-    .filter(([axis]) => state[axis] !== null)
+    .filter(([axis]) => axis !== "framework" && axis !== "release" && state[axis] !== null)
     .map(([axis, name]) => `${name} ${label(axis, state[axis])}`);
   const ways = [{}, { release: null }]
     .map((wider) => best({ torch: null, cuda: null, python: null, ...wider }))

@@ -43,7 +43,7 @@ function fromHash() {
   const among = (values, name) => (values.includes(params.get(name)) ? params.get(name) : null);
   state = {
     framework,
-    release: known(D.frameworks[framework].releases, "release"),
+    release: D.frameworks[framework].axis === "release" ? known(D.frameworks[framework].releases, "release") : null,
     torch: known(D.torches, "torch"),
     python: known(D.pythons, "python"),
     cuda: among(cudas, "cuda"),

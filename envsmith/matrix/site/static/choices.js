@@ -44,14 +44,16 @@ function takeRun(f, id, [rung, bits, day, why]) {
   };
   keep(byCell, id);
   const name = parse(id);
-  if (name) keep(byPair, [name.framework, name.release, name.torch].join());
+  if (name) keep(byPair, [name.framework, rowOf(name), name.torch].join());
 }
+// The row of a framework's table that is chosen: its release, or the Python of torch itself.
+const rowOf = (s) => s[D.frameworks[s.framework].axis];
 function parse(id) {
-  const match = /^([a-z]+)([^-]+)-torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
-  if (!match || !(match[1] in short)) return null;
-  const framework = short[match[1]],
+  const match = /^(?:([a-z]+)([^-]+)-)?torch([^-]+)-(cpu|cu\d+)-py(\d)(\d+)/.exec(id);
+  if (!match || !((match[1] || "torch") in short)) return null;
+  const framework = short[match[1] || "torch"],
     cuda = match[4] === "cpu" ? "cpu" : match[4].slice(2, -1) + "." + match[4].slice(-1);
-  const release = D.frameworks[framework].releases.indexOf(match[2]),
+  const release = match[1] ? D.frameworks[framework].releases.indexOf(match[2]) : null,
     torch = D.torches.indexOf(match[3]);
   const python = D.pythons.indexOf(match[5] + "." + match[6]);
   return Math.min(release, torch, python) < 0 ? null : { framework, release, torch, cuda, python };
@@ -96,7 +98,8 @@ function rank({ f, r, b, p }) {
   const [torch, cuda, tag] = D.builds[b],
     run = byPair.get([f, r, torch].join());
   const tested = (D.frameworks[f].tested[r] || []).includes(torch) || (run && run.passed);
-  return [r, cuda === "cpu" ? 1 : 0, tested ? 0 : 1, torch, tag ? 1 : 0, b, PYTHONS.indexOf(D.pythons[p])];
+  const release = D.frameworks[f].axis === "release" ? r : 0;
+  return [release, cuda === "cpu" ? 1 : 0, tested ? 0 : 1, torch, tag ? 1 : 0, b, PYTHONS.indexOf(D.pythons[p])];
 }
 function best(free) {
   let first = null,
@@ -111,7 +114,7 @@ function best(free) {
 function axes() {
   const numbered = (values) => values.map((value, number) => [number, value]);
   const named = (values, label) => values.map((value) => [value, label(value)]);
-  return [
+  const every = [
     ["framework", "Framework", numbered(D.frameworks.map((f) => f.title))],
     ["release", D.frameworks[state.framework].title + " release", numbered(D.frameworks[state.framework].releases)],
     ["torch", "PyTorch", numbered(D.torches)],
@@ -120,6 +123,7 @@ function axes() {
     ["gpu", "GPU", named(Object.keys(D.gpus), (g) => g.toUpperCase().replace("RTX", "RTX "))],
     ["driver", "NVIDIA driver", named(DRIVERS, (d) => d)],
   ];
+  return every.filter(([axis]) => axis !== "release" || D.frameworks[state.framework].axis === axis);
 }
 const label = (axis, value) =>
   axes()
@@ -129,8 +133,8 @@ const label = (axis, value) =>
 // -- why not
 function why(axis, value) {
   const s = { ...state, [axis]: value };
-  if (s.release !== null && s.torch !== null) {
-    const reason = reasonOf(s.framework, s.release, s.torch);
+  if (rowOf(s) !== null && s.torch !== null) {
+    const reason = reasonOf(s.framework, rowOf(s), s.torch);
     if (reason) return reason;
   }
   const other = blocker(axis, value),

@@ -32,10 +32,11 @@ window.ENVSMITH_FIND = (() => {
         return place < 0 ? null : place;
       };
       const gpu = (name + (version || "")).replace(/[\s-]/g, "");
-      if (framework >= 0) {
+      if (name === "torch" && version) found.torch = pick(D.torches);
+      else if (framework >= 0) {
         found.framework = framework;
         if (version) found.release = pick(D.frameworks[framework].releases);
-      } else if (name === "torch" && version) found.torch = pick(D.torches);
+      }
       else if (name === "python" && version) found.python = pick(D.pythons);
       else if (name === "cuda" && version) {
         const place = pick(cudas);
@@ -69,8 +70,10 @@ window.ENVSMITH_FIND = (() => {
       ),
     );
     if (found.framework !== undefined && found.release === undefined && found.torch === undefined) {
-      for (const release of D.frameworks[found.framework].releases.slice(0, 4).keys()) {
-        items.push(item("#" + hash({ ...base, release }), el("b", {}, name({ ...base, release }))));
+      const { axis, releases } = D.frameworks[found.framework];
+      for (const row of releases.slice(0, 4).keys()) {
+        const choice = { ...base, [axis]: row };
+        items.push(item("#" + hash(choice), el("b", {}, name(choice))));
       }
     }
     return items;

@@ -1,7 +1,10 @@
 // The reasons of the grid: on pointing, on a tap, with the keyboard. Loaded after the page is shown.
 (() => {
   "use strict";
-  const pairOf = (f, r, t) => `${D.frameworks[f].title} ${D.frameworks[f].releases[r]} with PyTorch ${D.torches[t]}`;
+  const rowNames = { release: (f) => D.frameworks[f].title, python: () => "Python" };
+  const pairOf = (f, r, t) =>
+    `${rowNames[D.frameworks[f].axis](f)} ${D.frameworks[f].releases[r]} with PyTorch ${D.torches[t]}`;
+  const choiceOf = (f, r, t) => ({ ...EMPTY, framework: f, [D.frameworks[f].axis]: r, torch: t });
   // What is known of a pair, in words.
   function spoken(f, r, t, kind) {
     const run = byPair.get([f, r, t].join());
@@ -25,7 +28,7 @@
   function about(f, r, t, cell) {
     const run = byPair.get([f, r, t].join()),
       kind = kindAt(cell),
-      can = possible({ ...EMPTY, framework: f, release: r, torch: t });
+      can = possible(choiceOf(f, r, t));
     const use = el("button", { type: "button" }, "Show command");
     use.addEventListener("click", () => pick(f, r, t));
     const links = el("p", { class: "links" }, can && use, run && link(`cell/${run.id}.html`, "Record and log"));
@@ -37,8 +40,8 @@
     ];
   }
   function pick(f, r, t) {
-    if (!possible({ ...EMPTY, framework: f, release: r, torch: t })) return;
-    choose({ ...EMPTY, tool: state.tool, framework: f, release: r, torch: t });
+    if (!possible(choiceOf(f, r, t))) return;
+    choose({ ...choiceOf(f, r, t), tool: state.tool });
     reveal($("answer"));
   }
   tables.forEach((table, f) => {
