@@ -20,7 +20,7 @@ class Step:
     what its name says (``a|b``: one of them). ``native`` says that C++ issues them, so that only torch's flight
     recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is missing.
     ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is
-    a skip. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for.
+    a skip. ``launcher`` names the agent's function that starts the ranks by the framework's own launcher. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Step:
     needs: str = ""
     why: str = ""
     stops_with: str = ""
+    launcher: str = ""
     shm: tuple[int, str] | None = None
 
     def to_json(self) -> dict[str, object]:
@@ -50,6 +51,7 @@ class Step:
             "needs": self.needs,
             "why": self.why,
             "stops_with": self.stops_with,
+            "launcher": self.launcher,
             "shm": self.shm and list(self.shm),
             "tolerance": self.tolerance,
             "issues": list(self.issues),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.model.record import Verdict
-from envsmith.smoke.agent.processes import describe_exit
+from envsmith.smoke.agent.processes import describe_exit, fell
 from envsmith.smoke.agent.protocol import Exit, Phase, Startup
 from envsmith.smoke.agent.world import most_common
 
@@ -131,7 +131,7 @@ def _blame_exit(
     early = _before_cases(rows)
     if early:
         return early
-    dead = {rank: code for rank, code in exits.items() if code < 0}
+    dead = {rank: code for rank, code in exits.items() if fell(code)}
     raised = _raised(rows)
     at = {int(row["rank"]): int(row["case"]) for row in (*raised.values(), *where)}
     case = min([at.get(rank, -1) for rank in (*dead, *raised)], default=-1)
@@ -231,7 +231,7 @@ def _blame_signal(
         code, size = Exit.MEMORY, int(halt.get("shm_bytes") or 0)
         sentence += f": /dev/shm is full ({size >> 20} MiB in all)"
         sentence += "; give the container more (--shm-size=1g or --ipc=host)"
-    elif dead[rank] == -signal.SIGKILL and int(halt.get("oom_kills") or 0) > 0:
+    elif dead[rank] in (-signal.SIGKILL, Exit.CRASH) and int(halt.get("oom_kills") or 0) > 0:
         code = Exit.MEMORY
         sentence += ": the kernel ended it for lack of memory"
     elif dead[rank] == -signal.SIGABRT and output:

@@ -91,7 +91,7 @@ _EVENTS: Mapping[str, Check] = {
         {"reason": _text},
         {
             "run": _text, "where": _list_of(_where), "exits": _list_of(_exit), "output": _texts, "limit": _number,
-            "stacks": _dict_of(lambda value: isinstance(value, list) and bool(value)), "silent": _number,
+            "launcher": _object({}, {"words": _text}), "stacks": _dict_of(lambda value: isinstance(value, list) and bool(value)), "silent": _number,
             "owner": _object({}, {"pid": _number, "state": _text}), "unkillable": _ranks, "oom_kills": _number,
             "shm_bytes": _number, "shm_free_bytes": _number,
         },

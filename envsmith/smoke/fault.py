@@ -31,7 +31,7 @@ _LACKS = (
 # A framework that takes a GPU for granted, in a step that was forked from the shared import.
 _CUDA_ON_CPU = "Cannot re-initialize CUDA in forked subprocess"
 # Who sends them is not the program: an operator, a limit, the kernel when memory is short, a launcher.
-_FROM_OUTSIDE = re.compile(r"killed by (SIG(?:KILL|TERM|INT|HUP|XCPU|XFSZ))\b")
+_FROM_OUTSIDE = re.compile(r"killed by (SIG(?:KILL|TERM|INT|HUP|XCPU|XFSZ))\b|ended without a word, as after (SIGKILL)")
 # With more ranks than this for a processor, slow ranks look like ranks that hang.
 _CROWD = 4
 
@@ -78,7 +78,7 @@ def _unknown(log: Events, code: Exit, text: str) -> Cause:
     elif stopped and code is Exit.HANG:
         reason = "a rank was stopped from outside"
     elif ended := _FROM_OUTSIDE.search(text):
-        reason = f"a process of the run was ended from outside ({ended[1]})"
+        reason = f"a process of the run was ended from outside ({ended[1] or ended[2]})"
     elif code is Exit.MISMATCH:
         reason = "the ranks' machines differ"
     elif re.search(r"results of rank \d+.* are missing", text):

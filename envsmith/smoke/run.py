@@ -47,8 +47,8 @@ _PROBE = (
 
 
 # Reads a line with the length of the source, the source, and runs it. The plan follows on the next line of the same
-# stream.
-BOOTSTRAP = "import sys;b=sys.stdin.buffer;exec(compile(b.read(int(b.readline())),'agent.py','exec'))"
+# stream. A rank that a framework's launcher starts gets the same text.
+BOOTSTRAP = "import sys;b=sys.stdin.buffer;TEXT=b.read(int(b.readline()));exec(compile(TEXT,'agent.py','exec'))"
 
 
 class Target(Protocol):

@@ -10,6 +10,7 @@ from typing import Any
 
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome, Verdict
+from envsmith.smoke.agent.processes import fell
 from envsmith.smoke.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame import (
@@ -334,7 +335,7 @@ def _step(step: Step, log: Events) -> StepOutcome:
     seconds = max((float(r.get("seconds", 0)) for r in rows), default=None)
     halt = next((h for h in log.halts if h.get("run") == name), None)
     errors = [r for r in rows if r.get("status") == "error"]
-    if halt and any((e.get("code") or 0) < 0 for e in halt.get("exits", ())):
+    if halt and any(fell(e.get("code")) for e in halt.get("exits", ())):
         errors = []  # a signal comes before what the others say about it
     if errors:
         first, *more = dict.fromkeys(
@@ -364,7 +365,7 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
     dead = {
         int(e["rank"]): int(e["code"] or 0)
         for e in halt.get("exits", ())
-        if isinstance(e, Mapping) and (e.get("code") or 0) < 0
+        if isinstance(e, Mapping) and fell(e.get("code"))
     }
     stage = {int(w["rank"]): str(w.get("signature") or "start") for w in where}
     if dead:
@@ -380,10 +381,16 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
         stacks = halt.get("stacks", {})
         frames = "; ".join(f"rank {rank} in {stacks[str(rank)][0]}" for rank in late if str(rank) in stacks)
         sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}"
-        sentence += f" ({frames})" if frames else ""
+        sentence += (f" ({frames})" if frames else "") + _last_words(halt)
         return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG)
-    sentence = str(halt.get("detail") or f"ended: {halt.get('exits')}")
+    sentence = str(halt.get("detail") or f"ended: {halt.get('exits')}") + _last_words(halt)
     return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.ERROR)
+
+
+def _last_words(halt: Mapping[str, Any]) -> str:
+    """Return the last line of the launcher that started the ranks, which may know why."""
+    lines = str((halt.get("launcher") or {}).get("words", "")).strip().splitlines()
+    return f"; the launcher wrote: {lines[-1].strip()[:300]}" if lines else ""
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------

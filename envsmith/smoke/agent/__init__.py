@@ -5,6 +5,7 @@
     python -I -B -c BOOTSTRAP supervise     text and plan on stdin, JSON lines on stdout (see smoke/run.py)
     python agent.py --plan PLAN.json        the same without an outer parent
     torchrun … agent.py --plan PLAN.json    every process is a rank, with srun and mpirun too (``launchers``)
+    LAUNCHER … agent.py launched --plan JOB a rank of a step, started by a framework's launcher (``launched``)
 
 ``supervise`` has three kinds of processes. The *supervisor* never imports torch. It starts ranks, watches a table of
 progress in shared memory, judges deadlines, collects evidence and ends exactly the processes that it started. The

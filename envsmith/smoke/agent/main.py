@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envsmith.smoke.agent.direct import direct_main
+from envsmith.smoke.agent.launched import run_launched
 from envsmith.smoke.agent.launchers import discover
 from envsmith.smoke.agent.protocol import Exit, KeepingLog, Log
 from envsmith.smoke.agent.supervisor import Supervisor
@@ -20,7 +21,7 @@ def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
 
     parser = argparse.ArgumentParser(description="Smoke test of the interpreter that runs this file.")
     parser.add_argument(
-        "mode", nargs="?", default="file", choices=("file", "supervise", "rank"), help=argparse.SUPPRESS
+        "mode", nargs="?", default="file", choices=("file", "supervise", "rank", "launched"), help=argparse.SUPPRESS
     )
     parser.add_argument("--plan", help="the plan, a JSON file: `Plan.build(…).to_json()`")
     parser.add_argument("--events", help="append JSON lines here (%%r is the rank) instead of standard output")
@@ -50,6 +51,8 @@ def main(argv: Sequence[str]) -> int:
     if flags["mode"] == "supervise":
         plan = json.loads(sys.stdin.buffer.readline())
         return Supervisor(plan, private_output(), watch_stdin=True).main()
+    if flags["mode"] == "launched":
+        return run_launched(flags["plan"])
     if flags["mode"] == "rank":
         plan = json.loads(sys.stdin.buffer.readline())
         threading.Thread(target=_end_with_input, daemon=True).start()

@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import socket
-import sys
 import time
 import traceback
 import warnings
@@ -18,11 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from envsmith.smoke.agent.counter import Counter
-from envsmith.smoke.agent.machine import cuda_probe, loaded_facts
-from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, fork_bound, kill_group, reaped
+from envsmith.smoke.agent.launched import LAUNCHER, run_launcher, signal_in
+from envsmith.smoke.agent.machine import loaded_facts
+from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, fork_bound, kill_group, process_state, reaped
 from envsmith.smoke.agent.protocol import Board, Exit, Lines, Log, one_line
-from envsmith.smoke.agent.rank import rank_main
+from envsmith.smoke.agent.rank import rank_process
 from envsmith.smoke.agent.steps import PRELOAD
+
+# Seconds in which the parent of a launched rank that is gone writes down how it ended.
+_PARENT_SECONDS = 0.2
 
 
 class Interrupted(Exception):
@@ -57,8 +60,24 @@ class Rank:
         yield from self._lines.feed(data)
 
 
+class LaunchedRank(Rank):
+    """A rank that a launcher started: what it says of itself on the board stands for what a parent knows."""
+
+    _gone_at = 0.0
+
+    def look(self, board: Board, stack: str) -> None:
+        """Learn its pid and its end. Where it is gone, its parent may still write how."""
+        self.pid, code = board.process(self.rank)
+        now = time.monotonic()
+        if self.code is None and code is None and self.pid and process_state(self.pid)[0] in ("", "Z"):
+            self._gone_at = self._gone_at or now
+            code = signal_in(stack) if now > self._gone_at + _PARENT_SECONDS else None
+        if self.code is None and code is not None:
+            self.code, self.ended_at = code, now
+
+
 class Nursery:
-    """The process that imports torch and forks ranks, and the ranks of the present job."""
+    """The process that imports torch and forks ranks or their launcher, and the ranks of the present job."""
 
     def __init__(self, board: Board, directory: str, *, watch_stdin: bool) -> None:
         self.board, self.directory, self.watch_stdin = board, directory, watch_stdin
@@ -67,6 +86,7 @@ class Nursery:
         self.framework = ""  # the one that it has imported besides torch
         self.job = ""
         self.ranks: list[Rank] = []
+        self.launcher: Rank | None = None
         self.stop = ""  # why everything shall end
         self._sock: socket.socket | None = None
         self._lines = Lines()
@@ -133,31 +153,47 @@ class Nursery:
                 self._sock = None
             for message in self._lines.feed(data):
                 self._receive(message)
+        for rank in self.ranks:
+            if isinstance(rank, LaunchedRank):
+                rank.look(self.board, self.path(f"{rank.rank}.stack"))
         return self._sock is not None
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         if "ready" in message or "failed" in message:
             self.answer = dict(message)
-        elif "pid" in message:
-            self.ranks[message["rank"]].pid = message["pid"]
-        for rank in self.ranks:
-            if rank.pid and rank.pid == message.get("exit"):
-                rank.code, rank.ended_at = message["status"], time.monotonic()
+        for child in self.children:
+            if child.rank == message.get("rank"):
+                child.pid = message["pid"]
+            elif child.pid and child.pid == message.get("exit"):
+                child.code, child.ended_at = message["status"], time.monotonic()
+
+    @property
+    def children(self) -> list[Rank]:
+        """Return the processes that the nursery starts for the job: its launcher, or its ranks."""
+        return [self.launcher] if self.launcher else self.ranks
+
+    @property
+    def processes(self) -> list[Rank]:
+        """Return all processes of the job that are known by their pid."""
+        return [*self.ranks, *([self.launcher] if self.launcher else [])]
 
     def spawn(self, name: str, ranks: int, job: Mapping[str, Any], limit: float) -> None:
-        """Start the ranks of a job and wait until all have a pid."""
+        """Start the ranks of a job, or what launches them, and wait until all that the nursery starts have a pid."""
         self.board.clear()
-        self.job = name
-        self.ranks = [Rank(rank, self.path(f"{rank}.jsonl")) for rank in range(ranks)]
+        self.job, self.launcher = name, None
+        kind = LaunchedRank if job.get("launcher") else Rank
+        self.ranks = [kind(rank, self.path(f"{rank}.jsonl")) for rank in range(ranks)]
+        if job.get("launcher"):
+            self.launcher = Rank(LAUNCHER, "")
+        files = {"log": self.path("%d.jsonl"), "output": self.path("%d.out"), "stack": self.path("%d.stack")}
         with open(self.path("json"), "w") as file:
-            json.dump(job, file)
+            json.dump({**job, **files, "board": self.board.path, "directory": self.directory}, file)
         assert self._sock is not None
-        for rank in self.ranks:
-            output = self.path(f"{rank.rank}.out")
-            request = {"name": name, "rank": rank.rank, "job": self.path("json"), "log": rank.log, "output": output}
+        for child in self.children:
+            request = {"name": name, "rank": child.rank, "job": self.path("json")}
             self._sock.sendall(json.dumps(request).encode() + b"\n")
         until = time.monotonic() + limit
-        while any(not rank.pid for rank in self.ranks) and self.listen(0.05) and time.monotonic() < until:
+        while any(not child.pid for child in self.children) and self.listen(0.05) and time.monotonic() < until:
             pass
 
     def path(self, ending: str, job: str = "") -> str:
@@ -254,29 +290,14 @@ def _reap(alive: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:
-    """Run a rank in a session of its own, so that its helpers can be ended with it."""
-    os.setsid()
-    output = os.open(request["output"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    log = Log(os.open(request["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
+    """Run a rank, or a launcher of ranks, in a session of its own, so that its helpers can be ended with it."""
     code: int = Exit.ERROR
     try:
-        if request["name"] == "cuda-probe":
-            log.write({"cuda": cuda_probe()})
-            code = Exit.OK
-        else:
-            with open(request["job"]) as file:
-                job = json.load(file)
-            job["rank"] = request["rank"]
-            code = rank_main(job, board, log)
-    except BaseException as error:
-        log.row("failed", rank=request["rank"], detail=one_line(error), trace=traceback.format_exc()[-3000:])
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        with open(request["job"]) as file:
+            job = json.load(file)
+        rank = request["rank"]
+        code = run_launcher(job, request["job"]) if rank == LAUNCHER else rank_process(job, rank, board)
     finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(code)
+        os._exit(code)

@@ -10,6 +10,8 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
+from envsmith.smoke.agent.protocol import Exit
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -92,6 +94,11 @@ def of_session(pid: int) -> list[int]:
     return [number for number in numbers if _stat(number)[3:4] == [str(pid)]]
 
 
+def fell(code: int | None) -> bool:
+    """Return whether a rank with this exit code was ended by a signal, or without a word."""
+    return code is not None and (code < 0 or code == Exit.CRASH)
+
+
 def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
     """Return whether a process wants to run, or waits for the disk, and has had less than half of the time gone by.
 
@@ -170,6 +177,8 @@ def describe_exit(code: int | None) -> str:
     """Say how a process ended: `killed by SIGSEGV`, `exit code 4`."""
     if code is None:
         return "still running"
+    if code == Exit.CRASH:
+        return "ended without a word, as after SIGKILL"
     if code < 0:
         try:
             return f"killed by {signal.Signals(-code).name}"

@@ -18,7 +18,7 @@ PROTOCOL = 1
 class Exit(IntEnum):
     """How a rank, the agent or a smoke test ends. They are documented, and other programs rely on them.
 
-    No rank chooses CRASH, which is a signal, or SLOW and HOST, which are judged outside.
+    No rank chooses CRASH, which is a signal or an end without a word, or SLOW and HOST, which are judged outside.
     """
 
     OK = 0
@@ -154,16 +154,27 @@ def place_of(position: Position) -> dict[str, Any]:
 class Board:
     """Who is where: a table in shared memory that outlives every rank. One writer per slot.
 
-    Eight-byte stores are atomic. A slot is (case, step, monotonic nanoseconds, pid) and the signature of the call that
-    the rank is about to make.
+    Eight-byte stores are atomic. A slot is (case, step, monotonic nanoseconds, pid, exit code) and the signature of the
+    call that the rank is about to make. Pid and exit code are those of a rank that a launcher started. Such a rank
+    opens the table by the ``path`` of its file.
     """
 
     SLOT = 320
     HEAD = 64
-    WORDS = 4
+    WORDS = 5
+    _ENDED = 1 << 20  # added to an exit code, so that none is zero
 
-    def __init__(self) -> None:
-        self.memory = mmap.mmap(-1, self.HEAD + self.SLOT * MAX_RANKS)
+    def __init__(self, path: str = "") -> None:
+        self.path, size = path, self.HEAD + self.SLOT * MAX_RANKS
+        if not path:
+            self.memory = mmap.mmap(-1, size)
+            return
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            os.ftruncate(fd, size)
+            self.memory = mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
 
     def clear(self) -> None:
         self.memory[:] = bytes(len(self.memory))
@@ -187,6 +198,19 @@ class Board:
         text = bytes(self.memory[at + 8 * self.WORDS : at + self.SLOT]).split(b"\0", 1)[0].decode(errors="replace")
         age = (time.monotonic_ns() - at_ns) / 1e9 if at_ns else 0.0
         return case, step, age, text
+
+    def enter(self, rank: int, pid: int) -> None:
+        """Write down that this process is the rank."""
+        struct.pack_into("q", self.memory, self._at(rank) + 24, pid)
+
+    def leave(self, rank: int, code: int) -> None:
+        """Write down how the rank ended."""
+        struct.pack_into("q", self.memory, self._at(rank) + 32, code + self._ENDED)
+
+    def process(self, rank: int) -> tuple[int, int | None]:
+        """Return the rank's pid, 0 before it has one, and its exit code, `None` until it has ended by itself."""
+        pid, code = struct.unpack_from("qq", self.memory, self._at(rank) + 24)
+        return int(pid), int(code) - self._ENDED if code else None
 
     @property
     def port(self) -> int:

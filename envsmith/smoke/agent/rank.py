@@ -18,11 +18,14 @@ from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.agent.cases.kit import Kit
 from envsmith.smoke.agent.counter import flight_entries
 from envsmith.smoke.agent.faults import altered_case, fault_of_case, inject_before
+from envsmith.smoke.agent.machine import cuda_probe
 from envsmith.smoke.agent.protocol import FINISHED, Board, Exit, Log, Phase, Skip, Startup, Wrong, one_line
 from envsmith.smoke.agent.steps import STEPS
 from envsmith.smoke.agent.steps.stage import Stage
 from envsmith.smoke.agent.world import World, agree, free_bytes, implementation_of, open_store
 
+# Begins the file of a rank's stacks, before the name that faulthandler gives to the rank's thread.
+STACK_OF = "rank in thread 0x"
 # What is worth knowing of an entry of torch's flight recorder.
 FLIGHT_KEYS = (
     "collective_seq_id", "p2p_seq_id", "op_id", "profiling_name", "state", "input_sizes", "input_dtypes", "pg_name",
@@ -30,19 +33,38 @@ FLIGHT_KEYS = (
 )  # fmt: skip
 
 
+def rank_process(job: dict[str, Any], rank: int, board: Board) -> int:
+    """Be a rank of a supervised job in this process: its output and its rows go to the job's files."""
+    output = os.open(job["output"] % rank, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    log = Log(os.open(job["log"] % rank, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
+    job["rank"] = rank
+    try:
+        return rank_main(job, board, log)
+    except BaseException as error:
+        log.row("failed", rank=rank, detail=one_line(error), trace=traceback.format_exc()[-3000:])
+        return Exit.ERROR
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
 def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
     """Run everything that a rank does, and return its exit code."""
     rank = job["rank"]
     board.mark(rank, Startup.START, Phase.PREP)
-    # Open until the process ends.
-    stack = open(job["stack"] % rank, "w") if job.get("stack") else sys.stderr  # noqa: SIM115
+    # Open until the process ends. A launcher may run us in another thread than the main one: the stack says which.
+    stack = open(job["stack"] % rank, "w", buffering=1) if job.get("stack") else sys.stderr  # noqa: SIM115
+    if job.get("stack"):
+        stack.write(f"{STACK_OF}{threading.get_ident():016x}\n")
     faulthandler.enable(file=stack, all_threads=True)
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
     os.environ.update(job.get("env", {}))
     os.environ.update(job.get("rank_env", [{}] * (rank + 1))[rank])
     warnings.simplefilter("ignore")
     threading.Thread(target=_evidence, args=(rank, board, log), daemon=True).start()
-    return run_cases(job, board, log) if job["kind"] == "collectives" else run_step(job, board, log)
+    return _KINDS[job["kind"]](job, board, log)
 
 
 def _evidence(rank: int, board: Board, log: Log) -> None:
@@ -190,6 +212,14 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
         _destroy_group(dist, job["rank"], log)
     board.mark(job["rank"], FINISHED, Phase.DONE)
     return Exit.OK if row["status"] != "error" else Exit.ERROR
+
+
+def _ask_cuda(_job: Mapping[str, Any], _board: Board, log: Log) -> int:
+    log.write({"cuda": cuda_probe()})
+    return Exit.OK
+
+
+_KINDS = {"collectives": run_cases, "step": run_step, "cuda-probe": _ask_cuda}
 
 
 def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:

@@ -23,6 +23,7 @@ from envsmith.smoke.agent.processes import (
     Patience,
     busy,
     describe_exit,
+    fell,
     kill_group,
     loopback,
     prctl,
@@ -39,8 +40,11 @@ from envsmith.smoke.agent.watching import (
     places,
     stacks,
     transports,
+    words_of_launcher,
 )
 
+# The variables of a step's rank that a launcher sets itself.
+PLACE = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 # Seconds that a run keeps to end in order, and that a framework's step takes at least.
 TO_END, SHORTEST_STEP = 5.0, 10.0
 
@@ -51,7 +55,8 @@ class Supervisor:
     def __init__(self, plan: dict[str, Any], out: Log, *, watch_stdin: bool) -> None:
         self.plan, self.emit, self.timeouts = plan, out.emit, plan["timeouts"]
         self.directory = tempfile.mkdtemp(prefix="envsmith-smoke-")
-        self.nursery = Nursery(Board(), self.directory, watch_stdin=watch_stdin)
+        board = Board(os.path.join(self.directory, "board"))
+        self.nursery = Nursery(board, self.directory, watch_stdin=watch_stdin)
         self.patience = Patience(allowed=bool(plan.get("patience", True)))
         self.health = HealthWatch()
         self.devices: list[int] | None = None  # the GPUs of the ranks, as CUDA counts them
@@ -186,7 +191,7 @@ class Supervisor:
         return placement
 
     def _ask_cuda(self) -> dict[str, Any]:
-        self.nursery.spawn("cuda-probe", 1, {}, self.timeouts["init"])
+        self.nursery.spawn("cuda-probe", 1, {"kind": "cuda-probe"}, self.timeouts["init"])
         probe, until = self.nursery.ranks[0], time.monotonic() + self.timeouts["init"] + self.timeouts["first"]
         while probe.alive and time.monotonic() < until:
             self.nursery.listen(0.02)
@@ -215,7 +220,7 @@ class Supervisor:
         job = {key: placement[key] for key in ("backend", "devices", "env", "rank_env", "share")}
         job.update(kind=kind, run=name, world=placement["ranks"], sharing=placement.get("sharing", ""))
         job.update(timeouts=self.timeouts, digest=self.plan.get("digest", ""), image=self.plan.get("image"))
-        job.update(stack=self.nursery.path("%d.stack", name), **fields)
+        job.update(fields)
         self.nursery.spawn(name, placement["ranks"], job, self.timeouts["init"])
 
     def _run_collectives(self, placement: Mapping[str, Any]) -> None:
@@ -248,16 +253,22 @@ class Supervisor:
                 for rank in range(ranks)
             ]
             began = time.monotonic()
-            if placement["backend"] != "nccl":
+            launcher = str(step.get("launcher") or "")
+            if launcher:  # ranks, their place and their meeting point are the launcher's to name
+                env = {name: value for name, value in env.items() if name not in PLACE}
+                rank_env = placement["rank_env"][:ranks]
+            elif placement["backend"] != "nccl":
                 self._preload(str(step["kind"]))
             if not self._revive_nursery():
                 return
             fault = self.plan.get("fault")
             own = {**placement, "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env}
             fault = fault if fault and fault.get("step") == name else None
-            self._spawn(name, "step", own, step=dict(step), fault=fault)
+            self._spawn(name, "step", own, step=dict(step), fault=fault, launcher=launcher)
             limit = float(step.get("deadline", 120))
             self._watch(lambda case: limit, limit, began)
+            if launcher:
+                end_orphans(spare=self.nursery.pid)
 
     def _watch(self, deadline_of: Callable[[int], float], total: float, began: float) -> Watch:
         """Watch the job to its end, and end it where it does not do so itself."""
@@ -282,20 +293,18 @@ class Supervisor:
         """Write down who is where, take every rank's stack, end what is still running, report."""
         nursery = self.nursery
         where = places(nursery, halt.positions)
-        exits = [
-            {"rank": rank.rank, "code": rank.code, "at": round(rank.ended_at - self.started, 3)}
-            for rank in nursery.ranks
-            if not rank.alive
-        ]
+        ended = [rank for rank in nursery.ranks if not rank.alive]
+        exits = [{"rank": r.rank, "code": r.code, "at": round(r.ended_at - self.started, 3)} for r in ended]
+        launcher = words_of_launcher(nursery)
         survivors = end_ranks(nursery)
         self._forward()
         shm_size, shm_free = shm_bytes()
         self.emit(
             "halt", run=nursery.job, reason=halt.reason, where=where, exits=exits, stacks=stacks(nursery),
             output=outputs(nursery), unkillable=survivors, oom_kills=oom_kills() - self.oom_before,
-            shm_bytes=shm_size, shm_free_bytes=shm_free, **halt.details,
+            shm_bytes=shm_size, shm_free_bytes=shm_free, launcher=launcher, **halt.details,
         )  # fmt: skip
-        crashed = any((row["code"] or 0) < 0 for row in exits)
+        crashed = any(fell(rank.code) for rank in ended)
         hung = halt.reason in ("deadline", "total")
         self.codes.append(Exit.HANG if hung else Exit.CRASH if crashed else Exit.ERROR)
 

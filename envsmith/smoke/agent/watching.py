@@ -16,6 +16,7 @@ from envsmith.smoke.agent.processes import (
     KILL_SECONDS,
     PATIENCE,
     Patience,
+    describe_exit,
     kill_group,
     of_session,
     process_state,
@@ -24,6 +25,7 @@ from envsmith.smoke.agent.processes import (
     tail_text,
 )
 from envsmith.smoke.agent.protocol import Exit, Position, place_of
+from envsmith.smoke.agent.rank import STACK_OF
 
 Positions = dict[int, Position]
 
@@ -84,7 +86,11 @@ class Watch:
             if any(rank.code not in (None, Exit.OK) for rank in self.ranks):
                 self._linger()
                 return Halt("exit", positions, {})
-            if not any(rank.alive for rank in self.ranks):
+            launcher = self.nursery.launcher
+            if launcher and launcher.code is not None and (launcher.code or any(rank.alive for rank in self.ranks)):
+                self._linger()
+                return Halt("launcher", positions, {"detail": f"the launcher ended ({describe_exit(launcher.code)})"})
+            if not any(process.alive for process in self.nursery.processes):
                 self.forward()
                 return None
             if not alive:
@@ -103,6 +109,8 @@ class Watch:
 
     def _late(self, positions: Positions) -> dict[str, Any] | None:
         """Return the ranks that are behind all others, when they have been so for longer than their deadline."""
+        if not any(rank.alive for rank in self.ranks):
+            return None  # only the launcher has not ended
         behind = min(positions[rank.rank][:2] for rank in self.ranks if rank.alive)
         laggards = [rank for rank in self.ranks if rank.alive and positions[rank.rank][:2] == behind]
         age = min(positions[rank.rank][2] for rank in laggards)
@@ -134,8 +142,9 @@ class Watch:
 
     def _waits_for_turn(self, ranks: Sequence[Rank], waited: float, limit: float) -> bool:
         """Return whether one of the ranks, or what it started, is past the limit only because it waits for its turn."""
+        processes = [*ranks, self.nursery.launcher] if self.nursery.launcher else ranks
         return self.patience.extends_now(
-            lambda: [pid for rank in ranks if rank.alive and rank.pid for pid in of_session(rank.pid)], waited, limit
+            lambda: [pid for one in processes if one.alive and one.pid for pid in of_session(one.pid)], waited, limit
         )
 
 
@@ -156,14 +165,15 @@ def end_ranks(nursery: Nursery) -> list[int]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(rank.pid, signal.SIGUSR1)
     _wait(nursery, 0.25, lambda: False)
+    processes = nursery.processes
     for number, patience in ((signal.SIGTERM, 0.3), (signal.SIGKILL, KILL_SECONDS)):
-        for rank in nursery.ranks:
-            if rank.alive and rank.pid:
-                kill_group(rank.pid, number)
-        _wait(nursery, patience, lambda: not any(rank.alive and rank.pid for rank in nursery.ranks))
-    for rank in nursery.ranks:
-        if rank.pid and not rank.alive:
-            kill_group(rank.pid, signal.SIGKILL)  # helpers that outlived their rank
+        for process in processes:
+            if process.alive and process.pid:
+                kill_group(process.pid, number)
+        _wait(nursery, patience, lambda: not any(process.alive and process.pid for process in processes))
+    for process in processes:
+        if process.pid and not process.alive:
+            kill_group(process.pid, signal.SIGKILL)  # helpers that outlived their rank
     return [r.rank for r in nursery.ranks if r.alive and r.pid and process_state(r.pid)[0] not in ("", "Z")]
 
 
@@ -179,7 +189,9 @@ def stacks(nursery: Nursery) -> dict[str, list[str]]:
     rows = {}
     for rank in nursery.ranks:
         text = read_text(nursery.path(f"{rank.rank}.stack"))
-        block = text.rpartition("Current thread")[2] or text.rpartition("Thread 0x")[2]
+        thread = text.partition(STACK_OF)[2].partition("\n")[0]
+        block = text.rpartition(f"hread 0x{thread}")[2] or text.rpartition("Thread 0x")[2]
+        block = block.partition("\nThread 0x")[0]
         frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', block)[:8]
         if frames:
             rows[str(rank.rank)] = [f"{function} ({os.path.basename(file)}:{line})" for file, line, function in frames]
@@ -197,26 +209,38 @@ def outputs(nursery: Nursery) -> dict[str, str]:
     return rows
 
 
+def words_of_launcher(nursery: Nursery) -> dict[str, object]:
+    """Return how the job's launcher ended and what it wrote last, or nothing where the job had none."""
+    launcher = nursery.launcher
+    if not launcher:
+        return {}
+    return {"code": launcher.code, "words": tail_text(nursery.path(f"{launcher.rank}.out"))}
+
+
 def transports(nursery: Nursery) -> dict[str, str]:
     """Return what NCCL wrote of its transports, and its warnings: evidence, one line for each pair of ranks and way."""
     logs = {str(r.rank): evidence_of(os.path.join(nursery.directory, f"nccl.{r.rank}.log")) for r in nursery.ranks}
     return {rank: text for rank, text in logs.items() if text}
 
 
-def end_orphans() -> list[int]:
-    """End the orphans of our ranks, which became our children because we are their subreaper. Return their pids."""
+def end_orphans(*, spare: int = 0) -> list[int]:
+    """End the orphans of our ranks, which became our children because we are their subreaper. Return their pids.
+
+    The child ``spare`` is no orphan.
+    """
     pids: set[int] = set()
     until = time.monotonic() + KILL_SECONDS
     while time.monotonic() < until:
-        children = set(map(int, read_text(f"/proc/self/task/{os.getpid()}/children").split()))
+        children = set(map(int, read_text(f"/proc/self/task/{os.getpid()}/children").split())) - {spare}
+        if not children:
+            break
         for child in children - pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         pids |= children
         # It may be in state D, inside the GPU's driver: nothing ends it then, and nothing may wait for it.
-        try:
-            if not os.waitpid(-1, os.WNOHANG)[0]:
-                time.sleep(0.01)
-        except ChildProcessError:
-            break
+        for child in children:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
     return sorted(pids)

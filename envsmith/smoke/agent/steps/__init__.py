@@ -7,6 +7,8 @@ where the step cannot be asked of this machine and ``Wrong`` where a value is wr
 function.
 
 A framework is one module here, with a dict ``STEPS`` of its kinds, and a line in ``STEPS`` and in ``FRAMEWORKS`` below.
+Where its ranks are started by its own launcher, ``LAUNCHERS`` has the function that does so: it gets a
+:class:`~envsmith.smoke.agent.steps.launch.Launch` in a process of its own, which it may replace by a command.
 ``PRELOAD`` has the frameworks that the nursery may import once for all ranks, by the beginning of the kinds.
 
 A module from outside is sent along with ``bundle(extra={"NAME": source})``, or an entry in
@@ -30,6 +32,7 @@ from typing import Any
 
 from envsmith.smoke.agent.machine import FRAMEWORKS as FRAMEWORKS
 from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, lightning, megatron_core, torch
+from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
 STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
@@ -40,6 +43,8 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **accelerate.STEPS,
     **lightning.STEPS,
 }
+# By the name that a step of a plan has as its ``launcher``.
+LAUNCHERS: dict[str, Callable[[Launch], object]] = {}
 # Which of these distributions are installed is reported.
 FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning"]
 PRELOAD: dict[str, Preload] = {

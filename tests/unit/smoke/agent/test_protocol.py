@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from envsmith.smoke.agent.protocol import Board, Lines, Phase, Startup
 
@@ -11,6 +12,20 @@ def test_lines_come_whole_out_of_pieces() -> None:
     lines = Lines()
     assert list(lines.feed(b'{"a":1}\n{"b"')) == [{"a": 1}]
     assert list(lines.feed(b":2}\n\n")) == [{"b": 2}]
+
+
+def test_board_of_a_file_is_shared_with_a_process_that_opens_it(tmp_path: Path) -> None:
+    board = Board(str(tmp_path / "board"))
+    board.clear()
+    assert board.process(3) == (0, None)
+    theirs = Board(board.path)
+    theirs.enter(3, 4711)
+    theirs.mark(3, 17, Phase.ENTERED)
+    assert (board.process(3), board.row(3)[:2]) == ((4711, None), (17, Phase.ENTERED))
+    theirs.leave(3, -9)
+    assert board.process(3) == (4711, -9)
+    theirs.leave(3, 0)
+    assert board.process(3) == (4711, 0)
 
 
 def test_board_keeps_every_ranks_place_apart_and_survives_a_fork() -> None:

@@ -13,7 +13,8 @@ from envsmith.smoke.agent import watching
 from envsmith.smoke.agent.nursery import Rank
 from envsmith.smoke.agent.processes import KILL_SECONDS, Patience, processors, reaped
 from envsmith.smoke.agent.protocol import Board, Exit, Phase, Startup
-from envsmith.smoke.agent.watching import Halt, Watch, case_deadline
+from envsmith.smoke.agent.rank import STACK_OF
+from envsmith.smoke.agent.watching import Halt, Watch, case_deadline, stacks
 
 
 def test_nccl_has_time_to_make_its_communicator_with_the_group() -> None:
@@ -31,7 +32,12 @@ class _Nursery:
         self.board, self.turn = Board(), turn
         self.board.clear()
         self.ranks = [Rank(rank, "/nowhere") for rank in range(ranks)]
+        self.launcher: Rank | None = None
         self.alive = True
+
+    @property
+    def processes(self) -> list[Rank]:
+        return [*self.ranks, *([self.launcher] if self.launcher else [])]
 
     def listen(self, _wait: float) -> bool:
         self.turn(self)
@@ -87,6 +93,67 @@ def test_nursery_that_is_gone_and_time_that_is_up_halt_the_job() -> None:
     late = _watch(_Nursery(1, lambda nursery: nursery.put(0, 0, Phase.PREP)), total=0.0)
     assert late is not None
     assert (late.reason, late.details) == ("total", {"limit": 0.0})
+
+
+def _launched(turn: Callable[[_Nursery], None]) -> _Nursery:
+    nursery = _Nursery(2, turn)
+    nursery.launcher = Rank(-1, "/nowhere")
+    return nursery
+
+
+def test_job_is_over_when_the_launcher_has_ended_too() -> None:
+    def end(nursery: _Nursery) -> None:
+        assert nursery.launcher is not None
+        if nursery.ranks[0].code is not None:
+            nursery.launcher.code = 0
+        for rank in nursery.ranks:
+            rank.code = Exit.OK
+
+    nursery = _launched(end)
+    assert _watch(nursery) is None
+    assert nursery.launcher is not None
+    assert nursery.launcher.code == 0
+
+
+def test_launcher_that_ends_before_its_ranks_halts_the_job() -> None:
+    def end(nursery: _Nursery) -> None:
+        assert nursery.launcher is not None
+        nursery.launcher.code = 1
+
+    halt = _watch(_launched(end))
+    assert halt is not None
+    assert (halt.reason, halt.details) == ("launcher", {"detail": "the launcher ended (exit code 1)"})
+
+
+def test_launcher_that_does_not_end_after_its_ranks_is_late() -> None:
+    def end(nursery: _Nursery) -> None:
+        for rank in nursery.ranks:
+            rank.code = Exit.OK
+
+    halt = _watch(_launched(end), total=0.1)
+    assert halt is not None
+    assert (halt.reason, halt.details) == ("total", {"limit": 0.1})
+
+
+class _Files:
+    """A nursery of which only the files count."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.ranks = directory, [Rank(0, "/nowhere")]
+
+    def path(self, ending: str) -> str:
+        return str(self.directory / ending)
+
+
+def test_stack_is_that_of_the_thread_that_runs_the_rank(tmp_path: Path) -> None:
+    frame = '  File "/x/{}.py", line 7 in {}\n'
+    (tmp_path / "0.stack").write_text(
+        f"{STACK_OF}00007f02\n\n"
+        f"Thread 0x00007f01 (most recent call first):\n{frame.format('pool', 'idle')}\n"
+        f"Thread 0x00007f02 [train] (most recent call first):\n{frame.format('step', 'backward')}\n"
+        f"Current thread 0x00007f03 (most recent call first):\n{frame.format('main', 'loop')}"
+    )
+    assert stacks(_Files(tmp_path)) == {"0": ["backward (step.py:7)"]}
 
 
 def test_waiting_for_the_end_of_a_process_that_cannot_be_ended_has_an_end() -> None:
