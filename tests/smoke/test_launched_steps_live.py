@@ -77,7 +77,7 @@ def test_ranks_of_a_launcher_are_judged_by_what_they_report() -> None:
     ],
 )
 def test_fault_in_a_rank_of_a_launcher_is_named(kind: str, verdict: Verdict, words: str) -> None:
-    outcome = _outcome(fault=_fault(kind), deadline=15.0 if kind == "hang" else 60.0)
+    outcome = _outcome(fault=_fault(kind), deadline=40.0 if kind == "hang" else 60.0)
     assert outcome.verdict is verdict
     assert re.search(words, outcome.detail), outcome.detail
 

@@ -191,7 +191,7 @@ def stacks(nursery: Nursery) -> dict[str, list[str]]:
         text = read_text(nursery.path(f"{rank.rank}.stack"))
         thread = text.partition(STACK_OF)[2].partition("\n")[0]
         block = text.rpartition(f"hread 0x{thread}")[2] or text.rpartition("Thread 0x")[2]
-        block = block.partition("\nThread 0x")[0]
+        block = re.split(r"\n(?:Current t|T)hread 0x", block)[0]
         frames = re.findall(r'File "([^"]+)", line (\d+) in (\S+)', block)[:8]
         if frames:
             rows[str(rank.rank)] = [f"{function} ({os.path.basename(file)}:{line})" for file, line, function in frames]
