@@ -13,15 +13,17 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out, say
-from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, option, takes
+from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, takes
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, open_source
+from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
 from envsmith.cli.values import parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
 from envsmith.doctor.judge import diagnose
 from envsmith.doctor.read import read_text
+from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
 from envsmith.errors import UsageError
@@ -65,9 +67,11 @@ class DoctorFlags:
     as_json: bool = flag("--json", "The same as --format json.")
     everything: bool = flag("--all", "Show every note.")
     fail_on: str = fail_on_option()
+    mend: MendFlags = group(MendFlags, section="Mend in place")
 
     def refuse_idle(self) -> None:
         """Refuse options that would silently have no effect."""
+        self.mend.refuse_idle(self.python)
         source = "--from" if self.sources else "--compare" if self.compare else None
         beside = "--python" if self.python else "--deep" if self.deep else None
         if source and beside:
@@ -99,12 +103,18 @@ def doctor(settings: DoctorFlags) -> int:
     form = "json" if settings.as_json else settings.form
     if settings.compare:
         return _compare(settings.compare, form, settings.fail_on)
+    interpreter = _interpreter(settings.python)
+    if settings.mend.undo and interpreter:
+        return undo_environment(settings.mend, root_of(interpreter), as_json=form == "json")
     where = None if settings.platform is None else parse_platform(settings.platform)
-    facts, texts = _gather(settings.sources, _interpreter(settings.python), deep=settings.deep)
+    facts, texts = _gather(settings.sources, interpreter, deep=settings.deep)
     if settings.save:
         write_whole(settings.save, dump(facts, () if settings.sources else tuple(texts)))
         say(f"snapshot written to {settings.save}")
-    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources)
+    keep = [name for name in map(component_of, settings.mend.keep) if name]
+    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources, keep=keep)
+    if settings.mend.apply and interpreter:
+        return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")
     if settings.verify:
         say(_verified(diagnosis))
     if settings.fix_to:

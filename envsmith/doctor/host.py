@@ -161,14 +161,18 @@ def distributions(draft: Draft, site: Iterable[Path]) -> None:
 
 def lost_files(draft: Draft, site: Iterable[Path]) -> None:
     """Add shared libraries that ``RECORD`` of torch and its companions names and that are gone."""
-    lost = []
+    lost, owners = [], []
     for folder in site:
         for info in folder.glob("*.dist-info"):
             if not _VITAL.fullmatch(info.name.partition("-")[0].lower()):
                 continue
             names = re.findall(r"^([^,\n]{1,200}\.so(?:\.\d+)*),", text_of(info / "RECORD", 4_000_000), re.MULTILINE)
-            lost += [name for name in names[:400] if not os.path.exists(folder / name)]
+            if gone := [name for name in names[:400] if not os.path.exists(folder / name)]:
+                name, _, version = info.name.removesuffix(".dist-info").partition("-")
+                lost += gone
+                owners.append(f"{fold(name)}=={version}")
     if lost:
+        draft.host["lost_owners"] = " ".join(owners[:20])
         draft.host["lost_files"] = ", ".join(lost[:8]) + (f" and {len(lost) - 8} more" if len(lost) > 8 else "")
 
 

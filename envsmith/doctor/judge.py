@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsmith import solve
@@ -96,8 +96,12 @@ def diagnose(
     platform: Platform | None = None,
     live: bool = False,
     names: NameIndex | None = None,
+    keep: Collection[str] = (),
 ) -> Diagnosis:
-    """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine."""
+    """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
+
+    The repair leaves the components of ``keep`` alone where it can.
+    """
     hits = [hit for source, text in texts for hit in _hits(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
@@ -108,7 +112,7 @@ def diagnose(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
-        judgement=_check(facts, platform or _platform(facts)),
+        judgement=_check(facts, platform or _platform(facts), keep),
         explained=explained,
         platform=platform or _platform(facts),
     )
@@ -174,11 +178,13 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
     return dataclasses.replace(facts, components=draft.components)
 
 
-def _check(facts: Facts, platform: Platform) -> Judgement:
+def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement:
     """Judge the versions without those that the solver cannot read."""
     versions, features = _versions_of(facts), features_of(facts)
     try:
-        return solve.check(versions, platform, features=features) if versions else Judgement(status="unknown")
+        return (
+            solve.check(versions, platform, keep=keep, features=features) if versions else Judgement(status="unknown")
+        )
     except EnvsmithError:
         readable = {}
     for name, version in versions.items():
@@ -186,7 +192,9 @@ def _check(facts: Facts, platform: Platform) -> Judgement:
             solve.check({name: version}, platform)
             readable[name] = version
     try:
-        return solve.check(readable, platform, features=features) if readable else Judgement(status="unknown")
+        return (
+            solve.check(readable, platform, keep=keep, features=features) if readable else Judgement(status="unknown")
+        )
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
 

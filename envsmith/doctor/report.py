@@ -279,7 +279,7 @@ def commands_of(repair: Repair) -> Mapping[str, str]:
     follows_torch = bool(set(changed) & _FOLLOWS) and not libraries
     torch = changed.get("torch") or (cell.get("torch") if follows_torch else None)
     pins = {n: v for n, v in changed.items() if n not in _FOLLOWS | {"python", "torch"} | host_names}
-    commands = _installations(torch, _backend(torch, cell.get("cuda")), pins, repair.cell.index)
+    commands = _installations(torch, backend_of(torch, cell.get("cuda")), pins, repair.cell.index)
     if libraries:
         _put_before(commands, libraries)
     if "python" in changed:
@@ -341,7 +341,8 @@ def _put_before(commands: dict[str, str], libraries: Mapping[str, str]) -> None:
         commands[tool] = f"{command} && {commands[tool]}" if tool in commands else command
 
 
-def _backend(torch: str | None, cuda: str | None) -> str | None:
+def backend_of(torch: str | None, cuda: str | None) -> str | None:
+    """Return the word of ``--torch-backend`` for a build of torch, or ``None`` where its CUDA is not known."""
     local = (torch or "").partition("+")[2]
     if local:
         return local

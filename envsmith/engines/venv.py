@@ -39,7 +39,7 @@ from envsmith.errors import (
     storage_errors,
 )
 from envsmith.files import digest_of, scratch, sha256_of, write_whole
-from envsmith.lock.pip_files import LAYER_FILES, layer_text
+from envsmith.lock.pip_files import ALL_FILE, LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
 from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
@@ -58,7 +58,7 @@ _EXTENSIONS = "torch-extensions"
 # The oldest Python that a cell of the graph can have.
 _OLDEST = (3, 8)
 # A framework's setup compiles operators when these are set; what is locked is the plain build.
-_BUILD = {
+PLAIN_BUILD = {
     "UV_NO_INSTALLER_METADATA": "1",
     "SOURCE_DATE_EPOCH": "1735689600",
     "PYTHONHASHSEED": "0",
@@ -295,24 +295,7 @@ class _Builder:
         self._uv(arguments, step="virtual environment")
 
     def _install(self, layer: _Layer) -> None:
-        with scratch() as folder:
-            requirements = folder / LAYER_FILES[layer.name]
-            requirements.write_text(layer_text(layer.pins), encoding="utf-8")
-            arguments = ["pip", "install", "--python", str(self.python), "--no-deps", "--require-hashes"]
-            arguments += ["--requirements", str(requirements)]
-            if self._backend:
-                arguments += ["--torch-backend", self._backend]
-            if any(pin.sdist for pin in layer.pins):
-                build = folder / "build.txt"
-                build.write_text(layer_text(self.lock.build_pins), encoding="utf-8")
-                # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview
-                # in uv 0.13.
-                arguments += ["--build-constraints", str(build), "--require-build-hashes"]
-                arguments += ["--preview-features", "build-dependency-hashes"]
-                for pin in layer.pins:
-                    arguments += [] if pin.sdist else ["--only-binary", pin.name]
-            else:
-                arguments += ["--only-binary", ":all:"]
+        with installation(self.python, layer.pins, self.lock.build_pins, backend=self._backend) as arguments:
             self._uv(arguments, step=_step(layer))
 
     def _uv(self, arguments: Sequence[str], *, step: str) -> None:
@@ -322,7 +305,7 @@ class _Builder:
         verb = "install" if step.endswith("layer") else "create"
         tool = self.torch_uv if step == "torch layer" else self.uv
         try:
-            tool.check(arguments, work=f"{verb} the {step}", on_line=on_line, extra=_BUILD)
+            tool.check(arguments, work=f"{verb} the {step}", on_line=on_line, extra=PLAIN_BUILD)
         except LockError as error:
             raise BuildError(error.message, details=error.details, hint=error.hint) from None
 
@@ -341,6 +324,32 @@ class _Builder:
                 return self.uv.run(arguments).status == 0
         except (OSError, EnvsmithError):
             return False
+
+
+@contextmanager
+def installation(
+    python: Path, pins: Sequence[Pin], build_pins: Sequence[Pin], *, backend: str = ""
+) -> Iterator[list[str]]:
+    """Yield the arguments with which uv installs ``pins``, and nothing else, from files with their hashes alone."""
+    with scratch() as folder:
+        requirements = folder / ALL_FILE
+        requirements.write_text(layer_text(pins), encoding="utf-8")
+        arguments = ["pip", "install", "--python", str(python), "--no-deps", "--require-hashes"]
+        arguments += ["--requirements", str(requirements)]
+        if backend:
+            arguments += ["--torch-backend", backend]
+        if any(pin.sdist for pin in pins):
+            build = folder / "build.txt"
+            build.write_text(layer_text(build_pins), encoding="utf-8")
+            # Without the second option uv would fetch a build tool that is not pinned; it is still called a preview
+            # in uv 0.13.
+            arguments += ["--build-constraints", str(build), "--require-build-hashes"]
+            arguments += ["--preview-features", "build-dependency-hashes"]
+            for pin in pins:
+                arguments += [] if pin.sdist else ["--only-binary", pin.name]
+        else:
+            arguments += ["--only-binary", ":all:"]
+        yield arguments
 
 
 def _step(layer: _Layer) -> str:

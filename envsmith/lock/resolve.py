@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -45,12 +45,30 @@ _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date
 _ROUNDS = 8
 
 
+class Described(Protocol):
+    """A distribution whose metadata is known without asking the index."""
+
+    @property
+    def name(self) -> str:
+        """Its normalised name."""
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+
+    @property
+    def requires(self) -> tuple[str, ...] | None:
+        """What it requires."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     """What uv is asked. ``newest`` is an RFC 3339 time, ``interpreter`` the path of the Python that runs setup scripts.
 
     ``backend`` is the word of ``--torch-backend`` (``""``: the default index). Without ``edges`` the answer does not
     say who requires whom, which saves one run of uv. ``archives`` are distributions that are not asked of the index.
+    ``present`` are distributions that stay as they are: they are neither asked for nor in the answer. ``preferred`` are
+    names and versions that uv keeps where it can.
     """
 
     requirements: tuple[str, ...]
@@ -65,6 +83,8 @@ class Query:
     wheels_only: bool = False
     edges: bool = True
     archives: tuple[GivenArchive | ReadyWheel, ...] = ()
+    present: tuple[Described, ...] = ()
+    preferred: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,10 +136,13 @@ class _Run:
 
     def resolve(self, query: Query, on_line: Callable[[str], None] | None) -> Resolution:
         output = self.folder / "pylock.toml"
+        if query.preferred:
+            output.write_text(_earlier(query.preferred), encoding="utf-8")
         run, undated = self._dated(query, ["--format", "pylock.toml", "--output-file", str(output)], on_line)
         if run.status != 0:
             raise explain_failure(run, work=self.work)
-        packages = parse_pylock(output.read_text(encoding="utf-8"), {a.name for a in query.archives})
+        described = {d.name for d in (*query.archives, *query.present)}
+        packages = parse_pylock(output.read_text(encoding="utf-8"), described)
         own = (_resolved(archive) for archive in query.archives)
         packages = tuple(sorted((*packages, *own), key=lambda r: r.name))
         requires = self._edges(query, packages, undated) if query.edges else {}
@@ -160,6 +183,12 @@ class _Run:
         return requires
 
 
+def _earlier(preferred: Iterable[tuple[str, str]]) -> str:
+    """Return an earlier answer of uv: it prefers the versions of the file that it is to write."""
+    tables = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name, version in preferred)
+    return 'lock-version = "1.0"\ncreated-by = "envsmith"\n' + "".join(tables)
+
+
 def _resolved(archive: GivenArchive | ReadyWheel) -> Resolved:
     """Return what uv was not asked about: the user's source archive, or a ready wheel."""
     wheel = isinstance(archive, ReadyWheel)
@@ -176,7 +205,7 @@ def _project(filename: str) -> str:
     return canonicalize_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
 
 
-def _stand_in(archive: GivenArchive | ReadyWheel, folder: Path) -> Path:
+def _stand_in(archive: Described, folder: Path) -> Path:
     """Write a wheel without content that says what the archive says: its setup needs torch, or it was not fetched yet."""
     stem = f"{archive.name.replace('-', '_')}-{archive.version}"
     path = folder / f"{stem}-py3-none-any.whl"
@@ -198,7 +227,8 @@ def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return str(path)
 
-    lines = [*query.requirements, *(f"{a.name} @ {_stand_in(a, folder).as_uri()}" for a in query.archives)]
+    described = (*query.archives, *query.present)
+    lines = [*query.requirements, *(f"{d.name} @ {_stand_in(d, folder).as_uri()}" for d in described)]
     arguments = ["pip", "compile", file("request.in", lines), "--no-header", "--resolution", "highest"]
     arguments += ["--python-version", query.python, "--python-platform", query.platform]
     arguments += ["--python", query.interpreter]
@@ -437,15 +467,18 @@ def _build_pins(
     # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another
     # version there.
     fixed = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
-    build = replace(
-        query, requirements=needed, constraints=fixed, overrides=(), wheels_only=True, edges=False, archives=()
-    )
     names = ", ".join(pin.name for pin in pins if pin.sdist)
-    work = f"resolve the build requirements of {names} for {cell.id}"
-    resolution = resolve(build, resolver.uv, work=work)
+    build = replace(query, requirements=needed, constraints=fixed)
+    return build_pins(build, resolver.uv, work=f"resolve the build requirements of {names} for {cell.id}")
+
+
+def build_pins(query: Query, uv: Uv, *, work: str) -> tuple[Pin, ...]:
+    """Return what source distributions are built with, where ``query`` asks for their build requirements."""
+    build = replace(query, overrides=(), wheels_only=True, edges=False, archives=(), present=(), preferred=())
+    resolution = resolve(build, uv, work=work)
     versions = {package.name: package.version for package in resolution.packages}
     if "wheel" not in versions and Version(versions.get("setuptools", _BRINGS_WHEEL)) < Version(_BRINGS_WHEEL):
-        resolution = resolve(replace(build, requirements=(*needed, "wheel")), resolver.uv, work=work)
+        resolution = resolve(replace(build, requirements=(*query.requirements, "wheel")), uv, work=work)
     return to_pins(resolution.packages, resolution.requires, layer="build")
 
 

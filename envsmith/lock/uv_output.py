@@ -115,6 +115,11 @@ def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
 _HEAVY = re.compile(r"torch|nvidia-.+|cuda-.+|(?:pytorch-)?triton(?:-rocm)?")
 
 
+def is_of_torch(name: str) -> bool:
+    """Return whether a distribution is torch, or a library in whose release nobody but torch has a say."""
+    return _HEAVY.fullmatch(name) is not None
+
+
 def closure(roots: Iterable[str], requires: Mapping[str, Iterable[str]]) -> frozenset[str]:
     """Return ``roots`` and everything they require."""
     names: set[str] = set()
@@ -135,7 +140,7 @@ def to_pins(
     The light part (setuptools, numpy, sympy …) goes with the framework: a framework may want another release of it, and
     the layer of gigabytes would not be the same in two cells of one torch.
     """
-    heavy = frozenset(name for name in closure(["torch"], requires) if _HEAVY.fullmatch(name))
+    heavy = frozenset(name for name in closure(["torch"], requires) if is_of_torch(name))
     return tuple(
         Pin(
             name=r.name,

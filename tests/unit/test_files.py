@@ -340,6 +340,7 @@ _WRITERS = {
     "conda/channels.py": "in a scratch folder",
     "conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
     "engines/venv.py": "in a scratch folder",
+    "mend/twin.py": "links of an environment's files in a folder of its own, which takes the environment's name or goes",
     "image/context.py": "in the folder of one build, which is emptied before and after",
     "matrix/campaign/climb.py": "a file that is only locked",
     "matrix/campaign/executors.py": "appends to the log of a job",
