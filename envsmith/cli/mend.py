@@ -58,10 +58,10 @@ def root_of(interpreter: str) -> Path:
 def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_json: bool) -> int:
     """Mend an environment and print what came of it. Return 0 when it is mended or needs nothing, else 1."""
     # Resolving is most of the program, and no other option of doctor needs it.
-    from envsmith.mend.apply import Mender, MendResult
+    from envsmith.mend.apply import Mender, MendResult, by_packages
 
     mender = Mender()
-    proposal = mender.propose(diagnosis, root, keep=flags.keep)
+    proposal = mender.propose(by_packages(diagnosis, flags.keep), root, keep=flags.keep)
     by_hand = proposal.treatment.by_hand
     changes = proposal.difference.changes
     if not changes:

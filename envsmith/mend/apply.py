@@ -8,6 +8,7 @@ from pathlib import Path
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosis
+from envsmith.doctor.judge import diagnose
 from envsmith.doctor.report import repaired
 from envsmith.engines.venv import PLAIN_BUILD, installation
 from envsmith.errors import BuildError, ContentError, LockError, UsageError
@@ -57,7 +58,10 @@ class Mender:
     trial: Trial = smoke_trial
 
     def propose(self, diagnosis: Diagnosis, root: Path, *, keep: Collection[str] = ()) -> Proposal:
-        """Return the fewest changes that treat the findings. ``LockError`` where no set of packages does."""
+        """Return the fewest changes that treat the findings. ``LockError`` where no set of packages does.
+
+        The diagnosis is best one of :func:`by_packages`.
+        """
         environment = read_environment(root)
         treatment = treatment_of(diagnosis, environment)
         glibc = diagnosis.facts.version("glibc")
@@ -109,6 +113,29 @@ class Mender:
                     tool.check(arguments, work=work, extra=PLAIN_BUILD)
         except LockError as error:
             raise BuildError(error.message, details=error.details, hint=error.hint) from None
+
+
+# What is used only while something is compiled, and what no package of an environment changes.
+_OF_THE_BUILDER = ("toolkit", "gcc", "clang", "cmake")
+
+
+def by_packages(diagnosis: Diagnosis, keep: Collection[str]) -> Diagnosis:
+    """Return the diagnosis with the repair by packages alone.
+
+    An nvcc that is not of torch's CUDA is no reason to change torch in an environment: its finding stays, and the user
+    mends it.
+    """
+    versions = {n: s for n, s in diagnosis.facts.components.items() if n not in _OF_THE_BUILDER}
+    names = [component.name for component in map(components().find, keep) if component]
+    judged = diagnose(replace(diagnosis.facts, components=versions), keep=names)
+    rules = {d.finding.rule for d in judged.diagnosed}
+    of_builder = [
+        replace(d, lines=(d.finding.fix or d.finding.message,))
+        for d in diagnosis.diagnosed
+        if d.finding.severity is Severity.ERROR and d.finding.rule not in rules and not d.where
+    ]
+    texts = tuple(d for d in diagnosis.diagnosed if d.where)
+    return replace(diagnosis, diagnosed=(*judged.diagnosed, *of_builder, *texts), repair=judged.repair)
 
 
 def undo_last(root: Path) -> MendResult:

@@ -18,7 +18,7 @@ from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.report import backend_of
 from envsmith.graph.load import components
 from envsmith.mend.environment import Environment
-from envsmith.model.component import Role
+from envsmith.model.component import Component, Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Severity
 
@@ -104,8 +104,7 @@ def _add_repair(repair: Repair, findings: Sequence[Diagnosed], draft: _Draft) ->
         if component.role is Role.HOST or component.name == "python" or not component.distributions:
             draft.by_hand.append(f"{component.name}: {change.old or 'none'} -> {change.new}  [{reason}]")
             continue
-        installed = [d for d in component.distributions if canonicalize_name(d) in draft.environment.distributions]
-        for name in map(canonicalize_name, installed or component.distributions[:1]):
+        for name in _distributions_of(component, cell.get("cuda", ""), draft.environment):
             if change.new is None:
                 draft.remove.add(name)
                 draft.reasons.setdefault(name, reason)
@@ -115,6 +114,14 @@ def _add_repair(repair: Repair, findings: Sequence[Diagnosed], draft: _Draft) ->
         draft.add(f"torch=={cell['torch'].split('+')[0]}", _reason_of("cuda", findings))
     if repair.cell.index == "pytorch" and changed & {"torch", "cuda"}:
         draft.backend = backend_of(cell.get("torch"), cell.get("cuda")) or ""
+
+
+def _distributions_of(component: Component, cuda: str, environment: Environment) -> list[str]:
+    """Return the distributions of a component that are installed, else its first. A library has one for each CUDA."""
+    names: list[str] = [canonicalize_name(name) for name in component.distributions]
+    of_cuda = [name for name in names if name.endswith(f"-cu{cuda.partition('.')[0]}")]
+    installed = [name for name in names if name in environment.distributions]
+    return of_cuda or installed or names[:1]
 
 
 def _reason(change: Change, findings: Sequence[Diagnosed]) -> str:
@@ -137,7 +144,7 @@ def _add_line(line: str, reason: str, draft: _Draft) -> bool:
     words = words[1:] if words[:1] == ["uv"] else words
     if words[:2] == ["pip", "check"]:
         return True
-    if words[:1] != ["pip"] or words[1:2] not in (["install"], ["uninstall"]):
+    if words[:1] != ["pip"] or "".join(words[1:2]) not in {"install", "uninstall"}:
         return False
     options = {word for word in words[2:] if word.startswith("-")} - _IDLE
     names = [word for word in words[2:] if not word.startswith("-")]

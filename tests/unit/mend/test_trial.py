@@ -1,0 +1,30 @@
+"""Whether a change made an environment better."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.mend.trial import Ability
+
+
+def able(rungs: int, *broken: str, passed: bool = False) -> Ability:
+    return Ability(passed=passed, rungs=rungs, summary="", broken=broken)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_better"),
+    [
+        (able(3), able(5, passed=True), True),
+        (able(5, passed=True), able(5, passed=True), True),
+        (able(5, passed=True), able(4), False),
+        (able(4), able(4), False),
+        (able(3), able(4), True),
+        (able(3), able(4, "scipy: ImportError"), False),
+        (able(5, "peft: ImportError", passed=True), able(5, "peft: ImportError", passed=True), False),
+        (able(5, "peft: ImportError", passed=True), able(5, passed=True), True),
+        (able(5, "peft: A", "trl: B", passed=True), able(5, "trl: B", passed=True), True),
+        (able(5, "peft: A", passed=True), able(4), False),
+    ],
+)
+def test_a_change_stays_when_all_works_or_more_than_before(before: Ability, after: Ability, is_better: bool) -> None:
+    assert after.is_better_than(before) is is_better
