@@ -1,0 +1,167 @@
+"""The whole search between two ends: both ends tried, the culprits found and confirmed, their releases narrowed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from envsmith.bisect.changes import Group, changes_between, groups_between, pins_with, weights
+from envsmith.bisect.outcome import Outcome
+from envsmith.bisect.releases import Step, narrow_releases
+from envsmith.bisect.search import Culprit, find_culprits
+from envsmith.bisect.trial import PackageSet, Trials
+from envsmith.errors import UsageError
+from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.python.index import PackageIndex
+
+# With several tries the bad end must fail this much more often than the good one.
+_APART = 0.4
+_MOST_LINES = 5
+# A trial with so few groups at one of the ends is described by their names.
+_FEW = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guilty:
+    """Groups of packages that break the command together, the error, and the releases where they began to.
+
+    ``alone`` says that they broke it with everything else at the good end.
+    """
+
+    groups: tuple[Group, ...]
+    steps: tuple[Step, ...]
+    error: str
+    alone: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a search found. ``within`` are the groups that it could not tell apart.
+
+    ``explains`` says that with the culprits put back the command was tried and passes. ``runs`` counts the trials of
+    this search without those that the journal had.
+    """
+
+    good: PackageSet
+    bad: PackageSet
+    groups: tuple[Group, ...]
+    guilty: tuple[Guilty, ...]
+    within: tuple[Group, ...]
+    explains: bool
+    trials: int
+    runs: int
+    seconds: float
+    skipped: tuple[str, ...]
+
+
+def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
+    """Try both ends, set the time limit by them, and return how the bad one fails. ``UsageError`` where they do not differ."""
+    share_good, passed = trials.share_of_failures(good)
+    if passed.passed is None:
+        raise UsageError(f"Cannot try the good end: {passed.error}", hint="Check that its packages can be installed.")
+    if share_good == 1.0 or (trials.tries == 1 and share_good):
+        raise UsageError(
+            f"Cannot search: the command fails at the good end too ({passed.error}).",
+            hint="Check the command by itself there; what it needs beside packages is not searched for.",
+            details=tuple(passed.output.splitlines()[-_MOST_LINES:]),
+        )
+    share_bad, failed = trials.share_of_failures(bad)
+    if failed.passed is None:
+        raise UsageError(f"Cannot try the bad end: {failed.error}", hint="Check that its packages can be installed.")
+    if share_bad == 0.0:
+        raise UsageError(
+            f"Cannot search: the command passes at the bad end ({trials.tries} of {trials.tries} times).",
+            hint="Where it fails now and then, give --tries.",
+        )
+    if share_good:
+        if share_bad - share_good < _APART:
+            raise UsageError(
+                f"Cannot search: the command fails in {share_good:.0%} of the runs at the good end and in {share_bad:.0%} "
+                "at the bad one, which is too close.",
+                hint="Make the command stricter, or give more --tries.",
+            )
+        trials.threshold = (share_good + share_bad) / 2
+    trials.limit_by(passed, failed)
+    return failed
+
+
+@dataclass(kw_only=True, slots=True)
+class Search:
+    """A search between two sets of packages: :meth:`run` does it."""
+
+    good: PackageSet
+    bad: PackageSet
+    trials: Trials
+    index: PackageIndex
+    progress: Progress = silent
+    groups: tuple[Group, ...] = ()
+    tried: dict[str, Outcome] = field(default_factory=dict)
+
+    def run(self) -> Found:
+        """Return which packages break the command. ``UsageError`` where the ends cannot be used."""
+        failed = try_ends(self.good, self.bad, self.trials)
+        for end in (self.good, self.bad):
+            self.trials.read_requires(end)
+        if self.good.python != self.bad.python:
+            self._change_python()
+        self.groups = groups_between(self.good.pins, self.bad.pins, self.trials.requires)
+        count = len(changes_between(self.good.pins, self.bad.pins))
+        self._say(f"{count} packages differ, in {len(self.groups)} groups that can be tried apart")
+        answer = find_culprits(weights(self.groups, f"{failed.output}\n{failed.error}"), self._with, failed.error)
+        return Found(
+            good=self.good,
+            bad=self.bad,
+            groups=self.groups,
+            guilty=tuple(self._narrowed(culprit) for culprit in answer.culprits),
+            within=tuple(self.groups[number] for number in answer.within),
+            explains=answer.explains,
+            trials=len(self.trials.seen),
+            runs=self.trials.runs,
+            seconds=self.trials.seconds,
+            skipped=tuple(f"{text}: {o.error}" for text, o in self.tried.items() if o.passed is None),
+        )
+
+    def _change_python(self) -> None:
+        """Try the other Python first, at the good packages: with it, packages are not to blame."""
+        moved = PackageSet(pins=self.good.pins, python=self.bad.python)
+        outcome = self._attempt(moved, f"Python {self.bad.python} alone")
+        if outcome.passed is not True:
+            raise UsageError(
+                f"Cannot search among packages: with Python {self.bad.python} alone the command does not pass "
+                f"({outcome.error}).",
+                hint=f"Make both ends with Python {self.bad.python} to search further: Python itself breaks it.",
+            )
+        self.good = moved
+
+    def _with(self, chosen: frozenset[int]) -> Outcome:
+        """Try the good set with some groups at the bad end."""
+        members = [self.groups[number] for number in sorted(chosen)]
+        text = f"{len(members)} of {len(self.groups)} groups changed"
+        if len(members) <= _FEW:
+            text = f"only {', '.join(group.lead.name for group in members)} changed"
+        elif len(self.groups) - len(members) <= _FEW:
+            kept = [group for number, group in enumerate(self.groups) if number not in chosen]
+            text = f"all changed but {', '.join(group.lead.name for group in kept)}"
+        return self._attempt(PackageSet(pins=pins_with(members, self.good.pins), python=self.bad.python), text)
+
+    def _attempt(self, packages: PackageSet, text: str) -> Outcome:
+        outcome = self.trials.attempt(packages)
+        if text not in self.tried:
+            self.tried[text] = outcome
+            verdict = {True: "passes", False: f"fails: {outcome.error}", None: f"skipped: {outcome.error}"}
+            self._say(f"trial {len(self.trials.seen)}: {text}: {verdict[outcome.passed][:200]}")
+        return outcome
+
+    def _narrowed(self, culprit: Culprit) -> Guilty:
+        """Narrow each group of a culprit to a release, the others of it at their bad versions."""
+        members = [self.groups[number] for number in culprit.groups]
+        steps = []
+        for group in members:
+            others = [other for other in members if other is not group]
+            base = PackageSet(pins=pins_with(others, self.good.pins), python=self.good.python)
+            self._say(f"between the releases of {group.lead}")
+            step = narrow_releases(group, base, culprit.error, self.trials, self.index)
+            steps += [step] if step else []
+        return Guilty(groups=tuple(members), steps=tuple(steps), error=culprit.error, alone=culprit.alone)
+
+    def _say(self, text: str) -> None:
+        self.progress(Event(kind=EventKind.NOTE, step="bisect", text=text))

@@ -1,0 +1,65 @@
+"""What came of running the command once: passed, failed with an error, or not to be judged."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import signal
+from dataclasses import dataclass
+
+# As `git bisect run` has it: this set cannot be judged.
+SKIP_STATUS = 125
+# Exit statuses of a shell for a command that cannot be run at all: no set of packages changes that.
+UNUSABLE = frozenset({126, 127})
+# Two error lines with numbers and paths taken out are one error from this likeness on.
+_ALIKE = 0.8
+_EXCEPTION = re.compile(
+    r"^(?:\[?\w*rank\w*\]?:? ?)?((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit|Failure)\b.*)"
+)
+_VARIABLE = re.compile(r"0x[0-9a-f]+|/[\w./+-]+|\d+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """``passed`` is ``None`` where the set cannot be judged. ``error`` is one line. ``output`` is the end of the output."""
+
+    passed: bool | None
+    error: str = ""
+    output: str = ""
+    seconds: float = 0.0
+
+    def is_like(self, error: str) -> bool:
+        """Return whether it failed in the way that ``error`` says."""
+        if _kind(self.error) != _kind(error):
+            return False
+        one, other = (_VARIABLE.sub("#", text) for text in (self.error, error))
+        return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= _ALIKE
+
+
+def outcome_of(status: int, output: str, seconds: float) -> Outcome:
+    """Return the outcome of a command that ended. A signal is a failure: training code dies of it."""
+    if status == 0:
+        return Outcome(passed=True, seconds=seconds)
+    if status == SKIP_STATUS:
+        return Outcome(passed=None, error=f"exit status {SKIP_STATUS}: the command asks to skip it", seconds=seconds)
+    return Outcome(passed=False, error=error_in(output) or _named(status), output=output, seconds=seconds)
+
+
+def error_in(output: str) -> str:
+    """Return the last line of an output that names an exception, or nothing."""
+    lines = [match[1] for line in output.splitlines() if (match := _EXCEPTION.match(line.strip()))]
+    return lines[-1][:500] if lines else ""
+
+
+def _named(status: int) -> str:
+    if status < 0:
+        try:
+            return f"ended by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"ended by signal {-status}"
+    return f"exit status {status}"
+
+
+def _kind(error: str) -> str:
+    """Return the class of an exception, or of another error its first words."""
+    return re.split(r"[:(\d]", error, maxsplit=1)[0].rpartition(".")[2].strip()

@@ -1,0 +1,188 @@
+"""What a search found, as text, JSON, a Markdown report for an issue, and a rule for the graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from envsmith import solve
+from envsmith.bisect.between import Found, Guilty
+from envsmith.bisect.changes import Group
+from envsmith.bisect.releases import Step
+from envsmith.bisect.trial import PackageSet
+from envsmith.doctor.read.lines import component_of
+from envsmith.errors import EnvsmithError
+from envsmith.files import now
+from envsmith.model.finding import Finding
+
+_MOST = 8
+
+
+def known_rules(found: Found) -> tuple[Finding, ...]:
+    """Return the findings of the version graph at the bad end that name a culprit and that the good end does not have."""
+    names = {component_of(name) for guilty in found.guilty for group in guilty.groups for name in group.names}
+    before = {finding.rule for finding in _judged(found.good)}
+    return tuple(f for f in _judged(found.bad) if f.rule not in before and names & set(f.components))
+
+
+def as_text(found: Found, known: tuple[Finding, ...] = ()) -> str:
+    """Return the answer for a terminal."""
+    lines = [line for guilty in found.guilty for line in _guilty_lines(guilty)]
+    if found.within:
+        names = ", ".join(group.lead.name for group in found.within[:_MOST])
+        more = len(found.within) - _MOST
+        lines.append(
+            f"one of {len(found.within)} groups: {names}" + (f" and {more} more" if more > 0 else "") + ". The sets "
+            "between them could not be judged."
+        )
+    if found.guilty and not found.explains:
+        lines.append("Without them the command was not seen to pass: something else breaks it too.")
+    lines += [f"envsmith knows it: {f.rule}, {f.message}" for f in known[:3]]
+    lines += [f"skipped: {text}" for text in found.skipped[:3]]
+    if len(found.skipped) > 3:
+        lines.append(f"skipped: {len(found.skipped) - 3} more")
+    lines.append(
+        f"{found.trials} trials ({found.runs} run now), {len(found.groups)} groups of packages, "
+        f"{found.seconds:.0f} s to make the environments"
+    )
+    return "\n".join(lines)
+
+
+def as_json(found: Found, known: tuple[Finding, ...] = ()) -> dict[str, Any]:
+    """Return the answer as one object."""
+    return {
+        "status": status_of(found),
+        "culprits": [
+            {
+                "packages": [_change_json(group) for group in guilty.groups],
+                "steps": [_step_json(step) for step in guilty.steps],
+                "error": guilty.error,
+                "alone": guilty.alone,
+            }
+            for guilty in found.guilty
+        ],
+        "within": [_change_json(group) for group in found.within],
+        "explains": found.explains,
+        "groups": len(found.groups),
+        "positions": [[found.groups.index(group) for group in guilty.groups] for guilty in found.guilty],
+        "rules": [finding.rule for finding in known],
+        "trials": found.trials,
+        "skipped": list(found.skipped),
+        "rule": None if known or not found.guilty else rule_of(found),
+    }
+
+
+def as_markdown(found: Found, command: str, known: tuple[Finding, ...] = ()) -> str:
+    """Return a report for somebody's issue tracker: what breaks, how it was shown, and the two neighbouring sets."""
+    parts = ["## What breaks", "", as_text(found, known), "", "## How it was shown", "", "```console", f"$ {command}"]
+    parts += [*(guilty.error for guilty in found.guilty), "```", ""]
+    parts += [f"Python {found.bad.python}. These packages pass:", "", "```", *_pins(found.good), "```", ""]
+    changed = [str(change) for guilty in found.guilty for group in guilty.groups for change in group.changes]
+    parts += ["With these changes alone the command fails:", "", "```", *changed, "```", ""]
+    return "\n".join(parts)
+
+
+def rule_of(found: Found) -> str:
+    """Return the rule that the graph lacks, as YAML, with the trials as its evidence."""
+    guilty = found.guilty[0]
+    bounds = {step.name: _bound(step) for step in guilty.steps}
+    bounds |= {g.lead.name: f"=={g.lead.bad}" for g in guilty.groups if g.lead.name not in bounds and g.lead.bad}
+    partner = _partner(guilty, found)
+    when = {**bounds, **({partner: f"=={found.bad.pins[partner]}"} if partner else {})}
+    inner = ", ".join(f'{name}: "{spec}"' for name, spec in when.items())
+    remedies = " or ".join(step.remedy for step in guilty.steps) or f"no {guilty.groups[0].lead.name}"
+    name = "-".join(list(when)[:2])
+    source = f"envsmith bisect, {found.trials} trials on Python {found.bad.python}"
+    return "\n".join(
+        [
+            "rules:",
+            f"- id: {name}",
+            "  kind: conflicts",
+            f"  when: {{{inner}}}",
+            "  stage: import",
+            f"  symptom: {_quoted(guilty.error)}",
+            f"  cause: {_quoted(f'Found by trial: {_causes(guilty)}')}",
+            f"  fix: {_quoted(f'Use {remedies}.')}",
+            "  evidence:",
+            f"  - {{kind: measured, source: {_quoted(source)}, date: {now().date().isoformat()}}}",
+            "",
+        ]
+    )
+
+
+def status_of(found: Found) -> str:
+    """Return ``found``, ``range`` or ``equal``."""
+    if not found.groups:
+        return "equal"
+    return "found" if found.guilty and not found.within else "range"
+
+
+def _guilty_lines(guilty: Guilty) -> Iterable[str]:
+    together = " and ".join(str(group) for group in guilty.groups)
+    yield f"culprit: {together}" + (" (only together)" if len(guilty.groups) > 1 else "")
+    yield f"  error: {guilty.error}"
+    for step in guilty.steps:
+        if step.skipped:
+            yield f"  {step.name}: passes with {step.good}, fails with {step.bad}; not to be judged: {', '.join(step.skipped[:5])}"
+        else:
+            yield f"  {step.name}: last good {step.good}, first bad {step.bad}"
+    if guilty.alone:
+        yield (
+            "  confirmed: with it alone the command fails"
+            if len(guilty.groups) == 1
+            else "  confirmed: with them alone the command fails"
+        )
+    remedies = [step.remedy for step in guilty.steps]
+    if remedies:
+        yield f"  remedy: {' or '.join(remedies)}"
+
+
+def _causes(guilty: Guilty) -> str:
+    return ", ".join(f"{s.name} {s.good.version} passes and {s.bad.version} fails" for s in guilty.steps) or ", ".join(
+        str(group.lead) for group in guilty.groups
+    )
+
+
+def _partner(guilty: Guilty, found: Found) -> str | None:
+    """Return the package that the error names beside the culprits: what broke it is not what shows it."""
+    names = {name for group in guilty.groups for name in group.names}
+    words = guilty.error.replace("-", "_").lower()
+    return next((n for n in sorted(found.bad.pins) if n not in names and n.replace("-", "_") in words), None)
+
+
+def _bound(step: Step) -> str:
+    operator = "<=" if step.remedy.startswith(f"{step.name}>") else ">="
+    return f"{operator}{step.bad.version}"
+
+
+def _change_json(group: Group) -> dict[str, Any]:
+    lead = group.lead
+    with_it = [change.name for change in group.changes[1:]]
+    return {"name": lead.name, "good": lead.good, "bad": lead.bad, "with": with_it}
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "last_good": {"version": step.good.version, "day": step.good.day},
+        "first_bad": {"version": step.bad.version, "day": step.bad.day},
+        "skipped": list(step.skipped),
+        "remedy": step.remedy,
+    }
+
+
+def _pins(packages: PackageSet) -> list[str]:
+    return [f"{name}=={version}" for name, version in sorted(packages.pins.items())]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _judged(packages: PackageSet) -> tuple[Finding, ...]:
+    versions = {component: v for name, v in packages.pins.items() if (component := component_of(name))}
+    try:
+        return tuple(solve.check({**versions, "python": packages.python}).findings)
+    except EnvsmithError:
+        return ()

@@ -1,0 +1,179 @@
+"""``envsmith bisect``: which package broke a command that worked."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envsmith.cli.console import dumps, print_answer, print_out, say
+from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, argument, flag, option, takes, verb
+from envsmith.errors import UsageError
+
+if TYPE_CHECKING:
+    from envsmith.bisect.trial import PackageSet, Trials
+    from envsmith.progress import Event
+    from envsmith.python.index import PackageIndex
+
+# Exit codes of a search: found, a range only, and both ends are equal. 2 is for ends that cannot be used.
+_EXIT = {"found": 0, "range": 1, "equal": 3}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BisectFlags:
+    """The options of ``bisect``."""
+
+    command: tuple[str, ...] = argument(nargs=-1, metavar="-- COMMAND")
+    good: str | None = option(
+        "--good",
+        metavar="END|DAY",
+        help="An environment, freeze or lock with which it passes; with -r a day.",
+        section="Ends",
+    )
+    bad: str | None = option(
+        "--bad", metavar="END|DAY", help="One with which it fails; with -r a day (default: now).", section="Ends"
+    )
+    requirements: tuple[Path, ...] = option(
+        "-r",
+        "--requirements",
+        multiple=True,
+        type=EXISTING_FILE,
+        metavar="FILE",
+        help="Search by time: requirements.txt or pyproject.toml as it was resolved then (repeatable).",
+        section="Ends",
+    )
+    python: str | None = option(
+        "--python", metavar="3.N", help="The Python of ends that name none (default: this one).", section="Ends"
+    )
+    tries: int = option(
+        "--tries",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Run each set N times, for a command that fails now and then.",
+        section="Trials",
+    )
+    timeout: float | None = option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="End a run after this long, and count it as failed (default: 5 times the slower end, 60 at least).",
+        section="Trials",
+    )
+    folder: Path = option(
+        "--folder",
+        type=FOLDER,
+        default="envsmith-bisect",
+        metavar="DIR",
+        help="Where trials are kept; a second run goes on.",
+        section="Trials",
+    )
+    report: Path | None = option("--report", type=FILE, metavar="FILE.md", help="Write a report for an issue tracker.")
+    rule: Path | None = option("--rule", type=FILE, metavar="FILE.yaml", help="Write the rule that the graph lacks.")
+    as_json: bool = flag("--json", "One JSON object.")
+
+
+@verb(
+    "envsmith bisect --good old-venv --bad new-venv -- python -c 'import deepspeed'",
+    "envsmith bisect -r requirements.txt --good 2025-06-01 -- pytest tests/test_train.py",
+)
+@takes(BisectFlags)
+def bisect(settings: BisectFlags) -> int:
+    """Find which package broke a command: between two environments, or between two days.
+
+    Each trial is an environment of its own with exact packages, made in a second or two by links, and the command in
+    it. The command passes with status 0, fails with any other, and asks to skip a set with 125. An interrupted search
+    goes on where it was.
+
+    Exit code 0 when the culprit is found, 1 when only a range is, 2 when the ends cannot be used, 3 when they are equal.
+    """
+    from envsmith.bisect.between import Search
+    from envsmith.bisect.journal import open_journal
+    from envsmith.bisect.report import as_json, as_markdown, as_text, known_rules, rule_of, status_of
+    from envsmith.bisect.trial import Trials, check_command
+    from envsmith.files import write_whole
+    from envsmith.http import HttpClient
+    from envsmith.python.index import PackageIndex, find_index
+
+    check_command(settings.command)
+    if settings.tries < 1:
+        raise UsageError("Cannot search with fewer than one try.", hint="Give --tries 1 or more.")
+    index = PackageIndex(HttpClient(), find_index())
+    with open_journal(settings.folder) as journal:
+        trials = Trials(
+            command=settings.command,
+            folder=settings.folder.absolute(),
+            journal=journal,
+            tries=settings.tries,
+            limit=settings.timeout,
+        )
+        good, bad = _ends(settings, trials, index)
+        found = Search(good=good, bad=bad, trials=trials, index=index, progress=_said).run()
+    known = known_rules(found)
+    if settings.report:
+        write_whole(settings.report, as_markdown(found, shlex.join(settings.command), known))
+        say(f"report: {settings.report}")
+    if settings.rule and found.guilty and not known:
+        write_whole(settings.rule, rule_of(found))
+        say(f"rule: {settings.rule}")
+    if settings.as_json:
+        print_out(dumps(as_json(found, known)))
+    else:
+        print_answer(as_text(found, known))
+    return _EXIT[status_of(found)]
+
+
+def _said(event: Event) -> None:
+    say(event.text)
+
+
+def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[PackageSet, PackageSet]:
+    from envsmith.bisect.ends import read_end
+    from envsmith.model.version import minor_of
+    from envsmith.python.interpreters import running_interpreter
+
+    python = minor_of(settings.python) if settings.python else running_interpreter().minor
+    if settings.requirements:
+        return _ends_in_time(settings, trials, index, python)
+    if not settings.good or not settings.bad:
+        raise UsageError(
+            "Cannot search: two ends are needed.",
+            hint="Give --good and --bad, or -r FILE to search by time.",
+        )
+    return read_end(settings.good, python, trials.uv), read_end(settings.bad, python, trials.uv)
+
+
+def _ends_in_time(
+    settings: BisectFlags, trials: Trials, index: PackageIndex, python: str
+) -> tuple[PackageSet, PackageSet]:
+    """Search by time first, and return the packages just before and just after the upload that broke the command."""
+    from envsmith.bisect.moments import Past, narrow_time, step_back
+
+    past = Past(files=tuple(str(path.absolute()) for path in settings.requirements), python=python, trials=trials)
+    bad = _moment(settings.bad) if settings.bad else dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
+    failed = past.attempt(bad)
+    if failed.passed is not False:
+        raise UsageError(
+            f"Cannot search: with the packages of {bad.date()} the command does not fail"
+            + (f" ({failed.error})." if failed.error else "."),
+            hint="Give the day on which it fails with --bad.",
+        )
+    good = _moment(settings.good) if settings.good else step_back(past, bad)
+    say(f"by time: between {good.date()} and {bad.date()}")
+    before, after, moment, count = narrow_time(past, good, bad, failed.error, index)
+    say(f"by time: of {count} uploads the one of {moment:%Y-%m-%d %H:%M} UTC is the first with which it fails")
+    return before, after
+
+
+def _moment(text: str) -> dt.datetime:
+    from envsmith.bisect.moments import parse_moment
+
+    try:
+        return parse_moment(text)
+    except ValueError:
+        raise UsageError(
+            f"Cannot read the day {text[:40]!r}: it is not written as 2026-11-21.",
+            hint="Give days with -r, and environments or files without it.",
+        ) from None
