@@ -1,6 +1,6 @@
 """`envsmith bisect` on regressions whose culprits are known beforehand, beside two other ways of searching.
 
-    python bench/bisect.py [--only ID …] [--folder DIR] [--json FILE]
+    python bench/regressions.py [--only ID …] [--folder DIR] [--json FILE]
 
 Each case of ``corpus/regressions.jsonl`` is resolved by uv at its two ends (or is searched by time), then searched. Counted are: the culprits right or wrong,
 the first bad release right, how many sets were tried, and how many seconds a trial takes beside the command. The other two ways are counted on the same
