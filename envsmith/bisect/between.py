@@ -34,7 +34,7 @@ class Guilty:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Result:
     """What a search found. ``within`` are the groups that it could not tell apart.
 
     ``explains`` says that with the culprits put back the command was tried and passes. ``runs`` counts the trials of
@@ -57,25 +57,25 @@ def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
     """Try both ends, set the time limit by them, and return how the bad one fails. ``UsageError`` where they do not differ."""
     share_good, passed = trials.share_of_failures(good)
     if passed.passed is None:
-        raise UsageError(f"Cannot try the good end: {passed.error}", hint="Check that its packages can be installed.")
+        raise UsageError(f"Cannot try the good end: {passed.error}.", hint="Check that its packages can be installed.")
     if share_good == 1.0 or (trials.tries == 1 and share_good):
         raise UsageError(
-            f"Cannot search: the command fails at the good end too ({passed.error}).",
+            f"Cannot search for the culprit: the command fails at the good end too ({passed.error}).",
             hint="Check the command by itself there; what it needs beside packages is not searched for.",
             details=tuple(passed.output.splitlines()[-_MOST_LINES:]),
         )
     share_bad, failed = trials.share_of_failures(bad)
     if failed.passed is None:
-        raise UsageError(f"Cannot try the bad end: {failed.error}", hint="Check that its packages can be installed.")
+        raise UsageError(f"Cannot try the bad end: {failed.error}.", hint="Check that its packages can be installed.")
     if share_bad == 0.0:
         raise UsageError(
-            f"Cannot search: the command passes at the bad end ({trials.tries} of {trials.tries} times).",
-            hint="Where it fails now and then, give --tries.",
+            f"Cannot search for the culprit: the command passes at the bad end ({trials.tries} of {trials.tries} times).",
+            hint="Give --tries where it fails now and then.",
         )
     if share_good:
         if share_bad - share_good < _APART:
             raise UsageError(
-                f"Cannot search: the command fails in {share_good:.0%} of the runs at the good end and in {share_bad:.0%} "
+                f"Cannot search for the culprit: the command fails in {share_good:.0%} of the runs at the good end and in {share_bad:.0%} "
                 "at the bad one, which is too close.",
                 hint="Make the command stricter, or give more --tries.",
             )
@@ -96,7 +96,7 @@ class Search:
     groups: tuple[Group, ...] = ()
     tried: dict[str, Outcome] = field(default_factory=dict)
 
-    def run(self) -> Found:
+    def run(self) -> Result:
         """Return which packages break the command. ``UsageError`` where the ends cannot be used."""
         failed = try_ends(self.good, self.bad, self.trials)
         for end in (self.good, self.bad):
@@ -107,7 +107,7 @@ class Search:
         count = len(changes_between(self.good.pins, self.bad.pins))
         self._say(f"{count} packages differ, in {len(self.groups)} groups that can be tried apart")
         answer = find_culprits(weights(self.groups, f"{failed.output}\n{failed.error}"), self._with, failed.error)
-        return Found(
+        return Result(
             good=self.good,
             bad=self.bad,
             groups=self.groups,
@@ -126,7 +126,7 @@ class Search:
         outcome = self._attempt(moved, f"Python {self.bad.python} alone")
         if outcome.passed is not True:
             raise UsageError(
-                f"Cannot search among packages: with Python {self.bad.python} alone the command does not pass "
+                f"Cannot search among the packages: with Python {self.bad.python} alone the command does not pass "
                 f"({outcome.error}).",
                 hint=f"Make both ends with Python {self.bad.python} to search further: Python itself breaks it.",
             )
@@ -139,8 +139,8 @@ class Search:
         if len(members) <= _FEW:
             text = f"only {', '.join(group.lead.name for group in members)} changed"
         elif len(self.groups) - len(members) <= _FEW:
-            kept = [group for number, group in enumerate(self.groups) if number not in chosen]
-            text = f"all changed but {', '.join(group.lead.name for group in kept)}"
+            unchanged = [group for number, group in enumerate(self.groups) if number not in chosen]
+            text = f"all changed but {', '.join(group.lead.name for group in unchanged)}"
         return self._attempt(PackageSet(pins=pins_with(members, self.good.pins), python=self.bad.python), text)
 
     def _attempt(self, packages: PackageSet, text: str) -> Outcome:
@@ -156,8 +156,8 @@ class Search:
         members = [self.groups[number] for number in culprit.groups]
         steps = []
         for group in members:
-            others = [other for other in members if other is not group]
-            base = PackageSet(pins=pins_with(others, self.good.pins), python=self.good.python)
+            partners = [member for member in members if member is not group]
+            base = PackageSet(pins=pins_with(partners, self.good.pins), python=self.good.python)
             self._say(f"between the releases of {group.lead}")
             step = narrow_releases(group, base, culprit.error, self.trials, self.index)
             steps += [step] if step else []

@@ -65,7 +65,7 @@ def changes_between(good: Pins, bad: Pins) -> tuple[Change, ...]:
 def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ...]:
     """Return the changes in groups, in an order of which each beginning violates as few declared ranges as it can.
 
-    Two changes belong together where a release at one of the ends pins the other by an exact ``==``.
+    Two changes belong together where a release at one of the ends pins the required by an exact ``==``.
     """
     changes = {change.name: change for change in changes_between(good, bad)}
     parent = {name: name for name in changes}
@@ -80,10 +80,10 @@ def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ..
         for name in changes:
             if name not in pins:
                 continue
-            for other, requirement in requires(name, pins[name]).items():
-                if other in changes and _is_exact(requirement):
-                    pinned[name].add(other)
-                    parent[root(other)] = root(name)
+            for required, requirement in requires(name, pins[name]).items():
+                if required in changes and _is_exact(requirement):
+                    pinned[name].add(required)
+                    parent[root(required)] = root(name)
     members: dict[str, list[str]] = {}
     for name in changes:
         members.setdefault(root(name), []).append(name)
@@ -140,8 +140,8 @@ def _users(good: Pins, bad: Pins, requires: Requires) -> dict[str, set[str]]:
     users: dict[str, set[str]] = {}
     for pins in (good, bad):
         for name, version in pins.items():
-            for other in requires(name, version):
-                users.setdefault(other, set()).add(name)
+            for required in requires(name, version):
+                users.setdefault(required, set()).add(name)
     return users
 
 
@@ -154,10 +154,10 @@ def _added_cost(group: Group, pins: Pins, requires: Requires, users: Mapping[str
 
 def _unmet(names: Iterable[str], pins: Pins, requires: Requires) -> int:
     return sum(
-        other not in pins or not _meets(pins[other], requirement)
+        required not in pins or not _meets(pins[required], requirement)
         for name in names
         if name in pins
-        for other, requirement in requires(name, pins[name]).items()
+        for required, requirement in requires(name, pins[name]).items()
     )
 
 
@@ -172,13 +172,13 @@ def _is_exact(requirement: Requirement) -> bool:
     return any(s.operator in {"==", "==="} and not s.version.endswith(".*") for s in requirement.specifier)
 
 
-def _is_same(one: str | None, other: str | None) -> bool:
-    if one is None or other is None:
-        return one == other
+def _is_same(first: str | None, second: str | None) -> bool:
+    if first is None or second is None:
+        return first == second
     try:
-        return Version(one) == Version(other)
+        return Version(first) == Version(second)
     except InvalidVersion:
-        return one == other
+        return first == second
 
 
 def _jump(change: Change) -> float:
@@ -186,12 +186,12 @@ def _jump(change: Change) -> float:
     if change.good is None or change.bad is None:
         return _MINOR
     try:
-        one, other = Version(change.good), Version(change.bad)
+        good, bad = Version(change.good), Version(change.bad)
     except InvalidVersion:
         return _MINOR
-    if one.major != other.major:
+    if good.major != bad.major:
         return _MAJOR
-    return _MINOR if one.minor != other.minor else 1.0
+    return _MINOR if good.minor != bad.minor else 1.0
 
 
 _FRAME = re.compile(r"(?:site|dist)-packages/([A-Za-z0-9_]+)|No module named '([A-Za-z0-9_]+)|from '([A-Za-z0-9_]+)")

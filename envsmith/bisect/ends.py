@@ -40,15 +40,15 @@ def _of_environment(path: Path, uv: Uv) -> PackageSet:
         ["pip", "freeze", "--python", str(path.absolute() / "bin" / "python")], work=f"list the packages of {path}"
     )
     pins: dict[str, str] = {}
-    others: list[str] = []
+    unpinned: list[str] = []
     for line in answer.stdout.splitlines():
         name, equals, version = line.partition("==")
         if equals:
             pins[canonicalize_name(name)] = version.strip()
         elif line.strip():
-            others.append(line.strip())
+            unpinned.append(line.strip())
     # A project that is installed from its folder is the user's own code: it is the same at both ends.
-    addresses = [line for line in others if not line.startswith("-e")]
+    addresses = [line for line in unpinned if not line.startswith("-e")]
     if addresses:
         raise UsageError(
             f"Cannot make the environment {path} again: {addresses[0]} was not installed from an index.",

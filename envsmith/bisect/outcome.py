@@ -32,8 +32,8 @@ class Outcome:
         """Return whether it failed in the way that ``error`` says."""
         if _kind(self.error) != _kind(error):
             return False
-        one, other = (_VARIABLE.sub("#", text) for text in (self.error, error))
-        return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() >= _ALIKE
+        first, second = (_VARIABLE.sub("#", text) for text in (self.error, error))
+        return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio() >= _ALIKE
 
 
 def outcome_of(status: int, output: str, seconds: float) -> Outcome:

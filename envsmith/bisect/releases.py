@@ -153,7 +153,7 @@ def _weights(versions: Sequence[str]) -> list[float]:
     """Return the prior weight of each step between two releases."""
     steps = [(_parts(a), _parts(b)) for a, b in itertools.pairwise(versions)]
     for length in (1, 2):
-        jumps = [one[:length] != other[:length] for one, other in steps]
+        jumps = [before[:length] != after[:length] for before, after in steps]
         if any(jumps):
             share = _HALF / sum(jumps)
             return [_HALF / len(steps) + (share if jump else 0.0) for jump in jumps]

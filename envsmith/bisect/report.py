@@ -1,4 +1,4 @@
-"""What a search found, as text, JSON, a Markdown report for an issue, and a rule for the graph."""
+"""What a search result, as text, JSON, a Markdown report for an issue, and a rule for the graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from envsmith import solve
-from envsmith.bisect.between import Found, Guilty
+from envsmith.bisect.between import Guilty, Result
 from envsmith.bisect.changes import Group
 from envsmith.bisect.releases import Step
 from envsmith.bisect.trial import PackageSet
@@ -19,40 +19,42 @@ from envsmith.model.finding import Finding
 _MOST = 8
 
 
-def known_rules(found: Found) -> tuple[Finding, ...]:
+def known_rules(result: Result) -> tuple[Finding, ...]:
     """Return the findings of the version graph at the bad end that name a culprit and that the good end does not have."""
-    names = {component_of(name) for guilty in found.guilty for group in guilty.groups for name in group.names}
-    before = {finding.rule for finding in _judged(found.good)}
-    return tuple(f for f in _judged(found.bad) if f.rule not in before and names & set(f.components))
+    names = {component_of(name) for guilty in result.guilty for group in guilty.groups for name in group.names}
+    before = {finding.rule for finding in _judged(result.good)}
+    return tuple(f for f in _judged(result.bad) if f.rule not in before and names & set(f.components))
 
 
-def as_text(found: Found, known: tuple[Finding, ...] = ()) -> str:
+def as_text(result: Result, rules: tuple[Finding, ...] = ()) -> str:
     """Return the answer for a terminal."""
-    lines = [line for guilty in found.guilty for line in _guilty_lines(guilty)]
-    if found.within:
-        names = ", ".join(group.lead.name for group in found.within[:_MOST])
-        more = len(found.within) - _MOST
+    lines = [line for guilty in result.guilty for line in _guilty_lines(guilty)]
+    if result.within:
+        names = ", ".join(group.lead.name for group in result.within[:_MOST])
+        unnamed = len(result.within) - _MOST
         lines.append(
-            f"one of {len(found.within)} groups: {names}" + (f" and {more} more" if more > 0 else "") + ". The sets "
+            f"one of {len(result.within)} groups: {names}"
+            + (f" and {unnamed} more" if unnamed > 0 else "")
+            + ". The sets "
             "between them could not be judged."
         )
-    if found.guilty and not found.explains:
+    if result.guilty and not result.explains:
         lines.append("Without them the command was not seen to pass: something else breaks it too.")
-    lines += [f"envsmith knows it: {f.rule}, {f.message}" for f in known[:3]]
-    lines += [f"skipped: {text}" for text in found.skipped[:3]]
-    if len(found.skipped) > 3:
-        lines.append(f"skipped: {len(found.skipped) - 3} more")
+    lines += [f"envsmith knows it: {f.rule}, {f.message}" for f in rules[:3]]
+    lines += [f"skipped: {text}" for text in result.skipped[:3]]
+    if len(result.skipped) > 3:
+        lines.append(f"skipped: {len(result.skipped) - 3} more")
     lines.append(
-        f"{found.trials} trials ({found.runs} run now), {len(found.groups)} groups of packages, "
-        f"{found.seconds:.0f} s to make the environments"
+        f"{result.trials} trials ({result.runs} run now), {len(result.groups)} groups of packages, "
+        f"{result.seconds:.0f} s to make the environments"
     )
     return "\n".join(lines)
 
 
-def as_json(found: Found, known: tuple[Finding, ...] = ()) -> dict[str, Any]:
+def as_json(result: Result, rules: tuple[Finding, ...] = ()) -> dict[str, Any]:
     """Return the answer as one object."""
     return {
-        "status": status_of(found),
+        "status": status_of(result),
         "culprits": [
             {
                 "packages": [_change_json(group) for group in guilty.groups],
@@ -60,40 +62,40 @@ def as_json(found: Found, known: tuple[Finding, ...] = ()) -> dict[str, Any]:
                 "error": guilty.error,
                 "alone": guilty.alone,
             }
-            for guilty in found.guilty
+            for guilty in result.guilty
         ],
-        "within": [_change_json(group) for group in found.within],
-        "explains": found.explains,
-        "groups": len(found.groups),
-        "positions": [[found.groups.index(group) for group in guilty.groups] for guilty in found.guilty],
-        "rules": [finding.rule for finding in known],
-        "trials": found.trials,
-        "skipped": list(found.skipped),
-        "rule": None if known or not found.guilty else rule_of(found),
+        "within": [_change_json(group) for group in result.within],
+        "explains": result.explains,
+        "groups": len(result.groups),
+        "positions": [[result.groups.index(group) for group in guilty.groups] for guilty in result.guilty],
+        "rules": [finding.rule for finding in rules],
+        "trials": result.trials,
+        "skipped": list(result.skipped),
+        "rule": None if rules or not result.guilty else rule_of(result),
     }
 
 
-def as_markdown(found: Found, command: str, known: tuple[Finding, ...] = ()) -> str:
+def as_markdown(result: Result, command: str, rules: tuple[Finding, ...] = ()) -> str:
     """Return a report for somebody's issue tracker: what breaks, how it was shown, and the two neighbouring sets."""
-    parts = ["## What breaks", "", as_text(found, known), "", "## How it was shown", "", "```console", f"$ {command}"]
-    parts += [*(guilty.error for guilty in found.guilty), "```", ""]
-    parts += [f"Python {found.bad.python}. These packages pass:", "", "```", *_pins(found.good), "```", ""]
-    changed = [str(change) for guilty in found.guilty for group in guilty.groups for change in group.changes]
+    parts = ["## What breaks", "", as_text(result, rules), "", "## How it was shown", "", "```console", f"$ {command}"]
+    parts += [*(guilty.error for guilty in result.guilty), "```", ""]
+    parts += [f"Python {result.bad.python}. These packages pass:", "", "```", *_pins(result.good), "```", ""]
+    changed = [str(change) for guilty in result.guilty for group in guilty.groups for change in group.changes]
     parts += ["With these changes alone the command fails:", "", "```", *changed, "```", ""]
     return "\n".join(parts)
 
 
-def rule_of(found: Found) -> str:
+def rule_of(result: Result) -> str:
     """Return the rule that the graph lacks, as YAML, with the trials as its evidence."""
-    guilty = found.guilty[0]
+    guilty = result.guilty[0]
     bounds = {step.name: _bound(step) for step in guilty.steps}
     bounds |= {g.lead.name: f"=={g.lead.bad}" for g in guilty.groups if g.lead.name not in bounds and g.lead.bad}
-    partner = _partner(guilty, found)
-    when = {**bounds, **({partner: f"=={found.bad.pins[partner]}"} if partner else {})}
+    partner = _partner(guilty, result)
+    when = {**bounds, **({partner: f"=={result.bad.pins[partner]}"} if partner else {})}
     inner = ", ".join(f'{name}: "{spec}"' for name, spec in when.items())
     remedies = " or ".join(step.remedy for step in guilty.steps) or f"no {guilty.groups[0].lead.name}"
     name = "-".join(list(when)[:2])
-    source = f"envsmith bisect, {found.trials} trials on Python {found.bad.python}"
+    source = f"envsmith bisect, {result.trials} trials on Python {result.bad.python}"
     return "\n".join(
         [
             "rules:",
@@ -102,7 +104,7 @@ def rule_of(found: Found) -> str:
             f"  when: {{{inner}}}",
             "  stage: import",
             f"  symptom: {_quoted(guilty.error)}",
-            f"  cause: {_quoted(f'Found by trial: {_causes(guilty)}')}",
+            f"  cause: {_quoted(f'Result by trial: {_causes(guilty)}')}",
             f"  fix: {_quoted(f'Use {remedies}.')}",
             "  evidence:",
             f"  - {{kind: measured, source: {_quoted(source)}, date: {now().date().isoformat()}}}",
@@ -111,11 +113,11 @@ def rule_of(found: Found) -> str:
     )
 
 
-def status_of(found: Found) -> str:
+def status_of(result: Result) -> str:
     """Return ``found``, ``range`` or ``equal``."""
-    if not found.groups:
+    if not result.groups:
         return "equal"
-    return "found" if found.guilty and not found.within else "range"
+    return "found" if result.guilty and not result.within else "range"
 
 
 def _guilty_lines(guilty: Guilty) -> Iterable[str]:
@@ -144,11 +146,11 @@ def _causes(guilty: Guilty) -> str:
     )
 
 
-def _partner(guilty: Guilty, found: Found) -> str | None:
+def _partner(guilty: Guilty, result: Result) -> str | None:
     """Return the package that the error names beside the culprits: what broke it is not what shows it."""
     names = {name for group in guilty.groups for name in group.names}
     words = guilty.error.replace("-", "_").lower()
-    return next((n for n in sorted(found.bad.pins) if n not in names and n.replace("-", "_") in words), None)
+    return next((n for n in sorted(result.bad.pins) if n not in names and n.replace("-", "_") in words), None)
 
 
 def _bound(step: Step) -> str:

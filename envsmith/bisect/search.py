@@ -66,10 +66,10 @@ def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Answer:
         )
         # Of several groups that only fail together, one that is put back is enough.
         remaining = [number for number in remaining if number != members[0]]
-        rest = attempt(frozenset(remaining)) if remaining else Outcome(passed=True)
-        if rest.passed is not False:
-            return Answer(culprits=tuple(culprits), explains=rest.passed is True)
-        error = rest.error
+        without = attempt(frozenset(remaining)) if remaining else Outcome(passed=True)
+        if without.passed is not False:
+            return Answer(culprits=tuple(culprits), explains=without.passed is True)
+        error = without.error
     return Answer(culprits=tuple(culprits))
 
 
@@ -97,10 +97,10 @@ class _Search:
             candidates = order if not members else [n for n in order[: order.index(members[0])] if n not in members]
             if not candidates:
                 break
-            found, within = self._first_bad(candidates, frozenset(members))
-            if found is None:
+            group, within = self._first_bad(candidates, frozenset(members))
+            if group is None:
                 return (), within
-            members = (*members, found)
+            members = (*members, group)
             if self.is_bad(self.attempt(frozenset(members))) is not False:
                 break
         return members, ()

@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 from envsmith.bisect.changes import Pins
 from envsmith.bisect.journal import Journal, key_of
 from envsmith.bisect.outcome import UNUSABLE, Outcome, outcome_of
-from envsmith.errors import BuildError, ContentError, EngineError, LockError, UsageError, storage_errors
-from envsmith.files import write_whole
+from envsmith.errors import BuildError, ContentError, EngineError, LockError, UsageError
+from envsmith.files import read_bounded, read_text, write_whole
 from envsmith.model.cell import Platform
 from envsmith.programs import execute
 from envsmith.python.interpreters import find_interpreter
@@ -99,8 +99,7 @@ class Trials:
         if self._installed != packages:
             self._install(packages)
         for path in self._site(packages).glob("*.dist-info/METADATA"):
-            with path.open("rb") as file:
-                metadata = parse_metadata(file.read(_METADATA), path.parent.name)
+            metadata = parse_metadata(read_bounded(path, _METADATA), path.parent.name)
             requires = active(metadata.requires, python=packages.python, platform=_platform())
             name = next((n for n in packages.pins if n == canonicalize_name(metadata.name)), None)
             if name:
@@ -161,8 +160,8 @@ class Trials:
         interpreter = find_interpreter(packages.python, self.environ)
         if interpreter is None:
             raise EngineError(
-                f"Cannot find Python {packages.python} on this host.",
-                hint=f"Install it: uv python install {packages.python}.",
+                f"Cannot find Python {packages.python}: this host does not have it.",
+                hint=f"Install it with uv python install {packages.python}.",
             )
         self._forget_bytecode(packages)
         self._installed = None
@@ -200,7 +199,8 @@ def check_command(command: tuple[str, ...]) -> None:
     """Refuse a command that would not run in the environments of the trials."""
     if not command:
         raise UsageError(
-            "Cannot search: no command is given.", hint="Write it after --, for example -- python train.py."
+            "Cannot search for the culprit: no command is given.",
+            hint="Write it after --, for example -- python train.py.",
         )
     program = Path(command[0])
     if program.is_absolute() and program.name.startswith("python"):
@@ -224,9 +224,8 @@ def _top_levels(site: Path, name: str) -> Iterator[str]:
     """Yield the first part of each path that an installed distribution records."""
     for record in site.glob("*.dist-info/RECORD"):
         if canonicalize_name(record.parent.name.partition("-")[0]) == name:
-            with suppress(OSError), storage_errors(record):
-                lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
-                yield from {line.partition(",")[0].partition("/")[0] for line in lines if line}
+            lines = read_text(record, errors="replace").splitlines()
+            yield from {line.partition(",")[0].partition("/")[0] for line in lines if line}
 
 
 def _platform() -> Platform:

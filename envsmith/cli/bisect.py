@@ -99,7 +99,7 @@ def bisect(settings: BisectFlags) -> int:
 
     check_command(settings.command)
     if settings.tries < 1:
-        raise UsageError("Cannot search with fewer than one try.", hint="Give --tries 1 or more.")
+        raise UsageError("Cannot run a set fewer than one time: --tries is a count.", hint="Give --tries 1 or more.")
     index = PackageIndex(HttpClient(), find_index())
     with open_journal(settings.folder) as journal:
         trials = Trials(
@@ -110,19 +110,19 @@ def bisect(settings: BisectFlags) -> int:
             limit=settings.timeout,
         )
         good, bad = _ends(settings, trials, index)
-        found = Search(good=good, bad=bad, trials=trials, index=index, progress=_said).run()
-    known = known_rules(found)
+        result = Search(good=good, bad=bad, trials=trials, index=index, progress=_said).run()
+    rules = known_rules(result)
     if settings.report:
-        write_whole(settings.report, as_markdown(found, shlex.join(settings.command), known))
+        write_whole(settings.report, as_markdown(result, shlex.join(settings.command), rules))
         say(f"report: {settings.report}")
-    if settings.rule and found.guilty and not known:
-        write_whole(settings.rule, rule_of(found))
+    if settings.rule and result.guilty and not rules:
+        write_whole(settings.rule, rule_of(result))
         say(f"rule: {settings.rule}")
     if settings.as_json:
-        print_out(dumps(as_json(found, known)))
+        print_out(dumps(as_json(result, rules)))
     else:
-        print_answer(as_text(found, known))
-    return _EXIT[status_of(found)]
+        print_answer(as_text(result, rules))
+    return _EXIT[status_of(result)]
 
 
 def _said(event: Event) -> None:
@@ -139,7 +139,7 @@ def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[P
         return _ends_in_time(settings, trials, index, python)
     if not settings.good or not settings.bad:
         raise UsageError(
-            "Cannot search: two ends are needed.",
+            "Cannot search for the culprit: two ends are needed.",
             hint="Give --good and --bad, or -r FILE to search by time.",
         )
     return read_end(settings.good, python, trials.uv), read_end(settings.bad, python, trials.uv)

@@ -332,6 +332,7 @@ def test_a_mark_that_names_files_elsewhere_removes_none_of_them(tmp_path: Path) 
 # What opens a file for writing, or makes a temporary one, outside of envsmith/files.py: place -> why it may.
 _WRITERS = {
     "__main__.py": "the null device in place of a closed stream",
+    "bisect/journal.py": "appends a line for each trial, so that a kill loses one trial at most",
     "cli/ci.py": "appends to the file of a CI runner, which others append to as well",
     "lock/store.py": "in a scratch folder, from which all files of a lock take their names together",
     "lock/resolve.py": "in a scratch folder",

@@ -1,0 +1,58 @@
+"""What differs between two sets, what belongs together, and in which order it is tried."""
+
+from __future__ import annotations
+
+from packaging.requirements import Requirement
+
+from envsmith.bisect.changes import groups_between, pins_with, weights
+
+
+def _requires(table):
+    def requires(name, version):
+        lines = table.get((name, version), ())
+        return {(r := Requirement(line)).name: r for line in lines}
+
+    return requires
+
+
+def test_what_an_end_pins_exactly_is_one_group_and_the_one_that_pins_leads():
+    good = {"torch": "2.3.1", "triton": "2.3.1", "nccl": "2.20.5", "numpy": "1.26.4"}
+    bad = {"torch": "2.4.1", "triton": "3.0.0", "nccl": "2.20.5", "numpy": "2.1.0"}
+    requires = _requires({("torch", "2.4.1"): ["triton==3.0.0", "nccl==2.20.5", "numpy"]})
+
+    groups = groups_between(good, bad, requires)
+
+    assert sorted(group.names for group in groups) == [("numpy",), ("torch", "triton")]
+
+
+def test_the_order_keeps_declared_ranges_satisfied_where_it_can():
+    good = {"a": "1", "b": "1"}
+    bad = {"a": "2", "b": "2"}
+    requires = _requires({("a", "2"): ["b>=2"], ("a", "1"): ["b"], ("b", "1"): [], ("b", "2"): []})
+
+    groups = groups_between(good, bad, requires)
+
+    assert [group.lead.name for group in groups] == ["b", "a"]
+
+
+def test_a_package_that_comes_or_goes_is_a_change():
+    good, bad = {"a": "1", "b": "1"}, {"a": "1", "c": "1"}
+
+    groups = groups_between(good, bad, _requires({}))
+
+    assert pins_with(groups, good) == bad
+    assert sorted(str(group) for group in groups) == ["b 1 -> (absent)", "c (absent) -> 1"]
+
+
+def test_equal_versions_in_two_spellings_are_no_change():
+    assert groups_between({"a": "1.0"}, {"a": "1.0.0"}, _requires({})) == ()
+
+
+def test_a_package_that_the_error_names_weighs_most():
+    groups = groups_between({"a": "1.0", "numpy": "1.26.0"}, {"a": "1.1", "numpy": "2.0.0"}, _requires({}))
+
+    by_name = dict(
+        zip((g.lead.name for g in groups), weights(groups, "ValueError: numpy.dtype size changed"), strict=True)
+    )
+
+    assert by_name["numpy"] > 10 * by_name["a"]
