@@ -12,10 +12,10 @@ import time
 from itertools import combinations
 
 from envsmith.ci.cover import covering_subset, lower_bound
-from envsmith.ci.declared import Declaration
 from envsmith.ci.library import Library
 from envsmith.ci.possible import space_of
 from envsmith.model.version import Spec
+from envsmith.project.declared import Declaration
 
 SETS = {
     "python, torch, deepspeed": {"python": ">=3.10", "torch": ">=2.4", "deepspeed": ">=0.14"},

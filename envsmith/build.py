@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from envsmith.conda import lock as conda_lock
 from envsmith.conda.channels import with_channels
@@ -20,7 +21,7 @@ from envsmith.engines import choose_engine
 from envsmith.engines.base import Engine
 from envsmith.engines.bases import known_image, load_bases
 from envsmith.engines.rebuild import LAYOUT
-from envsmith.errors import EnvsmithError, UsageError
+from envsmith.errors import ContradictionError, EnvsmithError, UsageError
 from envsmith.files import now, read_text
 from envsmith.graph.load import version_graph
 from envsmith.graph.runtime import nvcc_cuda
@@ -28,6 +29,7 @@ from envsmith.image.companions import companions
 from envsmith.image.conda_dockerfile import render_conda
 from envsmith.image.dockerfile import image_files, step_files
 from envsmith.lock import store
+from envsmith.lock.learn import Learned, learn_more
 from envsmith.lock.pip_files import BUILD_FILE, layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
@@ -41,6 +43,8 @@ from envsmith.proof import prove
 from envsmith.python.uv import Uv
 from envsmith.solve import cells, constraints_for, solve
 from envsmith.wheels.fit import best_wheel
+
+Locked = TypeVar("Locked")
 
 
 def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
@@ -91,7 +95,32 @@ def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
 
 
 def _lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
-    return lock_and_render(choose(options, clock), options, engine=engine, clock=clock)
+    return agreed(options, clock, lambda cell: lock_and_render(cell, options, engine=engine, clock=clock))
+
+
+def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
+    """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
+
+    Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
+    where no cell can have them, and the resolver's own error where nothing new is learned.
+    """
+    learned = Learned()
+    while True:
+        cell, first = first or choose(options, clock, learned), None
+        try:
+            return lock(cell)
+        except ContradictionError as error:
+            clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
+            more = None if options.offline else learn_more(error, options.request, learned)
+            if more is None:
+                raise _with_origins(error, options.request) from None
+            learned = more
+
+
+def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
+    """Return the error with the files and lines that ask for what it mentions."""
+    lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
+    return ContradictionError(error.message, details=[*error.details, *lines], hint=error.hint, names=error.names)
 
 
 def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> Outcome:
@@ -140,19 +169,23 @@ def narrow(request: Request, engine: Engine, base: str | None = None) -> Request
     return replace(request, narrowed={**request.narrowed, "python": (spec, reason)})
 
 
-def choose(options: Options, clock: Clock) -> Cell:
+def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Cell:
     """Return the best cell, or the best that the channels have where Conda is to install it.
+
+    What was ``learned`` of packages beside the graph counts.
 
     Raises ``UnsatisfiableError`` with the refusal.
     """
     clock.start("solve")
-    solution = solve(of_channels(options.request, options, clock.progress))
+    learned = learned or Learned()
+    request = learned.request(of_channels(options.request, options, clock.progress))
+    solution = solve(request, solver=learned.solver)
     clock.done("solve", str(solution.cell.id))
     for sentence in solution.why:
         clock.note(sentence)
     for finding in solution.warnings:
         clock.note(f"{finding.message} [{finding.rule}]", warning=finding.severity is Severity.WARNING)
-    return solution.cell
+    return learned.cell(solution.cell)
 
 
 def of_channels(request: Request, options: Options, progress: Progress) -> Request:
@@ -222,10 +255,12 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     directory, old = stored
     request = replace(options.request, exclude_newer=options.request.exclude_newer or old.exclude_newer)
     options = replace(options, request=request)
-    cell = _cell_now(old, directory, options, progress)
-    if changes := _changes(old.cell.components, cell.components):
+    cell = None if options.request.packages else _cell_now(old, directory, options, progress)
+    if cell is not None and (changes := _changes(old.cell.components, cell.components)):
         return changes
-    new = lock_cell(cell, options, progress=progress)
+    new = agreed(options, Clock(progress), lambda cell: lock_cell(cell, options, progress=progress), first=cell)
+    if changes := _changes(old.cell.components, new.cell.components):
+        return changes
     differences = list(_changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
     for pin in new.pins:
         before = old.pin(pin.name)
@@ -276,8 +311,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         request=options.request_text,
         exclude_newer=options.request.exclude_newer or last_day(),
         beside=Beside(
-            constraints=constraints_for(cell),
-            packages=options.request.packages,
+            constraints=(*constraints_for(cell), *options.request.bounds),
             date=_as_of(cell, options.request.date),
         ),
         flavour=options.flavour,

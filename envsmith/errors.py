@@ -75,6 +75,16 @@ class LockError(EnvsmithError):
     summary = "lock: the package layer cannot be resolved or pinned completely"
 
 
+class ContradictionError(LockError):
+    """The packages of a cell contradict each other. ``names`` are those whose requirements the resolver mentions."""
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, details: Sequence[str] = (), names: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.names = tuple(names)
+
+
 class NetworkError(EnvsmithError):
     """An index, registry or channel cannot be reached, or answers with something that is not an answer."""
 

@@ -122,8 +122,8 @@ def schemas() -> str:
 def library_findings() -> str:
     """``library-findings.md``: what ``ci check`` says of real libraries, from the metadata kept as test cases."""
     from envsmith.ci.check import check_library
-    from envsmith.ci.declared import read_metadata
     from envsmith.ci.library import read_library
+    from envsmith.project.declared import read_metadata
 
     lines = [
         "# Findings on real libraries",

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from envsmith.ci.declared import Declared
 from envsmith.ci.library import Library, admitted_pythons
 from envsmith.ci.possible import judged_request, unary_of, unstated_rules
 from envsmith.graph.load import components
@@ -14,6 +13,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, public, version_key
+from envsmith.project.declared import Declared
 from envsmith.solve import default_solver
 from envsmith.solve.explain import refuse
 from envsmith.solve.kernel import Net

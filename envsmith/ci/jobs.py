@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.ci.cover import Pair, covering_subset
-from envsmith.ci.declared import Declaration, read_declared
 from envsmith.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of
 from envsmith.ci.possible import Space, Unfit, space_of
 from envsmith.errors import UsageError
@@ -20,6 +19,7 @@ from envsmith.graph.load import components
 from envsmith.model.cell import Cell
 from envsmith.model.component import Role
 from envsmith.model.version import public
+from envsmith.project.declared import Declaration, read_declared
 from envsmith.schema import AsJson
 
 

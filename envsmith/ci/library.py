@@ -1,6 +1,6 @@
 """One library as its CI sees it: the ranges it declares, the axes it cares about, how it is tested and where.
 
-The ranges come from what the library's own files declare (:mod:`envsmith.ci.declared`); ``envsmith.yaml``, or the table
+The ranges come from what the library's own files declare (:mod:`envsmith.project.declared`); ``envsmith.yaml``, or the table
 ``[tool.envsmith]`` of ``pyproject.toml``, adds what metadata cannot say and may narrow them. Nothing has to be written
 twice.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
-from envsmith.ci.declared import MAX_BYTES, PYTHONS, Declaration, Declared, read_declared, read_toml
 from envsmith.errors import DataError, UsageError
 from envsmith.files import read_bounded
 from envsmith.graph.fields import SpecText, Version
@@ -21,6 +20,7 @@ from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
+from envsmith.project.declared import MAX_BYTES, PYTHONS, Declaration, Declared, read_declared, read_toml
 from envsmith.schema import (
     Checked,
     Parsed,

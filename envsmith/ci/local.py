@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envsmith.ci.declared import read_toml
 from envsmith.ci.jobs import Job
 from envsmith.ci.library import FRAMEWORK_STEP, Library
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
 from envsmith.files import claim, mark, scratch
 from envsmith.programs import child
 from envsmith.progress import Clock, Progress, silent
+from envsmith.project.declared import read_toml
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
 from envsmith.smoke.plan import Plan

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from envsmith.ci.check import Located
-from envsmith.ci.declared import FILES
 from envsmith.ci.library import CONFIG, Library, read_library
 from envsmith.ci.possible import space_of
 from envsmith.errors import DataError, EnvsmithError, UsageError
@@ -27,6 +26,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
 from envsmith.programs import execute
+from envsmith.project.declared import FILES
 
 if TYPE_CHECKING:
     from griffe import Breakage, Module

@@ -122,7 +122,7 @@ def build(settings: BuildFlags) -> int:
         )
     if settings.all_frameworks or settings.cells:
         return _build_many([_options(replace(settings, request=each)) for each in _requests(settings)], settings)
-    if not settings.request.framework and not settings.lock and settings.request.code is None:
+    if not settings.request.names_something and not settings.lock:
         raise UsageError(
             "Cannot build an environment: no framework is named.",
             hint=f"Name one: envsmith build --framework {EXAMPLE}.",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.ci.check import check_library
-from envsmith.ci.declared import MAX_BYTES, read_metadata
 from envsmith.ci.jobs import make_matrix, write_config, write_matrix
 from envsmith.ci.library import config_schema, read_library
 from envsmith.ci.local import run_job
@@ -34,6 +33,7 @@ from envsmith.cli.findings import finding_lines
 from envsmith.cli.flags import exit_code, fail_on_option
 from envsmith.errors import UsageError, os_errors
 from envsmith.files import read_bounded, read_text, write_whole
+from envsmith.project.declared import MAX_BYTES, read_metadata
 from envsmith.schema import parse_json
 from envsmith.solve import default_solver
 from envsmith.text import clean

@@ -20,6 +20,7 @@ from envsmith.graph.location import find_matrix
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 from envsmith.names.index import NameIndex
+from envsmith.project.demand import Demands
 
 _SHOWN = 12
 
@@ -52,8 +53,8 @@ class Answer:
         }
 
 
-def with_code(flags: RequestFlags) -> Answer:
-    """Return the flags with what the code of ``--code`` needs. What the user names is the user's.
+def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
+    """Return the flags with what the code of ``--code`` needs. What the user names, in ``files`` too, is the user's.
 
     Says on stderr what was inferred, and from what.
     """
@@ -77,7 +78,7 @@ def with_code(flags: RequestFlags) -> Answer:
         lines = tuple(f"{distribution_of(name)}{'' if spec == '*' else spec}" for name, spec in wishes.items())
         return replace(flags, package=(*flags.package, *lines, *inferred.packages))
 
-    wishes, sentences = settle(wishes, inferred.names, lambda some: with_wishes(some).request())
+    wishes, sentences = settle(wishes, inferred.names, lambda some: with_wishes(some).request(files))
     reasons += sentences
     _say(inferred, reasons)
     return Answer(flags=with_wishes(wishes), reasons=tuple(reasons), not_installed=inferred.unnamed)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from packaging.utils import canonicalize_name
 
-from envsmith.cli.declare import EXISTING_FOLDER, FOLDER, alternatives, choice, completion, flag, option
+from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FOLDER, alternatives, choice, completion, flag, option
 from envsmith.cli.values import (
+    is_package,
     only_version,
     parse_component,
     parse_day,
@@ -25,9 +25,11 @@ from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names, version_graph
-from envsmith.model.cell import FLAVOURS, RUNTIME, Request, WheelPolicy
-from envsmith.model.component import ComponentTable, Role
+from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
+from envsmith.model.component import Role
 from envsmith.model.version import Spec
+from envsmith.project.demand import Demands
+from envsmith.project.division import Division, divide
 
 if TYPE_CHECKING:
     from envsmith.conda.model import CondaRequest
@@ -49,9 +51,37 @@ class RequestFlags:
     with_: tuple[str, ...] = option(
         "--with",
         multiple=True,
-        metavar="COMPONENT[SPEC]",
+        metavar="NAME[SPEC]",
         shell_complete=completion(lambda: components().by_name),
-        help="Any component that must be in the cell; repeatable.",
+        help="A component or any other package that must be installed; repeatable.",
+    )
+    requirements: tuple[Path, ...] = option(
+        "--requirements",
+        "-r",
+        multiple=True,
+        type=EXISTING_FILE,
+        metavar="FILE",
+        help="Meet a requirement file in pip's format; repeatable.",
+    )
+    project: Path | None = option(
+        "--project",
+        type=EXISTING_FOLDER,
+        metavar="DIR",
+        help="Meet what the project in a folder requires (pyproject.toml, setup.cfg, setup.py, requirements.txt, "
+        "environment.yml).",
+    )
+    extra: tuple[str, ...] = option("--extra", multiple=True, metavar="NAME", help="With this extra of the project.")
+    group: tuple[str, ...] = option(
+        "--group", multiple=True, metavar="NAME", help="With this dependency group of the project."
+    )
+    without: tuple[str, ...] = option(
+        "--without", multiple=True, metavar="NAME", help="Leave this requirement of the files out; repeatable."
+    )
+    keep: tuple[str, ...] = option(
+        "--keep",
+        multiple=True,
+        metavar="NAME",
+        help="Keep the version that the project's lock or the active environment has; repeatable.",
     )
     python: str | None = option("--python", metavar="SPEC", help="Python, e.g. 3.12.")
     torch: str | None = option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
@@ -84,7 +114,7 @@ class RequestFlags:
         "--package",
         multiple=True,
         metavar="REQUIREMENT",
-        help="Install this package too, e.g. 'wandb>=0.15'; it is not in the cell's name; repeatable.",
+        help="Install this too, e.g. 'wandb>=0.15'. Of a component the cell's name does not have it; repeatable.",
     )
     code: Path | None = option(
         "--code",
@@ -93,8 +123,16 @@ class RequestFlags:
         help="Add what this code needs: a folder, a git checkout, a file or a notebook.",
     )
 
-    def request(self) -> Request:
-        """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one."""
+    @property
+    def names_something(self) -> bool:
+        """Whether a framework, a package, or a file that asks for some, is named."""
+        return bool(self.framework or self.with_ or self.requirements or self.project or self.code or self.package)
+
+    def request(self, demands: Demands | None = None) -> Request:
+        """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one.
+
+        ``demands`` are what the files ask for that the flags name.
+        """
         table = components()
         frameworks: dict[str, Spec] = {}
         constraints: dict[str, Spec] = {}
@@ -108,6 +146,8 @@ class RequestFlags:
         gpus = list(self.gpu)
         driver = self.driver
         for text in self.with_:
+            if is_package(text, table):
+                continue
             component, spec = parse_component(text, table, flag="--with")
             if component.role is Role.FRAMEWORK:
                 require(frameworks, component.name, spec)
@@ -121,54 +161,44 @@ class RequestFlags:
             value = getattr(self, name)
             if value is not None:
                 require(constraints, name, parse_spec(value, f"--{name}"))
-        packages, narrowed = self._packages(table, {**frameworks, **constraints})
-        frameworks |= {name: spec for name, (spec, _) in narrowed.items() if table.by_name[name].role is Role.FRAMEWORK}
+        platform = parse_platform(self.platform)
+        division = self._division({*frameworks, *constraints}, demands, platform)
+        for name in division.narrowed:
+            if table.by_name[name].role is Role.FRAMEWORK:
+                frameworks.setdefault(name, Spec.parse("*"))
         return Request(
             frameworks=frameworks,
             constraints=constraints,
             driver=None if driver is None else parse_driver(driver),
             gpus=tuple(dict.fromkeys(parse_gpu(name, gpu_names()) for name in gpus)),
-            platform=parse_platform(self.platform),
+            platform=platform,
             exclude_newer=parse_day(self.exclude_newer, "--exclude-newer"),
             date=parse_day(self.date, "--date"),
-            packages=packages,
-            narrowed={name: wish for name, wish in narrowed.items() if name not in frameworks},
+            packages=division.packages,
+            bounds=division.bounds,
+            origins=division.origins,
+            narrowed=division.narrowed,
             wheels=WheelPolicy(self.wheels),
         )
 
-    def _packages(
-        self, table: ComponentTable, named: Mapping[str, Spec]
-    ) -> tuple[tuple[str, ...], dict[str, tuple[Spec, str]]]:
-        """Return the requirements of ``--package`` that uv chooses, and those of components that the solver chooses.
+    def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division:
+        """Return which requirements the graph decides, of those that are typed and those of files."""
+        typed = [parse_requirement(text, "--package") for text in self.package]
+        typed += [parse_requirement(text, "--with") for text in self.with_ if is_package(text, components())]
+        every = Demands(demands=tuple(typed)).joined(demands or Demands())
+        if every == Demands():
+            return Division()  # nobody waits for the graph who asks for nothing of it
+        return divide(every, named, version_graph(), platform)
 
-        These are in the cell, not in its name. uv chooses where envsmith knows no release that is asked for.
-        """
-        if not self.package:
-            return (), {}
-        lines: set[str] = set()
-        graph = version_graph()
-        narrowed: dict[str, tuple[Spec, str]] = {}
-        for requirement in map(parse_requirement, self.package):
-            component = table.find(requirement.name)
-            is_part = component is not None and component.distributions[:1] == (canonicalize_name(requirement.name),)
-            spec = str(requirement.specifier) or "*"
-            if component is None or not is_part or not graph.knows_release(component.name, spec):
-                lines.add(str(requirement))
-                continue
-            if component.name not in named:
-                narrowed[component.name] = (Spec.parse(spec), f"--package {requirement}")
-            if requirement.extras:
-                lines.add(f"{requirement.name}[{','.join(sorted(requirement.extras))}]")
-        return tuple(sorted(lines)), narrowed
-
-    def text(self, *, flavour: str = "runtime", sources: str = "") -> str:
-        """Return the flags in one order: what a lock says it was made from."""
+    def text(self, *, flavour: str = "runtime", sources: str = "", demands: Demands | None = None) -> str:
+        """Return the flags in one order: what a lock says it was made from. Of files it has a digest."""
         parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
         parts += [
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
         ]
         parts += [f"--wheels {self.wheels}"] if self.wheels != WheelPolicy.OFFICIAL.value else []
         parts += [f"--gpu {g}" for g in sorted(self.gpu)] + [f"--package {p}" for p in sorted(self.package)]
+        parts += [f"--files {demands.digest}"] if demands else []
         parts += [f"--date {self.date}"] if self.date else []
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         parts += [sources] if sources else []

@@ -63,7 +63,7 @@ def lock(settings: PinFlags) -> int:
     from envsmith import build
 
     flags, locking, talk = settings.request, settings.locking, settings.talk
-    if not flags.framework and not flags.with_ and flags.torch is None and flags.code is None:
+    if not flags.names_something and flags.torch is None:
         raise UsageError(
             "Cannot lock a cell: no framework is named.", hint=f"Name one: envsmith lock --framework {EXAMPLE}."
         )

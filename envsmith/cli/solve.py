@@ -11,6 +11,7 @@ import click
 
 from envsmith.cli.console import dumps, print_answer, print_out, table
 from envsmith.cli.declare import flag, group, option, takes
+from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.solve.words import MOST_EVIDENCE
@@ -46,13 +47,8 @@ def solve(settings: SolveFlags) -> int:
         raise UsageError(
             "Cannot use --limit without --all: one cell is printed.", hint="Add --all: envsmith solve --all --limit 3."
         )
-    flags, inferred = settings.request, {}
-    if flags.code is not None:
-        from envsmith.cli.code import with_code  # only who has code waits for its readers
-
-        answer = with_code(flags)
-        flags, inferred = answer.flags, {"inferred": answer.to_json()}
-    request = flags.request()
+    gathered = gather(settings.request)
+    request = gathered.request()
     try:
         if settings.every:
             return _stream(solve.cells(request), settings.limit, as_json=settings.as_json)
@@ -60,7 +56,7 @@ def solve(settings: SolveFlags) -> int:
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
-        print_out(dumps({"status": "solved", **solution.to_json(), **inferred}))
+        print_out(dumps({"status": "solved", **solution.to_json(), **gathered.inferred}))
     else:
         print_answer("\n".join(_solution_lines(solution)))
     return 0

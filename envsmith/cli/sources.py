@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from envsmith.cli.declare import option
+from envsmith.cli.demands import gather
 from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
@@ -70,15 +71,12 @@ def lock_options(
     from envsmith.options import Options
 
     archives = sources.parse()
-    if flags.code is not None:
-        from envsmith.cli.code import with_code  # only who has code waits for its readers
-
-        flags = with_code(flags).flags
-    request, compiled = archives.read(flags.request(), offline=locking.offline)
+    gathered = gather(flags)
+    request, compiled = archives.read(gathered.request(), offline=locking.offline)
     conda_request = locking.conda(request.exclude_newer)
     return Options(
         request=request,
-        request_text=flags.text(flavour=flavour, sources=archives.text),
+        request_text=gathered.text(flavour=flavour, sources=archives.text),
         compile=compiled,
         flavour=flavour,
         conda=conda_request if conda else None,

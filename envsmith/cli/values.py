@@ -5,19 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
+from envsmith.project.demand import Demand, parse_line
 
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
 _LONGEST = 300
+# How alike a name and that of a component are when one is taken for a misspelling of the other.
+_ALIKE = 0.85
 
 
 def name_in(text: str) -> str:
@@ -179,20 +178,25 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
         raise UsageError(f"Cannot read {flag}: {error}.") from None
 
 
-def parse_requirement(text: str) -> Requirement:
+def parse_requirement(text: str, flag: str) -> Demand:
     """Parse a requirement of the package index."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
     try:
-        requirement = Requirement(text) if len(text) <= _LONGEST else None
-    except InvalidRequirement:
-        requirement = None
-    if requirement is None or requirement.url:
+        return parse_line(text, f"{flag} {text}")
+    except ValueError:
         raise UsageError(
-            f"Cannot read --package {_short(text)}: it is not a requirement of the package index.",
+            f"Cannot read {flag} {_short(text)}: it is not a requirement of the package index.",
             hint="Write a name and a specifier, such as 'wandb>=0.15'.",
-        )
-    return requirement
+        ) from None
+
+
+def is_package(text: str, table: ComponentTable) -> bool:
+    """Return whether ``NAME[SPEC]`` asks for a package that is not a component, nor a misspelt one, or for its extras."""
+    try:
+        demand = parse_line(text, "")
+    except ValueError:
+        return False
+    name = demand.name
+    return bool(demand.requirement.extras) or (table.find(name) is None and not table.nearest(name, cutoff=_ALIKE))
 
 
 def parse_day(text: str | None, flag: str) -> str | None:

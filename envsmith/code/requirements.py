@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envsmith.ci.declared import MAX_BYTES, read_declared
 from envsmith.code.sources import Project
 from envsmith.errors import EnvsmithError
 from envsmith.files import read_bounded
+from envsmith.project.declared import MAX_BYTES, read_declared
+from envsmith.project.setup_script import read_setup
 
 # Texts for people in which a project says what to install.
 _GUIDES = re.compile(r"(readme|install)[\w.-]{0,40}\.(md|rst|txt)", re.IGNORECASE)
@@ -67,7 +67,7 @@ def read_requirements(project: Project) -> Requirements:
                 spec = _exact(declared.spec) if in_text else declared.spec
                 stated.setdefault(name, Stated(name=name, spec=spec, where=where, in_text=in_text))
     for file, read in (
-        ("setup.py", _setup_lists),
+        ("setup.py", _setup_lines),
         *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
     ):
         for line, text in read(_text(project.root / file)):
@@ -103,22 +103,8 @@ def _stated(text: str, where: str, *, in_text: bool) -> Stated | None:
     return Stated(name=name, spec=str(requirement.specifier), where=where, in_text=in_text)
 
 
-def _setup_lists(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the requirements that a ``setup.py`` lists as plain texts in ``install_requires``. It is not run."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    lists: dict[str, ast.expr] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            lists |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "install_requires":
-            value = lists.get(node.value.id) if isinstance(node.value, ast.Name) else node.value
-            for item in value.elts if isinstance(value, (ast.List, ast.Tuple)) else ():
-                if isinstance(item, ast.Constant) and isinstance(item.value, str):
-                    yield item.lineno, item.value
+def _setup_lines(text: str) -> Iterator[tuple[int, str]]:
+    return ((line, text) for line, text, extra in read_setup(text).lines if extra is None)
 
 
 def _install_lines(text: str) -> Iterator[tuple[int, str]]:

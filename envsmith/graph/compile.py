@@ -59,7 +59,7 @@ class CompiledRule(NamedTuple):
     def declared(self) -> tuple[str, str] | None:
         """The component whose releases declare something, and of what. ``None`` for any other rule."""
         source, middle, target = self.id.partition("-declares-")
-        return (source, target) if middle else None
+        return (source.partition("[")[0], target) if middle else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

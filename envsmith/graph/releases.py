@@ -34,7 +34,7 @@ _Words = Annotated[object, Parsed(_one_text_or_many)]
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Where:
+class Where:
     """What a release asks for on one platform or some Pythons only."""
 
     requires: Specs
@@ -43,6 +43,7 @@ class _Where:
 
     @property
     def place(self) -> _Place:
+        """The platform and the Pythons."""
         return self.platform, self.python
 
 
@@ -60,7 +61,7 @@ class ReleaseLine:
     date: Day | None = None
     yanked: Annotated[str | None, Parsed(_yanked)] = None
     requires: Specs = field(default_factory=dict)
-    requires_where: tuple[_Where, ...] = ()
+    requires_where: tuple[Where, ...] = ()
     python: SpecText | None = None
     sha256: Sha256 | None = None
     sdist_only: Flag | None = None

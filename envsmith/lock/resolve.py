@@ -91,12 +91,11 @@ class Query:
 class Beside:
     """What a lock takes beside the cell.
 
-    ``constraints`` are ``(requirement, rule id)``. ``packages`` are requirements that are installed too. ``date`` is
-    the ISO day whose newest releases are preferred.
+    ``constraints`` are ``(requirement, rule id)``, or where a bound of the user stands. ``date`` is the ISO day whose
+    newest releases are preferred.
     """
 
     constraints: tuple[tuple[str, str], ...] = ()
-    packages: tuple[str, ...] = ()
     date: str | None = None
 
 
@@ -309,7 +308,6 @@ def lock_pip(
             cell,
             resolver.table,
             beside.constraints,
-            packages=beside.packages,
             archives=_with_ready(cell, compile, resolver),
         ),
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
@@ -606,10 +604,9 @@ def query_of(
     table: ComponentTable,
     constraints: Sequence[tuple[str, str]] = (),
     *,
-    packages: Iterable[str] = (),
     archives: tuple[GivenArchive | ReadyWheel, ...] = (),
 ) -> Query:
-    """Return the request to uv: the cell and ``packages``.
+    """Return the request to uv: the cell, and what is asked for beside it.
 
     ``archives`` are what of the cell is a file of the user's, or a ready wheel. ``LockError`` names the rule whose constraint is not a requirement.
     """
@@ -624,7 +621,7 @@ def query_of(
     for text, rule in constraints:
         _parse(text, rule)
     return Query(
-        requirements=tuple(sorted({*lines.values(), *packages})),
+        requirements=tuple(sorted({*lines.values(), *(line.partition(" --hash=")[0] for line in cell.further)})),
         constraints=tuple(sorted({*(text for text, _ in constraints), *_further(cell, table)})),
         python=_minor(cell),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 from collections.abc import Iterable, Mapping
@@ -70,7 +71,8 @@ class Request:
     constraints that the program itself adds (``python`` to the interpreters of this host), each with the reason that a
     refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false, with the ready ``wheels`` that its
     lock may take. ``date`` (ISO day) prefers what was newest on that day, and forbids nothing. ``packages`` are
-    requirements that the lock installs beside the cell.
+    requirements that the lock meets as well, ``bounds`` such that install nothing, each with where it stands.
+    ``origins`` say where a distribution is asked for.
 
     For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
     malformed.
@@ -84,6 +86,8 @@ class Request:
     exclude_newer: str | None = None
     date: str | None = None
     packages: tuple[str, ...] = ()
+    bounds: tuple[tuple[str, str], ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
     narrowed: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
     lockable: bool = True
     wheels: WheelPolicy = WheelPolicy.OFFICIAL
@@ -129,6 +133,7 @@ _SHORT = {
     "nv-grouped-gemm": "nvgg",
 }
 _TOKEN = re.compile(r"([a-z_]+)(\d[0-9a-z.+_!]*)")
+_FURTHER = re.compile(r"with\.([0-9a-f]{8})")
 
 
 def short_names() -> dict[str, str]:
@@ -143,11 +148,13 @@ class CellId:
     """The name of a cell: what is chosen. What a wheel bundles and what the host is follow from it or stay outside.
 
     ``str`` gives ``ds0.19.8-torch2.13.0-cu130-py312`` (``-aarch64`` at the end on that platform), a valid image tag.
-    ``parse`` is its inverse.
+    ``parse`` is its inverse. ``further`` is a digest of the requirements that are met as well, where there are some
+    (``-with.3fa9c1d2``).
     """
 
     components: tuple[tuple[str, str], ...]
     platform: Platform = Platform.LINUX_64
+    further: str = ""
 
     @classmethod
     def parse(cls, text: str) -> CellId:
@@ -156,6 +163,9 @@ class CellId:
         platform = Platform.LINUX_64
         if tokens[-1] == "aarch64":
             platform = Platform.LINUX_AARCH64
+            tokens.pop()
+        further = _FURTHER.fullmatch(tokens[-1])
+        if further:
             tokens.pop()
         names = {short: name for name, short in short_names().items()}
         parsed: dict[str, str] = {}
@@ -175,7 +185,7 @@ class CellId:
         if "torch" in parsed and "cuda" in parsed:
             cuda = parsed["cuda"]
             parsed["torch"] = f"{parsed['torch']}+{'cpu' if cuda == 'cpu' else 'cu' + cuda.replace('.', '')}"
-        return cls(tuple(parsed.items()), platform)
+        return cls(tuple(parsed.items()), platform, further[1] if further else "")
 
     def __str__(self) -> str:
         tokens = []
@@ -187,6 +197,8 @@ class CellId:
                 tokens.append("cpu")
             else:
                 tokens.append(short + (text.replace(".", "") if name in _DOTLESS else text))
+        if self.further:
+            tokens.append(f"with.{self.further}")
         if self.platform is Platform.LINUX_AARCH64:
             tokens.append("aarch64")
         return "-".join(tokens)
@@ -204,18 +216,21 @@ class Cell:
 
     ``components`` is ordered: frameworks, torch, cuda, python, then what was asked for, then what follows (nccl, cudnn,
     triton), then the host (driver, gpu). ``chosen`` are the names that stand in the id. ``index`` says where the torch
-    build is found (``default`` or ``pytorch``).
+    build is found (``default`` or ``pytorch``). ``further`` are requirements of packages that are installed beside the
+    components. The package resolver chooses their releases.
     """
 
     components: Mapping[str, str]
     chosen: tuple[str, ...]
     platform: Platform = Platform.LINUX_64
     index: str = "default"
+    further: tuple[str, ...] = ()
 
     @property
     def id(self) -> CellId:
         """The name under which locks, images and records are filed."""
-        return CellId(tuple((name, self.components[name]) for name in self.chosen), self.platform)
+        digest = hashlib.sha256("\n".join(self.further).encode()).hexdigest()[:8] if self.further else ""
+        return CellId(tuple((name, self.components[name]) for name in self.chosen), self.platform, digest)
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -223,10 +238,11 @@ class Cell:
         return frameworks_of(self.components)
 
     def to_json(self) -> dict[str, object]:
-        """``{"id", "platform", "components": {name: version}}``."""
+        """``{"id", "platform", "components": {name: version}}``, and ``further`` where there is something."""
         return {
             "id": str(self.id),
             "platform": self.platform.value,
             "index": self.index,
             "components": dict(self.components),
+            **({"further": list(self.further)} if self.further else {}),
         }

@@ -60,12 +60,12 @@ class ComponentTable:
         component = self.by_spelling.get(_fold(name))
         return self.by_name[component] if component else None
 
-    def nearest(self, name: str, among: Container[str] | None = None) -> list[str]:
-        """Return up to three spellings near an unknown name, for the message that refuses it."""
+    def nearest(self, name: str, among: Container[str] | None = None, *, cutoff: float = 0.5) -> list[str]:
+        """Return up to three components with a spelling near an unknown name, at least as alike as ``cutoff``."""
         import difflib
 
         pool = [s for s, n in self.by_spelling.items() if among is None or n in among]
-        names = (self.by_spelling[s] for s in difflib.get_close_matches(_fold(name), pool, n=5, cutoff=0.5))
+        names = (self.by_spelling[s] for s in difflib.get_close_matches(_fold(name), pool, n=5, cutoff=cutoff))
         return list(dict.fromkeys(names))[:3]
 
     def with_role(self, role: Role) -> list[Component]:

@@ -198,6 +198,7 @@ class _CellFile:
     components: Mapping[Annotated[str, text_of(100)], Annotated[str, text_of(100)]]
     platform: Annotated[str, text_of(100)]
     index: Literal["default", "pytorch"] = "default"
+    further: tuple[Annotated[str, text_of(4000)], ...] = ()
 
 
 def _cell(file: _CellFile, _context: object) -> Cell:
@@ -206,12 +207,16 @@ def _cell(file: _CellFile, _context: object) -> Cell:
         raise WrongValueError("python is missing", path=".components")
     if any(file.components.get(name) != version for name, version in cell_id.components):
         raise WrongValueError("it does not name the components of the cell", path=".id", part=file.id)
-    return Cell(
+    cell = Cell(
         components=file.components,
         chosen=tuple(name for name, _ in cell_id.components),
         platform=Platform.parse(file.platform),
         index=file.index,
+        further=file.further,
     )
+    if cell.id.further != cell_id.further:
+        raise WrongValueError("it does not name the further requirements of the cell", path=".id", part=file.id)
+    return cell
 
 
 @strict

@@ -10,10 +10,11 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -104,16 +105,9 @@ def parse_requires_txt(data: bytes) -> tuple[str, ...]:
     return tuple(requirements)
 
 
-def active(
-    requires: Iterable[str], *, python: str, platform: Platform, extras: Iterable[str] = ()
-) -> dict[str, Requirement]:
-    """Return what is asked for on a platform, by canonical name: without extras unless named.
-
-    Lines that do not parse are skipped.
-
-    Two lines of one name are joined (their specifiers intersect).
-    """
-    environment: Mapping[str, str] = {
+def _environment(python: str, platform: Platform) -> dict[str, str]:
+    """Return what markers see on a platform with a minor of Python."""
+    return {
         "os_name": "posix",
         "sys_platform": "linux",
         "platform_system": "Linux",
@@ -125,7 +119,37 @@ def active(
         "implementation_version": f"{python}.0",
         "python_version": python,
         "python_full_version": f"{python}.0",
+        "extra": "",
     }
+
+
+def _holds(marker: Marker, python: str, platform: Platform) -> bool:
+    try:
+        return marker.evaluate(_environment(python, platform))
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return True
+
+
+def holds_somewhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
+    """Return whether a marker holds on a platform for one of some minors of Python."""
+    return marker is None or any(_holds(marker, python, platform) for python in pythons)
+
+
+def holds_everywhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
+    """Return whether a marker holds on a platform for all of some minors of Python."""
+    return marker is None or all(_holds(marker, python, platform) for python in pythons)
+
+
+def active(
+    requires: Iterable[str], *, python: str, platform: Platform, extras: Iterable[str] = ()
+) -> dict[str, Requirement]:
+    """Return what is asked for on a platform, by canonical name: without extras unless named.
+
+    Lines that do not parse are skipped.
+
+    Two lines of one name are joined (their specifiers intersect).
+    """
+    environment = _environment(python, platform)
     by_name: dict[str, Requirement] = {}
     for line in requires:
         try:

@@ -22,6 +22,7 @@ from typing import Any
 
 from envsmith.errors import (
     ContentError,
+    ContradictionError,
     EngineError,
     EnvsmithError,
     InterruptedRunError,
@@ -243,6 +244,8 @@ _BUILD = re.compile(
 _UNSOLVED = re.compile(r"No solution found when resolving")
 _UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[^\]]*\])?[=<>!~][^\s,]*)")
+_DEPENDS = re.compile(r"([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200}\])?(?:[=<>!~][^ ]{0,300})? depends? on")
+_SPECIFIED = re.compile(r"(?<![\w.\[-])([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200}\])?[=<>!~]{1,2}\d")
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
 
 
@@ -306,13 +309,21 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
             details=details,
             hint="Check that it was not withdrawn, is not newer than --exclude-newer and is on your mirror.",
         )
-    if _UNSOLVED.search(text):
-        return LockError(
+    if unsolved := _UNSOLVED.search(text):
+        return ContradictionError(
             f"Cannot {work}: the packages of this cell contradict each other.",
             details=details,
             hint="Choose another release of one of the packages that the lines above name.",
+            names=_mentioned(text[unsolved.start() :]),
         )
     return LockError(f"Cannot {work}: uv failed.", details=details)
+
+
+def _mentioned(text: str) -> tuple[str, ...]:
+    """Return the packages that uv's reason mentions with a version, those that depend on something first."""
+    parents = (match[1] for match in _DEPENDS.finditer(text))
+    names = (match[1] for match in _SPECIFIED.finditer(text))
+    return tuple(dict.fromkeys(re.sub(r"[-_.]+", "-", name).lower() for name in (*parents, *names)))
 
 
 def _told(lines: Sequence[str]) -> tuple[str, ...]:

@@ -103,7 +103,8 @@ def cell_of(posed: Posed, domains: Domains) -> Cell:
     )
     index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
     components = {n: single[n] for n in (*chosen, *following)}
-    return Cell(components=components, chosen=chosen, platform=platform, index=index)
+    further = posed.request.packages
+    return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
 
 
 def _check_names(compiled: Compiled, names: Iterable[str]) -> None:

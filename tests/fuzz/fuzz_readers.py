@@ -127,20 +127,37 @@ def uv_edges(text: str) -> None:
 
 def declared(name: str) -> Reader:
     def read(text: str) -> None:
-        from envsmith.ci.declared import read_declared
         from envsmith.ci.library import read_library
+        from envsmith.project.declared import read_declared
+        from envsmith.project.folder import Part, read_folder
 
         root = folder() / name.replace(".", "-")
         root.mkdir(exist_ok=True)
         (root / name).write_bytes(raw(text))
         read_declared(root)
         read_library(root)
+        read_folder(root, Part())
 
     return read
 
 
+def requirement_file(text: str) -> None:
+    from envsmith.project.demand import Demands
+    from envsmith.project.pip_format import read_requirement_file
+
+    path = folder() / "fuzzed.txt"
+    path.write_bytes(raw(text))
+    read_requirement_file(path, lambda _root, _extras: Demands())
+
+
+def setup_script(text: str) -> None:
+    from envsmith.project.setup_script import read_setup
+
+    read_setup(text)
+
+
 def metadata(text: str) -> None:
-    from envsmith.ci.declared import read_metadata
+    from envsmith.project.declared import read_metadata
 
     read_metadata(text, "METADATA")
 
@@ -279,6 +296,8 @@ READERS: Mapping[str, Reader] = {
     "pylock": pylock,
     "uv-edges": uv_edges,
     "pyproject": declared("pyproject.toml"),
+    "requirement-file": requirement_file,
+    "setup-script": setup_script,
     "setup-cfg": declared("setup.cfg"),
     "requirements-txt": declared("requirements.txt"),
     "environment-yml": declared("environment.yml"),

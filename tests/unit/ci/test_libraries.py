@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from envsmith.ci.check import check_library
-from envsmith.ci.declared import read_metadata
 from envsmith.ci.jobs import make_matrix
 from envsmith.ci.library import read_library
+from envsmith.project.declared import read_metadata
 
 CASES = Path(__file__).parents[2] / "cases" / "ci"
 EXPECTED = yaml.safe_load((CASES / "expected.yaml").read_text(encoding="utf-8"))

@@ -341,5 +341,5 @@ def test_without_any_solution_the_last_refusal_is_the_answer(chosen: Cell, table
 
 def test_packages_beside_the_cell_are_asked_for(chosen: Cell, table: ComponentTable) -> None:
     uv = ScriptedUv(INDEX)
-    _locked(chosen, table, uv, beside=Beside(packages=("wandb>=0.15",)))
+    _locked(dataclasses.replace(chosen, further=("wandb>=0.15",)), table, uv)
     assert "'wandb>=0.15'" in uv.questions[0]

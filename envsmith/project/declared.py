@@ -1,4 +1,4 @@
-"""What a library declares: requirement lines of its files, each with file and line. Hostile text in, values out.
+"""What a project declares: requirement lines of its files, each with file and line. Hostile text in, values out.
 
 Read are ``pyproject.toml`` (PEP 621, and Poetry's tables), ``setup.cfg``, ``requirements*.txt``, ``environment.yml``
 and the ``METADATA`` of a wheel. ``setup.py`` is a program and is not run: what it declares is in the metadata that it
@@ -8,12 +8,15 @@ builds.
 from __future__ import annotations
 
 import configparser
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from packaging.dependency_groups import DependencyGroupResolver
+from packaging.errors import ExceptionGroup
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -21,6 +24,7 @@ from packaging.specifiers import SpecifierSet
 from envsmith.errors import DataError
 from envsmith.files import read_bounded
 from envsmith.files import read_toml as parse_toml
+from envsmith.project.pip_format import logical_lines
 from envsmith.schema import UnreadableError, parse_document
 
 # The Pythons for which markers are judged: those of the frameworks' releases that people still install.
@@ -77,6 +81,20 @@ class Declaration:
     files: tuple[str, ...] = ()
 
 
+class Sink(Protocol):
+    """Takes what a file declares, line by line."""
+
+    name: str
+    version: str | None
+    skipped: list[str]
+
+    def add(self, text: str, file: str, line: int, extra: str | None = None, *, group: str | None = None) -> None:
+        """Take one requirement line, of an extra or a dependency group where it belongs to one."""
+
+    def require_python(self, text: object, file: str, line: int) -> None:
+        """Take a range of Pythons."""
+
+
 @dataclass(slots=True)
 class _Draft:
     name: str = ""
@@ -87,8 +105,10 @@ class _Draft:
     skipped: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
-    def add(self, text: str, file: str, line: int, extra: str | None = None) -> None:
-        """Take one requirement line. A malformed one is noted and passed over."""
+    def add(self, text: str, file: str, line: int, extra: str | None = None, *, group: str | None = None) -> None:
+        """Take one requirement line. A malformed one is noted and passed over, and groups serve who works on it."""
+        if group is not None:
+            return
         try:
             requirement = Requirement(text)
             spec = str(requirement.specifier)
@@ -115,7 +135,9 @@ class _Draft:
         )
 
     def require_python(self, text: object, file: str, line: int) -> None:
-        """Take ``requires-python``. A malformed one is noted."""
+        """Take ``requires-python``, the first that is stated. A malformed one is noted."""
+        if self.python is not None:
+            return
         try:
             self.python, self.python_at = str(SpecifierSet(str(text))), (file, line)
         except ValueError:  # InvalidSpecifier, or more digits than Python reads
@@ -194,7 +216,7 @@ def _extra_of(marker: Marker | None) -> str | None:
     return match[1] if match else None
 
 
-def _metadata(text: str, file: str, draft: _Draft) -> None:
+def _metadata(text: str, file: str, draft: Sink) -> None:
     for number, line in enumerate(text.splitlines()[:_MAX_LINES], 1):
         if not line.strip():
             break
@@ -211,15 +233,14 @@ def _metadata(text: str, file: str, draft: _Draft) -> None:
                 draft.add(value, file, number)
 
 
-def _requirements(text: str, file: str, draft: _Draft) -> None:
-    for number, raw in enumerate(text.splitlines()[:_MAX_LINES], 1):
-        line = re.sub(r"(^|\s)#.*$", "", raw).strip().rstrip("\\").strip()
-        line = re.sub(r"\s--hash=\S+", "", line).strip()
-        if line and not line.startswith("-"):
-            draft.add(line, file, number)
+def _requirements(text: str, file: str, draft: Sink) -> None:
+    for number, line in itertools.islice(logical_lines(text), _MAX_LINES):
+        requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
+        if not requirement.startswith("-"):
+            draft.add(requirement, file, number)
 
 
-def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
+def _setup_cfg(text: str, file: str, draft: Sink) -> None:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)
@@ -228,7 +249,7 @@ def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
     find = _Lines(text)
     draft.name = draft.name or parser.get("metadata", "name", fallback="")
     python = parser.get("options", "python_requires", fallback="").strip()
-    if python and draft.python is None:
+    if python:
         draft.require_python(python, file, find(python))
     _listed(parser.get("options", "install_requires", fallback=""), file, draft, find)
     if parser.has_section("options.extras_require"):
@@ -236,7 +257,7 @@ def _setup_cfg(text: str, file: str, draft: _Draft) -> None:
             _listed(value, file, draft, find, extra)
 
 
-def _listed(value: str, file: str, draft: _Draft, find: _Lines, extra: str | None = None) -> None:
+def _listed(value: str, file: str, draft: Sink, find: _Lines, extra: str | None = None) -> None:
     for line in map(str.strip, value.splitlines()):
         if line and not line.startswith("#"):
             draft.add(line, file, find(line), extra)
@@ -257,7 +278,7 @@ class _Lines:
         return line
 
 
-def _pyproject(text: str, file: str, draft: _Draft) -> None:
+def _pyproject(text: str, file: str, draft: Sink) -> None:
     data = _toml(text, file)
     find = _Lines(text)
     project = _table(data, "project")
@@ -268,22 +289,63 @@ def _pyproject(text: str, file: str, draft: _Draft) -> None:
     for extra, listed in [(None, project.get("dependencies")), *_table(project, "optional-dependencies").items()]:
         for requirement in _texts(listed):
             draft.add(requirement, file, find(requirement), extra)
-    poetry = _table(_table(data, "tool"), "poetry")
-    for name, value in _table(poetry, "dependencies").items():
-        _poetry(name, value, file, draft, find)
+    for group, listed in _groups(_table(data, "dependency-groups")):
+        for requirement in listed:
+            draft.add(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group)
+    _poetry(_table(_table(data, "tool"), "poetry"), file, draft, find)
 
 
-def _poetry(name: str, value: object, file: str, draft: _Draft, find: _Lines) -> None:
+def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the dependency groups with what they include. A table that is not one of groups has none."""
+    try:
+        resolver = DependencyGroupResolver(
+            {name: listed for name, listed in tables.items() if isinstance(listed, list)}
+        )
+        yield from [(name, [str(r) for r in resolver.resolve(name)]) for name in resolver.dependency_groups]
+    except (ValueError, TypeError, LookupError, AttributeError, ExceptionGroup) as error:
+        raise DataError(f"Cannot read the dependency groups: {str(error)[:200]}.") from None
+
+
+def _poetry(poetry: Mapping[str, Any], file: str, draft: Sink, find: _Lines) -> None:
+    """Read Poetry's tables: dependencies, the extras that name optional ones, groups."""
+    extras = {
+        name: extra for extra, listed in _table(poetry, "extras").items() for name in map(str.lower, _texts(listed))
+    }
+    tables: list[tuple[str | None, Mapping[str, Any]]] = [(None, _table(poetry, "dependencies"))]
+    tables += [(g, _table(_table({"g": t}, "g"), "dependencies")) for g, t in _table(poetry, "group").items()]
+    for group, table in tables:
+        for name, value in table.items():
+            for one in value if isinstance(value, list) else [value]:
+                _poetry_line(name, one, extras.get(name.lower()), group, (file, draft, find))
+
+
+def _poetry_line(
+    name: str, value: object, extra: str | None, group: str | None, into: tuple[str, Sink, _Lines]
+) -> None:
     """Read Poetry's own notation: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
-    raw = value if isinstance(value, str) else value.get("version") if isinstance(value, dict) else None
+    file, draft, find = into
+    table = value if isinstance(value, dict) else {"version": value}
+    raw = table.get("version")
+    if origin := table.get("git") or table.get("url") or table.get("path"):
+        draft.add(f"{name} @ {'git+' if 'git' in table else ''}{origin}", file, find(name), extra, group=group)
+        return
     if not isinstance(raw, str):
         return
     spec = ",".join(_caret(part.strip()) for part in raw.split(",")) if raw.strip() != "*" else ""
     if name == "python":
-        if draft.python is None:
-            draft.require_python(spec, file, find(name))
-    else:
-        draft.add(f"{name}{spec}", file, find(name))
+        draft.require_python(spec, file, find(name))
+        return
+    listed = f"[{','.join(_texts(table.get('extras')))}]" if table.get("extras") else ""
+    markers = [m for m in (table.get("markers"), _python_marker(table.get("python"))) if m]
+    marker = f" ; {' and '.join(f'({m})' for m in markers)}" if markers else ""
+    draft.add(f"{name}{listed}{spec}{marker}", file, find(name), extra, group=group)
+
+
+def _python_marker(python: object) -> str:
+    """Return the marker of Poetry's ``python = ">=3.10,<3.12"``."""
+    clauses = [_caret(part.strip()) for part in python.split(",")] if isinstance(python, str) else []
+    split = (re.fullmatch(r"([<>=!~]+)\s*([\d.*]+)", one) for clause in clauses for one in clause.split(","))
+    return " and ".join(f"python_version {m[1]} '{m[2]}'" for m in split if m)
 
 
 def _caret(part: str) -> str:
@@ -299,7 +361,7 @@ def _caret(part: str) -> str:
     return f">={match[2]},<{'.'.join(map(str, above))}"
 
 
-def _environment(text: str, file: str, draft: _Draft) -> None:
+def _environment(text: str, file: str, draft: Sink) -> None:
     try:
         document = parse_document(file, text.encode())
     except UnreadableError as error:
@@ -320,7 +382,7 @@ def _environment(text: str, file: str, draft: _Draft) -> None:
                     draft.add(line, file, find(line))
 
 
-def _conda(entry: str, file: str, draft: _Draft, find: _Lines) -> None:
+def _conda(entry: str, file: str, draft: Sink, find: _Lines) -> None:
     """Read a Conda spec without its build: ``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``."""
     match = re.fullmatch(r"(?:[\w./-]+::)?([A-Za-z0-9._-]+?)\s*((?:[<>=!~]|\s\d).*)?", entry.strip())
     if not match:
@@ -329,7 +391,7 @@ def _conda(entry: str, file: str, draft: _Draft, find: _Lines) -> None:
     name = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "cuda-version"}.get(match[1].lower(), match[1])
     spec = _conda_spec((match[2] or "").strip())
     if name == "python":
-        if draft.python is None and spec:
+        if spec:
             draft.require_python(spec, file, find(entry))
     else:
         draft.add(f"{name}{spec}", file, find(entry))
@@ -343,6 +405,11 @@ def _conda_spec(text: str) -> str:
     if version[:1].isdigit():
         return f"=={version}"
     return version.replace(" ", "")
+
+
+def read_into(sink: Sink, path: Path, name: str) -> None:
+    """Give a sink what one file of :data:`FILES` declares. ``DataError`` when it is not such a file."""
+    _READERS[Path(name).name](_text(path), name, sink)
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,78 @@
+"""``-r``, ``--project``, ``--keep`` and ``--code``: what files ask for, read once and put into the request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from envsmith.cli.console import say
+from envsmith.cli.flags import RequestFlags
+from envsmith.errors import UsageError
+from envsmith.model.cell import Request
+from envsmith.project.demand import Demands
+from envsmith.project.folder import Part, read_folder
+from envsmith.project.pip_format import Folder, read_requirement_file
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """The flags, and what their files ask for. ``inferred`` are further keys of an answer in JSON."""
+
+    flags: RequestFlags
+    demands: Demands | None = None
+    inferred: Mapping[str, object] = field(default_factory=dict)
+
+    def request(self) -> Request:
+        """Return the request that all of it makes."""
+        return self.flags.request(self.demands)
+
+    def text(self, *, flavour: str, sources: str) -> str:
+        """Return what a lock says that it was made from."""
+        return self.flags.text(flavour=flavour, sources=sources, demands=self.demands)
+
+
+def gather(flags: RequestFlags) -> Gathered:
+    """Read the files that flags name. ``UsageError`` or ``DataError`` for what cannot be read or followed."""
+    demands = _demands(flags)
+    if flags.code is None:
+        return Gathered(flags=flags, demands=demands)
+    from envsmith.cli.code import with_code  # only who has code waits for its readers
+
+    answer = with_code(flags, demands)
+    return Gathered(flags=answer.flags, demands=demands, inferred={"inferred": answer.to_json()})
+
+
+def _demands(flags: RequestFlags) -> Demands | None:
+    if flags.project is None and (flags.extra or flags.group):
+        raise UsageError(
+            "Cannot use --extra or --group without --project: they are parts of a project.",
+            hint="Add --project DIR.",
+        )
+    if flags.without and not (flags.project or flags.requirements):
+        raise UsageError(
+            "Cannot use --without: no file of requirements is named.", hint="Add --project DIR or -r FILE."
+        )
+    lists = [read_requirement_file(path, _folder(flags), leave_out=flags.without) for path in flags.requirements]
+    if flags.project is not None:
+        part = Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
+        lists.append(read_folder(flags.project, part))
+    if flags.keep:
+        from envsmith.cli.keep import versions_to_keep  # reads locks and environments
+
+        lists.append(versions_to_keep(flags.keep, flags.project))
+    if not lists:
+        return None
+    demands = Demands()
+    for listed in lists:
+        demands = demands.joined(listed)
+    for note in dict.fromkeys(demands.notes):
+        say(note)
+    return demands
+
+
+def _folder(flags: RequestFlags) -> Folder:
+    def read(root: Path, extras: Collection[str]) -> Demands:
+        return read_folder(root, Part(extras=tuple(extras), leave_out=flags.without))
+
+    return read

@@ -1,0 +1,78 @@
+"""What a person asks for beside components: a requirement, and where it stands."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+# Nobody writes a longer line, and a pattern need not read one.
+LONGEST = 2000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demand:
+    """One requirement of the package index. ``where`` is ``requirements.txt:12`` or ``--with wandb``.
+
+    ``is_bound`` says that it bounds what is installed and installs nothing itself (``-c``). ``hashes`` are the sha256
+    of the only files that may be installed for it, where it names some.
+    """
+
+    requirement: Requirement
+    where: str
+    is_bound: bool = False
+    hashes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The normalised name of the distribution."""
+        return canonicalize_name(self.requirement.name)
+
+
+def parse_line(text: str, where: str, *, is_bound: bool = False, hashes: tuple[str, ...] = ()) -> Demand:
+    """Parse a requirement of the package index. ``ValueError`` says what is wrong with it."""
+    try:
+        requirement = Requirement(text) if len(text) <= LONGEST else None
+    except InvalidRequirement as error:
+        raise ValueError(f"{text[:80]!r} is not a requirement: {str(error).splitlines()[0]}") from None
+    if requirement is None:
+        raise ValueError(f"a requirement of {len(text)} characters is longer than {LONGEST}")
+    if requirement.url:
+        raise ValueError(
+            f"{requirement.name} comes from {requirement.url[:80]}, and a lock takes releases of the package index only"
+        )
+    return Demand(requirement=requirement, where=where, is_bound=is_bound, hashes=hashes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Demands:
+    """All that some files ask for.
+
+    ``python`` are specs of Python, ``cuda`` the CUDA versions whose builds of torch an index option names, each with
+    where it stands. ``files`` were read. ``notes`` are sentences about what is not used.
+    """
+
+    demands: tuple[Demand, ...] = ()
+    python: tuple[tuple[str, str], ...] = ()
+    cuda: tuple[tuple[str, str], ...] = ()
+    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that change with anything that is asked for, wherever it stands."""
+        lines = [f"{d.requirement} {d.is_bound} {d.hashes}" for d in self.demands]
+        lines += [f"{spec}" for spec, _ in (*self.python, *self.cuda)]
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+    def joined(self, further: Demands) -> Demands:
+        """Return both lists as one."""
+        return Demands(
+            demands=(*self.demands, *further.demands),
+            python=(*self.python, *further.python),
+            cuda=(*self.cuda, *further.cuda),
+            files=(*self.files, *further.files),
+            notes=(*self.notes, *further.notes),
+        )

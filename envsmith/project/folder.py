@@ -1,0 +1,208 @@
+"""What the project in a folder asks for, as an installer would: from its ``pyproject.toml``, or what stands for one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from envsmith.errors import DataError
+from envsmith.files import read_bounded
+from envsmith.project.declared import MAX_BYTES, read_into, read_toml
+from envsmith.project.demand import Demand, Demands, parse_line
+from envsmith.project.pip_format import read_requirement_file, refuse_problems
+from envsmith.project.setup_script import read_setup
+
+PYPROJECT, SETUP_CFG, SETUP_PY = "pyproject.toml", "setup.cfg", "setup.py"
+REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Which part of a project: with which extras and dependency groups, and without which requirements."""
+
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What one file declares, unread: text, file and line, extra, group."""
+
+    name: str = ""
+    version: str | None = None
+    skipped: list[str] = field(default_factory=list)
+    entries: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+    python: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, text: str, file: str, line: int, extra: str | None = None, *, group: str | None = None) -> None:
+        self.entries.append((text, f"{file}:{line}", extra and canonicalize_name(extra), group))
+
+    def require_python(self, text: object, file: str, line: int) -> None:
+        self.python.append((str(text), f"{file}:{line}"))
+
+
+def read_folder(root: Path, part: Part) -> Demands:
+    """Return what the project in a folder asks for.
+
+    ``DataError`` lists every requirement that a lock cannot follow, or says that the folder declares none.
+    """
+    return _Folder(root, part).read()
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    root: Path
+    part: Part
+
+    def read(self) -> Demands:
+        for reader in (self._pyproject, self._setup_cfg, self._setup_py, self._requirements, self._environment):
+            listed = reader()
+            if listed is not None:
+                return listed
+        raise DataError(
+            f"Cannot read the project in {self.root}: no file of it declares requirements.",
+            hint=f"Give a folder with {PYPROJECT}, {SETUP_CFG}, {SETUP_PY}, {REQUIREMENTS} or {ENVIRONMENTS[0]}.",
+        )
+
+    def _lines(self, name: str) -> _Lines | None:
+        path = self.root / name
+        if not path.is_file():
+            return None
+        lines = _Lines()
+        read_into(lines, path, str(path))
+        return lines
+
+    def _pyproject(self) -> Demands | None:
+        lines = self._lines(PYPROJECT)
+        if lines is None:
+            return None
+        data = read_toml(self.root / PYPROJECT)
+        project, tool = data.get("project", {}), data.get("tool", {})
+        files = _dynamic_files(tool) if "dependencies" in project.get("dynamic", ()) else ()
+        declares = "dependencies" in project or "dependencies" in tool.get("poetry", {}) or files
+        if not (declares or self.part.groups):
+            return None
+        self._refuse_unknown(lines)
+        listed = self._chosen(lines, PYPROJECT)
+        for file in files:
+            listed = listed.joined(self._file(file))
+        return listed.joined(Demands(cuda=tuple(self._builds(tool)), notes=tuple(self._unused(tool))))
+
+    def _setup_cfg(self) -> Demands | None:
+        lines = self._lines(SETUP_CFG)
+        if lines is None or not any(extra is None for _, _, extra, _ in lines.entries):
+            return None
+        self._refuse_unknown(lines)
+        return self._chosen(lines, SETUP_CFG)
+
+    def _setup_py(self) -> Demands | None:
+        path = self.root / SETUP_PY
+        if not path.is_file():
+            return None
+        script = read_setup(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
+        refuse_problems([f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed])
+        lines = _Lines(name=script.name)
+        for line, text, extra in script.lines:
+            lines.add(text, str(path), line, extra)
+        if script.python:
+            lines.require_python(script.python[1], str(path), script.python[0])
+        if not (script.files or lines.entries):
+            return None
+        self._refuse_unknown(lines)
+        listed = self._chosen(lines, SETUP_PY)
+        for _, file in script.files:
+            listed = listed.joined(self._file(file))
+        return listed
+
+    def _requirements(self) -> Demands | None:
+        return self._file(REQUIREMENTS) if (self.root / REQUIREMENTS).is_file() else None
+
+    def _environment(self) -> Demands | None:
+        for name in ENVIRONMENTS:
+            lines = self._lines(name)
+            if lines is not None:
+                return self._chosen(lines, name)
+        return None
+
+    def _file(self, name: str) -> Demands:
+        def folder(root: Path, extras: Collection[str]) -> Demands:
+            if root.resolve() == self.root.resolve():  # -e . of the project that is being read
+                return Demands()
+            return read_folder(root, Part(extras=tuple(extras), leave_out=self.part.leave_out))
+
+        return read_requirement_file(self.root / name, folder, leave_out=self.part.leave_out)
+
+    def _chosen(self, lines: _Lines, file: str) -> Demands:
+        """Return the requirements of a file that belong to the part, each of the project's own extras in its place."""
+        leave_out = set(map(canonicalize_name, self.part.leave_out))
+        own = canonicalize_name(lines.name) if lines.name else ""
+        extras, groups = set(map(canonicalize_name, self.part.extras)), set(self.part.groups)
+        demands: dict[tuple[str, str], Demand] = {}
+        problems: list[str] = []
+        size = -1
+        while size != len(extras):  # an extra of the project may name further ones
+            size = len(extras)
+            for text, where, extra, group in lines.entries:
+                if (extra is not None and extra not in extras) or (group is not None and group not in groups):
+                    continue
+                name = canonicalize_name(re.split(r"[^\w.-]", text.strip(), maxsplit=1)[0])
+                if own and name == own:
+                    extras |= set(map(canonicalize_name, _extras_of(text)))
+                elif name not in leave_out and (text, where) not in demands:
+                    try:
+                        demands[text, where] = parse_line(text, where)
+                    except ValueError as error:
+                        problems.append(f"{where}: {error}")
+        refuse_problems(list(dict.fromkeys(problems)))
+        path = str(self.root / file)
+        return Demands(demands=tuple(demands.values()), python=tuple(lines.python), files=(path,))
+
+    def _refuse_unknown(self, lines: _Lines) -> None:
+        """Refuse an extra or a group that the project does not have."""
+        extras = {extra for _, _, extra, _ in lines.entries if extra}
+        groups = {group for _, _, _, group in lines.entries if group}
+        for kind, names, existing in (("extra", self.part.extras, extras), ("group", self.part.groups, groups)):
+            for name in names:
+                if (canonicalize_name(name) if kind == "extra" else name) not in existing:
+                    raise DataError(
+                        f"Cannot use --{kind} {name}: the project in {self.root} has no such {kind}.",
+                        hint=f"Use one of: {', '.join(sorted(existing))}." if existing else f"Leave --{kind} out.",
+                    )
+
+    def _builds(self, tool: dict[str, object]) -> Iterator[tuple[str, str]]:
+        """Yield the CUDA of the index that a uv project takes torch from, where it takes it from only one."""
+        uv = tool.get("uv")
+        sources = uv.get("sources", {}).get("torch") if isinstance(uv, dict) else None
+        named = [s for s in (sources if isinstance(sources, list) else [sources]) if isinstance(s, dict)]
+        chosen = [s for s in named if not s.get("extra") or s["extra"] in self.part.extras]
+        if not isinstance(uv, dict) or len(chosen) != 1:
+            return
+        for index in uv.get("index", ()):
+            match = re.search(r"/(?:cu(\d{2})(\d)|(cpu))/?$", str(index.get("url", "")))
+            if match and index.get("name") == chosen[0].get("index"):
+                yield match[3] or f"{match[1]}.{match[2]}", f"{self.root / PYPROJECT}: tool.uv.sources.torch"
+
+    def _unused(self, tool: dict[str, object]) -> Iterator[str]:
+        uv = tool.get("uv")
+        for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
+            if isinstance(uv, dict) and uv.get(key):
+                yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
+
+
+def _extras_of(text: str) -> Iterable[str]:
+    match = re.search(r"\[([^\]]*)\]", text)
+    return (e.strip() for e in match[1].split(",")) if match else ()
+
+
+def _dynamic_files(tool: dict[str, object]) -> tuple[str, ...]:
+    """Return the requirement files that setuptools reads the dependencies of a project from."""
+    table: object = tool
+    for key in ("setuptools", "dynamic", "dependencies", "file"):
+        table = table.get(key) if isinstance(table, dict) else None
+    listed = [table] if isinstance(table, str) else table if isinstance(table, list) else []
+    return tuple(file for file in listed if isinstance(file, str))

@@ -1,0 +1,144 @@
+"""What the project in a folder asks for, as an installer would read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.errors import DataError
+from envsmith.project.folder import Part, read_folder
+
+PYPROJECT = """
+[project]
+name = "mine"
+requires-python = ">=3.10"
+dependencies = ["torch>=2.4", "wandb"]
+[project.optional-dependencies]
+gpu = ["flash-attn==2.8.3"]
+all = ["mine[gpu]", "peft"]
+[dependency-groups]
+eval = [{include-group = "base"}, "lm-eval"]
+base = ["pytest"]
+"""
+
+
+def _read(folder, part=None, **files):
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return read_folder(folder, part or Part())
+
+
+def _lines(demands):
+    return [str(demand.requirement) for demand in demands.demands]
+
+
+def test_dependencies_have_file_and_line(tmp_path):
+    read = _read(tmp_path, pyproject__toml=PYPROJECT)
+    assert [(str(d.requirement), d.where) for d in read.demands] == [
+        ("torch>=2.4", f"{tmp_path}/pyproject.toml:5"),
+        ("wandb", f"{tmp_path}/pyproject.toml:5"),
+    ]
+    assert read.python == ((">=3.10", f"{tmp_path}/pyproject.toml:4"),)
+
+
+def test_an_extra_brings_the_extras_that_it_names_itself(tmp_path):
+    read = _read(tmp_path, Part(extras=("all",)), pyproject__toml=PYPROJECT)
+    assert sorted(_lines(read)) == ["flash-attn==2.8.3", "peft", "torch>=2.4", "wandb"]
+
+
+def test_a_group_brings_the_groups_that_it_includes(tmp_path):
+    read = _read(tmp_path, Part(groups=("eval",)), pyproject__toml=PYPROJECT)
+    assert sorted(_lines(read)) == ["lm-eval", "pytest", "torch>=2.4", "wandb"]
+
+
+@pytest.mark.parametrize("part", [Part(extras=("cuda",)), Part(groups=("cuda",))])
+def test_an_extra_or_group_that_the_project_does_not_have_is_refused(tmp_path, part):
+    with pytest.raises(DataError, match="has no such"):
+        _read(tmp_path, part, pyproject__toml=PYPROJECT)
+
+
+def test_dependencies_that_setuptools_reads_from_a_file_are_read_from_it(tmp_path):
+    text = '[project]\nname = "x"\ndynamic = ["dependencies"]\n'
+    text += '[tool.setuptools.dynamic]\ndependencies = {file = ["deps.txt"]}\n'
+    assert _lines(_read(tmp_path, pyproject__toml=text, deps__txt="einops\n-e .\n")) == ["einops"]
+
+
+def test_poetry_s_notation_its_optional_packages_and_its_groups_are_read(tmp_path):
+    text = """
+[tool.poetry.dependencies]
+python = ">=3.10,<3.13"
+torch = "^2.4"
+peft = {version = "*", optional = true}
+triton = [{version = "^3.0", python = ">=3.11"}]
+[tool.poetry.extras]
+tune = ["peft"]
+[tool.poetry.group.dev.dependencies]
+pytest = "*"
+"""
+    read = _read(tmp_path, pyproject__toml=text)
+    assert _lines(read) == ["torch<3,>=2.4", 'triton<4,>=3.0; python_version >= "3.11"']
+    assert read.python[0][0] == ">=3.10,<3.13"
+    assert "peft" in _lines(read_folder(tmp_path, Part(extras=("tune",))))
+    assert "pytest" in _lines(read_folder(tmp_path, Part(groups=("dev",))))
+
+
+def test_the_builds_of_a_uv_project_s_only_torch_index_name_the_cuda(tmp_path):
+    text = PYPROJECT + (
+        '[tool.uv.sources]\ntorch = [{index = "a", extra = "cpu"}, {index = "b", extra = "gpu"}]\n'
+        '[[tool.uv.index]]\nname = "a"\nurl = "https://example.org/whl/cpu"\n'
+        '[[tool.uv.index]]\nname = "b"\nurl = "https://example.org/whl/cu128"\n'
+    )
+    assert _read(tmp_path, Part(extras=("gpu",)), pyproject__toml=text).cuda[0][0] == "12.8"
+    assert _read(tmp_path, pyproject__toml=text).cuda == ()
+
+
+def test_a_setup_cfg_is_read_where_the_pyproject_declares_nothing(tmp_path):
+    read = _read(
+        tmp_path,
+        pyproject__toml='[build-system]\nrequires = ["setuptools"]\n',
+        setup__cfg="[options]\ninstall_requires =\n    wandb>=0.15\n",
+    )
+    assert _lines(read) == ["wandb>=0.15"]
+
+
+def test_a_setup_script_is_read_and_not_run(tmp_path):
+    text = """
+raise SystemExit("run")
+_deps = ["accelerate==1.4.0", "wandb>=0.19"]
+deps = {line.split("=")[0]: line for line in _deps}
+REQUIRES = [deps["accelerate"], "einops"]
+setup(name="x", install_requires=REQUIRES, extras_require={"gpu": ["vllm"]}, python_requires=">=3.10")
+"""
+    read = _read(tmp_path, Part(extras=("gpu",)), setup__py=text)
+    assert [(str(d.requirement), d.where.rpartition(":")[2]) for d in read.demands] == [
+        ("accelerate==1.4.0", "3"),
+        ("einops", "5"),
+        ("vllm", "6"),
+    ]
+
+
+def test_a_setup_script_that_reads_a_file_gives_the_lines_of_the_file(tmp_path):
+    text = 'setup(install_requires=read("requirements.txt"))\n'
+    assert _lines(_read(tmp_path, setup__py=text, requirements__txt="ray[default]\n")) == ["ray[default]"]
+
+
+def test_requirements_that_only_running_the_script_would_tell_are_refused_with_the_line(tmp_path):
+    with pytest.raises(DataError) as failure:
+        _read(tmp_path, setup__py="import x\nsetup(install_requires=[x.requirement()])\n")
+    assert failure.value.details == (f"{tmp_path}/setup.py:2: it is computed, and setup.py is not run",)
+
+
+def test_a_requirement_of_a_repository_is_refused_and_can_be_left_out(tmp_path):
+    text = '[project]\ndependencies = ["a", "b @ git+https://example.org/b"]\n'
+    with pytest.raises(DataError, match="cannot be followed"):
+        _read(tmp_path, pyproject__toml=text)
+    assert _lines(read_folder(tmp_path, Part(leave_out=("B",)))) == ["a"]
+
+
+def test_an_environment_file_is_read_last(tmp_path):
+    read = _read(tmp_path, environment__yml="dependencies:\n- pytorch=2.5\n- pip:\n  - wandb\n")
+    assert _lines(read) == ["torch==2.5.*", "wandb"]
+
+
+def test_a_folder_without_requirements_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no file of it declares requirements"):
+        _read(tmp_path)
