@@ -46,12 +46,29 @@ PACKAGES = [
     "liger-kernel",
     "torchdata",
     "tensordict",
+    "bitsandbytes",
+    "megatron-energon",
+    "torchtitan",
+    "llamafactory",
+    "verl",
+    "torchao",
+    "ray",
+    "ms-swift",
+    "colossalai",
     "torch",
 ]
+# What most modules of a package import and its METADATA does not ask for.
+_BESIDE = {
+    "diffusers": ("transformers",),
+    "liger-kernel": ("transformers",),
+    "accelerate": ("transformers",),
+    "deepspeed": ("transformers",),
+    "megatron-core": ("transformers", "einops"),
+}
 _SECONDS = 900
 
 _RUNNER = r"""
-import importlib, importlib.util, inspect, json, re, sys, warnings
+import importlib, inspect, json, re, sys, warnings
 warnings.simplefilter("ignore")
 
 class Elsewhere(Exception): pass
@@ -67,24 +84,34 @@ def module(path):
         raise Elsewhere(repr(error))
 
 def reach(root, steps):
+    # Yields what the path names: as attributes, and where a module has the name of what its package binds, as the module.
     place = module(root)
     if place is None: raise Elsewhere("no " + root)
-    at = root
+    places, at = [(place, False)], root
     for step in steps:
         at += "." + step
-        is_module = inspect.ismodule(place)
-        try:
-            place = getattr(place, step)
-            continue
-        except AttributeError:
-            pass
-        except BaseException as error:
-            raise Elsewhere(repr(error))
-        below = module(at) if is_module else None
-        if below is None:
-            return None, instance(place, step) if inspect.isclass(place) else False
-        place = below
-    return place, True
+        found = []
+        for place, _ in places:
+            try:
+                value = getattr(place, step)
+            except AttributeError:
+                if inspect.isclass(place) and instance(place, step): found.append((None, False))
+                continue
+            except BaseException as error:
+                raise Elsewhere(repr(error))
+            plain = inspect.isclass(place) and inspect.isfunction(value) and not is_static(place, step)
+            found.append((value, plain))
+        if any(inspect.ismodule(p) for p, _ in places):
+            try: below = module(at)
+            except Elsewhere:
+                if not found: raise
+                below = None
+            found += [(below, False)] if below is not None and not any(below is value for value, _ in found) else []
+        places = found
+    return places
+
+def is_static(cls, name):
+    return any(isinstance(base.__dict__.get(name), staticmethod) for base in cls.__mro__)
 
 def instance(cls, name):
     for base in cls.__mro__:
@@ -95,13 +122,16 @@ def instance(cls, name):
     return False
 
 def judge(question):
-    place, present = reach(question["root"], question["steps"])
+    places = reach(question["root"], question["steps"])
     word = question["argument"]
-    if word is None: return "present" if present else "absent"
-    if not present: return "absent"
+    if word is None: return "present" if places else "absent"
+    answers = {accepts(place, plain, word) for place, plain in places if place is not None}
+    return next((a for a in ("present", "open") if a in answers), "absent")
+
+def accepts(place, plain, word):
     try: signature = inspect.signature(place)
     except Exception as error: raise Elsewhere(repr(error))
-    kinds = {p.name: p.kind for p in signature.parameters.values()}
+    kinds = {p.name: p.kind for p in list(signature.parameters.values())[plain:]}
     if word in kinds and kinds[word] in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY): return "present"
     return "open" if inspect.Parameter.VAR_KEYWORD in kinds.values() else "absent"
 
@@ -122,13 +152,17 @@ class _Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One name, member or argument of one release. ``root`` is importable, ``steps`` follow."""
+    """One name, member or argument of one release. ``root`` is importable, ``steps`` follow.
+
+    ``is_optional``: the release binds the name only where something optional is installed.
+    """
 
     distribution: str
     version: str
     root: str
     steps: tuple[str, ...]
     argument: str | None
+    is_optional: bool = False
 
     @property
     def path(self) -> str:
@@ -164,7 +198,7 @@ def _questions(file: NamesFile, version: str, count: int, chance: random.Random)
     lacking: list[Question] = []
     modules = sorted(m for m in table if f"{m}.".startswith(f"{root}.") and table[m][""] >> at & 1)
     gone = sorted(m for m in table if f"{m}.".startswith(f"{root}.") and not table[m][""] >> at & 1)
-    for kind in range(40 * count):
+    for kind in range(40 * count if modules else 0):
         if len(having) >= count // 2 and len(lacking) >= count - count // 2:
             break
         if gone and kind % 10 == 9:
@@ -217,8 +251,14 @@ def _of_module(
         argument = chance.choice(words) if words else None
         if argument and steps[-1] == "__init__":
             steps.pop()
+    bodies = [x.partition(" ")[2] for x, bits in lines.items() if bits >> at & 1 and x.partition(" ")[0] == name]
     return Question(
-        distribution=file.head.distribution, version=version, root=root, steps=tuple(steps), argument=argument
+        distribution=file.head.distribution,
+        version=version,
+        root=root,
+        steps=tuple(steps),
+        argument=argument,
+        is_optional=bool(bodies) and all(text.startswith("?") for text in bodies),
     ), wanted
 
 
@@ -246,7 +286,7 @@ def run(options: argparse.Namespace) -> int:
         for at, question in enumerate(questions):
             verdict, line = _compared(index, question, answers.get(at, "elsewhere: no answer"))
             tally[verdict] += 1
-            if verdict in {"wrong", "not judged"}:
+            if verdict != "right":
                 wrong.append(f"{verdict}: {line}")
         verdicts += tally
         print(f"{name} {version}: {dict(tally)}", flush=True)
@@ -264,7 +304,7 @@ def _compared(index: NameIndex, question: Question, answer: str) -> tuple[str, s
     version = question.version
     said = "present" if version in presence.present else "absent" if version in presence.absent else "unknown"
     line = f"{question.distribution} {version} {question.path} ({question.argument}): index {said}, import {answer}"
-    if answer.startswith("elsewhere"):
+    if answer.startswith("elsewhere") or (question.is_optional and answer == "absent" and said == "present"):
         return "not judged", line
     if said == "unknown":
         return "unknown", line
@@ -321,7 +361,8 @@ def _environment(home: Path, release: _Release, torch: dict[str, Path]) -> Path 
     newest = (release.day + dt.timedelta(days=30)).isoformat()
     options = ["--override", str(override), "--exclude-newer", newest]
     options += ["--no-build-isolation"] if release.name == "deepspeed" else []
-    named = [f"{release.name}=={release.version}", *([] if release.name == "setuptools" else ["setuptools"])]
+    beside = {"setuptools", "packaging", *_BESIDE.get(release.name, ())} - {release.name}
+    named = [f"{release.name}=={release.version}", *sorted(beside)]
     commands = [
         ["uv", "venv", "-q", "--python", "3.11", str(home / "env")],
         ["uv", "pip", "install", "-q", "--python", str(python), *options, *named],

@@ -127,7 +127,7 @@ class _Wish:
             return spec or "*", reasons or self._seen()
         allowed = list(admitted)
         for need in needs:
-            sure = need.presence.present | need.presence.conditional
+            sure = need.presence.present
             fitting = [r for r in allowed if r in sure] or [r for r in allowed if r not in need.presence.absent]
             if fitting:
                 if len(fitting) < len(allowed):

@@ -263,7 +263,7 @@ def _not_required(presence: Presence, index: NameIndex) -> Presence:
     """Return the releases that can be called without the argument as those that have what is asked for."""
     optional = index.optional(presence.path, presence.argument or "")
     present, absent = presence.absent | optional, presence.present - optional
-    return dataclasses.replace(presence, present=present, absent=absent, conditional=frozenset(), successor=None)
+    return dataclasses.replace(presence, present=present, absent=absent, successor=None)
 
 
 def _weight(presence: Presence, facts: Facts) -> int:

@@ -61,9 +61,9 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
     version = installed_version(presence.distribution, facts)
     if lack.kind == "required":
         return _required(lack, question, presence, version) or _unmeasured(lack, facts)
-    if not presence.present and not presence.conditional:
+    if not presence.present:
         return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
-    inside = is_in(version, presence.present | presence.conditional, presence.releases) if version else None
+    inside = is_in(version, presence.present, presence.releases) if version else None
     if inside and version:
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
@@ -148,7 +148,7 @@ def named_releases(presence: Presence) -> str:
     spec = presence.spec()
     if len(spec) <= _LONGEST:
         return spec
-    releases, having = presence.releases, presence.present | presence.conditional
+    releases, having = presence.releases, presence.present
     last = max(at for at, release in enumerate(releases) if release in having)
     first = last
     while first and releases[first - 1] in having:

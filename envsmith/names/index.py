@@ -69,7 +69,6 @@ class NameIndex:
             date=walk.date,
             present=walk.versions(present),
             unknown=walk.versions(unknown),
-            conditional=walk.versions(answer.conditional & unknown),
             absent=walk.versions(everything & ~present & ~unknown),
             successor=walk.successor(path, argument, reached, answer),
         )

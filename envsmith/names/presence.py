@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Presence:
     """Which measured releases have a name, or accept an argument of it.
 
-    ``unknown`` are releases where the name may be made at run time or in C++. ``conditional`` are those of them that
-    have it where something optional is installed. ``successor`` replaces it in the newest release, where the sources
-    say so. ``date`` is the day of the newest measured release.
+    ``present`` are releases that have it where everything optional is installed. ``unknown`` are releases where the
+    name may be made at run time or in C++. ``successor`` replaces it in the newest release, where the sources say so.
+    ``date`` is the day of the newest measured release.
     """
 
     distribution: str
@@ -21,17 +21,16 @@ class Presence:
     present: frozenset[str]
     absent: frozenset[str]
     unknown: frozenset[str]
-    conditional: frozenset[str] = frozenset()
     successor: str | None = None
     date: str = ""
 
     def spec(self) -> str:
         """Return a PEP 440 specifier of the releases that have it, ``""`` for all of them.
 
-        A release that has it where something optional is installed counts. Without any release it is the impossible
-        ``<0``. What is older than the first measured release, or newer than the last, is taken to be like that one.
+        Without any release it is the impossible ``<0``. What is older than the first measured release, or newer than
+        the last, is taken to be like that one.
         """
-        having = [v in self.present or v in self.conditional for v in self.releases]
+        having = [v in self.present for v in self.releases]
         if not any(having):
             return "<0"
         first, last = having.index(True), len(having) - 1 - having[::-1].index(True)

@@ -23,9 +23,11 @@ from envsmith.names.blocks import Blocks, remember
 from envsmith.names.conditions import Truth, cannot_fail, provides_dummies, truth
 from envsmith.names.dotted import constant, dotted
 from envsmith.names.signatures import class_text, function_text, instance_names
-from envsmith.names.tables import lazy_names, makes_names, star_of_loop, texts_of
+from envsmith.names.stubs import without_types
+from envsmith.names.tables import lazy_names, makes_names, names_of_loop, star_of_loop, texts_of
 
-# Names at the left edge of a stub. Nothing more is read of one as long as torch/_C/_VariableFunctions.pyi (1.2 MB).
+# Names at the left edge of a stub. Nothing more is read of one as long as torch/_C/_VariableFunctions.pyi (1.2 MB), or
+# of one in the syntax of a later Python (numpy).
 _STUBBED = re.compile(rb"^(?:def |class |async def )?([A-Za-z_]\w*)(?= *[:=(])", re.MULTILINE)
 _LONG_STUB = 1_000_000
 _MAKERS = {"globals().update", "vars().update", "locals().update"}
@@ -57,13 +59,18 @@ def read_module(
     ``blocks`` are those of the module in other releases.
     """
     if stub and len(source) > _LONG_STUB:
-        return frozenset(f"{name.decode()} =" for name in _STUBBED.findall(source))
+        return _left_edge(source)
     try:
         tree = (blocks or Blocks()).parse(source)
+        tree = without_types(tree) if stub else tree
         reader = _Reader(tree, module, module if package else module.rpartition(".")[0], stub=stub)
         return reader.lines(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return frozenset({"* ?"})
+        return _left_edge(source) if stub else frozenset({"* ?"})
+
+
+def _left_edge(stub: bytes) -> frozenset[str]:
+    return frozenset(f"{name.decode()} =" for name in _STUBBED.findall(stub))
 
 
 @dataclass(slots=True)
@@ -219,7 +226,11 @@ class _Reader:
         if star is not None:
             self.wide.add(f">{star}")
         else:
+            before, names = set(self.wide), names_of_loop(node)
             bindings = self.block(node.body) or {}
+            if names is not None:
+                self.wide = before
+                bindings |= {name: Binding(frozenset({"="})) for name in names}
         if isinstance(node, (ast.For, ast.AsyncFor)):
             bindings = {**_stored([node.target]), **bindings}
         self._follow(bindings, self.block(node.orelse) or {})

@@ -7,11 +7,15 @@ packages (``attach``), of vllm and ray (``{"LLM": ".entrypoints.llm:LLM"}``), an
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from envsmith.names.dotted import constant, dotted
 
 _MAKERS = ("_LazyModule", "LazyModule", "attach", "_attach", "lazy_import", "lazy_attach", "attach_stub")
+# ``globals()[…] =``, and the same under a name that a module gave it.
+_WRITES = re.compile(r"globals(?:\(\))?\[")
+_NAMESPACES = {"globals()", "vars()", "locals()"}
 _NAMES = dict[str, frozenset[str]]
 
 
@@ -45,12 +49,40 @@ def texts_of(tree: ast.Module) -> set[str]:
 
 
 def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:
-    """Return the module of ``for name in dir(module): globals()[name] = …``."""
-    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call) or not node.iter.args:
+    """Return the module of ``for name in dir(module): globals()[name] = …``, or of ``module.__dir__()``."""
+    if not isinstance(node, ast.For) or not isinstance(node.iter, ast.Call):
         return None
-    name = dotted(node.iter.args[0])
-    copies = dotted(node.iter.func) == "dir" and "globals()[" in ast.unparse(node)
+    function = dotted(node.iter.func)
+    name = dotted(node.iter.args[0]) if function == "dir" and node.iter.args else function.removesuffix(".__dir__")
+    copies = name != function and _WRITES.search(ast.unparse(node))
     return f"={name}" if copies and name and "()" not in name else None
+
+
+def names_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> frozenset[str] | None:
+    """Return the names that a loop binds by text, ``None`` where that cannot be read.
+
+    ``for op in ("sqrt", "cos"): globals()[f"sym_{op}"] = …`` binds two. A loop over stand-ins for what is missing
+    (diffusers) binds none where nothing is missing.
+    """
+    if not isinstance(node, ast.For):
+        return None
+    if "dummy" in ast.unparse(node.iter):
+        return frozenset()
+    if not isinstance(node.iter, (ast.Tuple, ast.List)) or not isinstance(node.target, ast.Name):
+        return None
+    assigned = {dotted(s.targets[0]): s.value for s in node.body if isinstance(s, ast.Assign)}
+    stored = [n for n in ast.walk(node) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
+    keys = [assigned.get(dotted(n.slice), n.slice) for n in stored if dotted(n.value) in _NAMESPACES]
+    names = {_filled(key, node.target.id, constant(item)) for key in keys for item in node.iter.elts}
+    return frozenset(names) if names and "" not in names else None
+
+
+def _filled(key: ast.expr, variable: str, text: str) -> str:
+    """Return a text that is the variable or contains it, ``""`` for any other."""
+    parts = key.values if isinstance(key, ast.JoinedStr) else [key]
+    values = [p.value if isinstance(p, ast.FormattedValue) else p for p in parts]
+    texts = [text if dotted(value) == variable else constant(value) for value in values]
+    return "".join(texts) if text and all(texts) else ""
 
 
 def lazy_names(node: ast.stmt, package: str) -> _NAMES:

@@ -7,16 +7,17 @@ from elsewhere, star imports, members of classes and of their bases.
 from __future__ import annotations
 
 import builtins
+import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from envsmith.names.stars import is_brought
 from envsmith.names.store import NamesFile
 
 # Folders that are not measured: nothing is said of modules in them.
 UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})
-_ALWAYS = frozenset(
-    {"__name__", "__doc__", "__file__", "__path__", "__dict__", "__spec__", "__package__", "__loader__"}
-)
+# What every module has: its own names, and those of its type.
+_ALWAYS = frozenset({*dir(types.ModuleType), *vars(types.ModuleType("")), "__file__", "__path__"})
 # Bases of the standard library that add nothing to object, and those whose fields are the arguments.
 _PLAIN_BASES = frozenset(
     {"abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol", "builtins.object"}
@@ -38,7 +39,6 @@ class Place:
     module: str
     name: str = ""
     body: str = ""
-    conditional: bool = False
 
     @property
     def path(self) -> str:
@@ -61,19 +61,14 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Releases that have it, that may have it, and those of them that have it under a condition."""
+    """Releases that have it, and those that may have it."""
 
     present: int = 0
     unknown: int = 0
-    conditional: int = 0
 
     def __or__(self, later: Answer) -> Answer:
         """Return what one of two says."""
-        return Answer(
-            present=self.present | later.present,
-            unknown=self.unknown | later.unknown,
-            conditional=self.conditional | later.conditional,
-        )
+        return Answer(present=self.present | later.present, unknown=self.unknown | later.unknown)
 
 
 @dataclass(slots=True)
@@ -136,7 +131,7 @@ class Walk:
             unknown = reached.unknown
             for place in reached.places:
                 inner = self._step(place, name, depth)
-                places += [replace(p, conditional=p.conditional or place.conditional) for p in inner.places]
+                places += inner.places
                 unknown |= inner.unknown
             reached = Reached(places=tuple(places), unknown=unknown)
         return reached
@@ -181,13 +176,12 @@ class Walk:
             return Reached(places=(Place(bits=bits, kind="value", module=module, name=name),))
         places: list[Place] = []
         for body, having in facts.names.get(name, ()):
-            if bits & having and not (star and not _brought(name, body)):
+            if bits & having and not (star and not is_brought(name, body)):
                 reached = self._bound(module, name, body, bits & having, depth)
                 places += reached.places
                 unknown |= reached.unknown
         below = None if star else self.module(f"{module}.{name}")
         if below is not None:  # it can be imported, whatever the package itself makes of it
-            places = [replace(p, conditional=p.conditional and p.path != f"{module}.{name}") for p in places]
             places.append(Place(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
         remaining = bits & ~_union(p.bits for p in places)
         if remaining and not star and below is None and name in UNMEASURED:
@@ -230,9 +224,8 @@ class Walk:
 
     def _bound(self, module: str, name: str, body: str, bits: int, depth: int) -> Reached:
         """Return what one line binds a name to."""
-        conditional = body.startswith("?")
         text = body.lstrip("?+-")
-        place = Place(bits=bits, kind="value", module=module, name=name, body=text, conditional=conditional)
+        place = Place(bits=bits, kind="value", module=module, name=name, body=text)
         if text.startswith(("(", "~(")):
             return Reached(places=(replace(place, kind="function"),))
         if text.startswith((":", "@:")):
@@ -266,9 +259,8 @@ class Walk:
     @staticmethod
     def _or_value(place: Place, target: Reached) -> Reached:
         """Return the target, and the name as a value where the target is not seen: it is bound all the same."""
-        places = [replace(p, conditional=p.conditional or place.conditional) for p in target.places]
         remaining = place.bits & ~target.bits
-        return Reached(places=(*places, *([replace(place, bits=remaining)] if remaining else [])))
+        return Reached(places=(*target.places, *([replace(place, bits=remaining)] if remaining else [])))
 
     def _own(self, module: str) -> bool:
         return any(f"{module}.".startswith(f"{root}.") for root in self._roots)
@@ -310,14 +302,7 @@ class Walk:
     def _member_place(place: Place, name: str, body: str, bits: int) -> Iterator[Place]:
         text = body.lstrip("?")
         kind = "function" if text.startswith(("(", "~(")) else "class" if text.startswith((":", "@:")) else "value"
-        yield Place(
-            bits=bits,
-            kind=kind,
-            module=place.module,
-            name=f"{place.name}.{name}",
-            body=text,
-            conditional=body.startswith("?"),
-        )
+        yield Place(bits=bits, kind=kind, module=place.module, name=f"{place.name}.{name}", body=text)
 
     def _bases(self, place: Place, bits: int, depth: int) -> Iterator[Place]:
         """Yield the bases of a class in those releases. A base that is not seen is a value."""
@@ -351,22 +336,14 @@ class Walk:
 
     def summed(self, reached: Reached) -> Answer:
         """Return the releases of what was reached."""
-        present = _union(p.bits for p in reached.places if not p.conditional)
-        conditional = _union(p.bits for p in reached.places if p.conditional) & ~present
-        return Answer(present=present, unknown=(reached.unknown | conditional) & ~present, conditional=conditional)
+        return Answer(present=reached.bits, unknown=reached.unknown & ~reached.bits)
 
     def accepts(self, reached: Reached, argument: str) -> Answer:
         """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name."""
         answer = Answer(unknown=reached.unknown)
         for place in reached.places:
-            accepted = self._takes(place, argument, 0)
-            if place.conditional:
-                bits = accepted.present | accepted.conditional
-                answer |= Answer(unknown=accepted.unknown | bits, conditional=bits)
-            else:
-                answer |= accepted
-        present = answer.present
-        return Answer(present=present, unknown=answer.unknown & ~present, conditional=answer.conditional & ~present)
+            answer |= self._takes(place, argument, 0)
+        return Answer(present=answer.present, unknown=answer.unknown & ~answer.present)
 
     def _takes(self, place: Place, argument: str, depth: int) -> Answer:
         if place.kind == "function":
@@ -430,12 +407,6 @@ def _grouped(lines: dict[str, int]) -> _Module:
     return module
 
 
-def _brought(name: str, body: str) -> bool:
-    """Return whether a star import brings a name that a line binds."""
-    marks = body[:2]
-    return "+" in marks if name.startswith("_") else not ("-" in marks or body == "~" or body.startswith("^"))
-
-
 def _listed(place: Place, argument: str) -> Answer:
     """Return whether a function of that text takes an argument by name."""
     text = place.body
@@ -444,8 +415,7 @@ def _listed(place: Place, argument: str) -> Answer:
     words = text.partition("(")[2].split(",")
     by_name = words[words.index("/") + 1 :] if "/" in words else words
     if argument in by_name or f"{argument}=" in by_name:
-        decorated = text.startswith("~")  # a wrapper that is not seen may take other names
-        return Answer(unknown=place.bits, conditional=place.bits) if decorated else Answer(present=place.bits)
+        return Answer(present=place.bits)  # a wrapper that is not seen passes it on
     return Answer(unknown=place.bits if "**" in words or text.startswith("~") else 0)
 
 

@@ -9,32 +9,66 @@ from envsmith.matrix.refresh.source_store import SourceStore
 from envsmith.names.blocks import Blocks
 from envsmith.names.source import read_module
 from envsmith.names.store import Table
+from envsmith.names.stubs import additions
 from envsmith.python.sources import Member
 
 
 def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -> Table:
     """Return the lines of every module, each with the bits of the releases that have it."""
     table: Table = defaultdict(lambda: defaultdict(int))
-    sources: dict[str, dict[Member, int]] = defaultdict(lambda: defaultdict(int))
+    sources: dict[str, dict[str, dict[Member, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     roots = tuple(roots)
+    with_compiled = 0
     for at, version in enumerate(versions):
         members, compiled = store.members(version)
+        with_compiled |= bool(compiled) << at
         for member in members:
             if _below(module_of(member.path), roots):
-                sources[member.path][member] |= 1 << at
+                sources[module_of(member.path)][member.path][member] |= 1 << at
         for module in compiled:
             if _below(module, roots):
                 table[module][""] |= 1 << at
                 table[module]["* !"] |= 1 << at
-    for path, members_of_path in sources.items():
-        module, stub = module_of(path), path.endswith(".pyi")
-        package, blocks = path.endswith(("/__init__.py", "/__init__.pyi")), Blocks()
-        for member, bits in members_of_path.items():
-            table[module][""] |= bits
-            for line in read_module(store.read(member), module, package=package, stub=stub, blocks=blocks):
-                table[module][line] |= bits
+    binaries = {module: lines[""] for module, lines in table.items()}
+    for module, paths in sources.items():
+        _add_module(table[module], store, module, paths, with_compiled & ~_compiled_bits(binaries, module))
     _add_folders(table, roots)
-    return {module: dict(lines) for module, lines in table.items()}
+    return {module: dict(lines) for module, lines in table.items() if lines[""]}
+
+
+def _add_module(
+    lines: dict[str, int], store: SourceStore, module: str, paths: Mapping[str, Mapping[Member, int]], no_stub: int
+) -> None:
+    """Add what the sources of a module bind. In the releases of ``no_stub`` a stub alone cannot be imported."""
+    contents: list[tuple[frozenset[str], int]] = []
+    for path, members in sorted(paths.items(), key=lambda item: (item[0].endswith(".pyi"), item[0])):
+        stub, package, blocks = path.endswith(".pyi"), "/__init__." in path, Blocks()
+        for member, bits in members.items():
+            read = read_module(store.read(member), module, package=package, stub=stub, blocks=blocks)
+            if not stub:
+                contents.append((read, bits))
+                _add(lines, read, bits)
+                continue
+            alone = bits & ~no_stub
+            for source, having in contents:
+                _add(lines, additions(read, source), bits & having)
+                alone &= ~having
+            _add(lines, read, alone)
+
+
+def _add(lines: dict[str, int], read: Iterable[str], bits: int) -> None:
+    if bits:
+        for line in ("", *read):
+            lines[line] |= bits
+
+
+def _compiled_bits(binaries: Mapping[str, int], module: str) -> int:
+    """Return the releases in which a module is compiled, or lies inside of a compiled one."""
+    parts = module.split(".")
+    bits = 0
+    for depth in range(1, len(parts) + 1):
+        bits |= binaries.get(".".join(parts[:depth]), 0)
+    return bits
 
 
 def module_of(path: str) -> str:

@@ -19,13 +19,14 @@ from envsmith.matrix.refresh.name_table import add_moves, count_names, measure, 
 from envsmith.matrix.refresh.shared import Context
 from envsmith.matrix.refresh.source_store import SourceStore
 from envsmith.names.index import SUFFIX, SUMMARY
+from envsmith.names.stars import write_out
 from envsmith.names.store import Head, Measured, NamesFile, Table, encode
 from envsmith.names.walk import UNMEASURED
 from envsmith.python.index import IndexFile
 from envsmith.python.sources import choose_file, open_archive
 
 # One more when the lines of the same source change, so that nothing is added to lines of another kind.
-READER = 1
+READER = 2
 _SINCE = "2022-10-28"
 _COLUMNS = ("distribution", "roots", "releases", "first", "last", "modules", "names", "bytes")
 
@@ -94,6 +95,7 @@ def _plan_package(folder: Path, context: Context, name: str, package: Package, s
     with SourceStore(store / f"{name}.sqlite") as sources:
         complete = _fetch(context, name, read, sources)
         table = measure(sources, complete, roots)
+        write_out(table, roots)
     old: Table = file.table() if file is not None and not anew else {}
     stays = [v for v in before if v not in complete] if not anew else []
     versions = sorted({*stays, *complete}, key=Version)

@@ -234,7 +234,7 @@ class _Run:
         if name in own:
             return own[name]
         if name in LINKED:
-            return lambda: [*update_releases(table, context, name), *self._linking()]
+            return lambda: [*update_releases(table, context, name), *self._linking(name)]
         framework = FRAMEWORKS.get(name)
         if framework and framework.toolkit_table:
             toolkit_rule = ToolkitRule(name, framework.toolkit_table)
@@ -252,15 +252,20 @@ class _Run:
             self._apart.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
         return []
 
-    def _linking(self) -> list[str]:
-        """Add what new compiled wheels link with to ``rules/linking.yaml``."""
+    def _linking(self, name: str) -> list[str]:
+        """Add what new compiled wheels of a component link with to ``rules/linking.yaml``."""
         folder, path = self._releases.parent / "symbols", self._releases.parent / "rules" / "linking.yaml"
         if not (folder / FILE).is_file():
             return []
-        old = _text(path) if path.is_file() else None
-        new, summary = update_linking(old, LINKED, SymbolTable(folder), self._context)
-        if new is not None and new != old:
-            self._apart.append(FileChange(path=path, old=old, new=new, summary=tuple(summary)))
+        before = next((c for c in self._apart if c.path == path), None)  # of another component in this run
+        text = str(before.new) if before else _text(path) if path.is_file() else None
+        new, summary = update_linking(text, {name: self.table(name).records}, SymbolTable(folder), self._context)
+        if new is not None and new != text:
+            if before is not None:
+                self._apart.remove(before)
+            old = before.old if before else text
+            lines = (*(before.summary if before else ()), *summary)
+            self._apart.append(FileChange(path=path, old=old, new=new, summary=lines))
         return []
 
     def read_checkout(self, framework: str, folder: Path) -> None:

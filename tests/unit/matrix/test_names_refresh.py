@@ -145,3 +145,16 @@ def test_releases_before_the_day_and_prereleases_are_left_out(folder):
 def test_a_package_that_is_not_listed_is_refused(folder):
     with pytest.raises(UsageError, match="Cannot measure other"):
         plan(folder, Index(), ("other",))
+
+
+def test_a_stub_beside_a_source_adds_no_names_and_one_alone_is_no_module(folder):
+    index = Index()
+    sources = {"pkg/__init__.py": "def f(): ...", "pkg/__init__.pyi": "def f(): ...\ndef g(): ..."}
+    index.release("1.0", {**sources, "pkg/_c.so": "", "pkg/_c.pyi": "def run(): ...", "pkg/_types.pyi": "x: int"})
+
+    write_names(plan(folder, index))
+
+    asked = NameIndex(folder)
+    assert asked.ask("pkg.g").absent == {"1.0"}
+    assert asked.ask("pkg._c.run").present == {"1.0"}
+    assert asked.ask("pkg._types").absent == {"1.0"}

@@ -53,6 +53,13 @@ def test_a_name_comes_through_imports_and_stars(tmp_path):
     assert index.ask("pkg.a.hidden").present == {"1.0"}
 
 
+@pytest.mark.parametrize("name", ["__dir__", "__name__", "__path__", "__class__"])
+def test_every_module_has_the_names_of_its_type(tmp_path, name):
+    index = index_of(tmp_path, {"pkg": "", "pkg.a": ""})
+
+    assert index.ask(f"pkg.a.{name}").present == {"1.0"}
+
+
 def test_a_package_that_imports_a_part_of_its_own_has_its_names(tmp_path):
     index = index_of(tmp_path, {"pkg": "from . import a", "pkg.a": "x = 1"}, {"pkg": "y = 1"})
 
@@ -123,10 +130,10 @@ def test_arguments_of_a_class_are_those_of_its_init(tmp_path):
     assert index.ask("pkg.A", "nothing").absent == {"1.0"}
 
 
-def test_an_argument_behind_a_decorator_that_is_not_seen_is_conditional(tmp_path):
+def test_an_argument_behind_a_decorator_that_is_not_seen_is_passed_on(tmp_path):
     index = index_of(tmp_path, {"pkg": "@wrapped_somehow\ndef f(a): ...\n@lru_cache\ndef g(a): ..."})
 
-    assert index.ask("pkg.f", "a").conditional == {"1.0"}
+    assert index.ask("pkg.f", "a").present == {"1.0"}
     assert index.ask("pkg.f", "b").unknown == {"1.0"}
     assert (index.ask("pkg.g", "a").present, index.ask("pkg.g", "b").absent) == ({"1.0"}, {"1.0"})
 
@@ -142,11 +149,11 @@ def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path
     assert index.ask("pkg.B", "c").absent == {"1.0"}
 
 
-def test_a_name_behind_an_optional_import_is_conditional(tmp_path):
+def test_a_name_behind_an_optional_import_is_there(tmp_path):
     source = "try:\n    import apex\n    from apex import f\nexcept ImportError:\n    pass\nif is_torch_available():\n    y = 1"
     index = index_of(tmp_path, {"pkg": source})
 
-    assert index.ask("pkg.f").conditional == {"1.0"}
+    assert index.ask("pkg.f").present == {"1.0"}
     assert index.ask("pkg.y").present == {"1.0"}
 
 

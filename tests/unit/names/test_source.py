@@ -61,3 +61,32 @@ def test_a_table_of_strings_names_where_lazy_names_come_from():
 
     assert "LLM >pkg.entrypoints.llm:LLM" in lines
     assert "x >pkg.y:x" not in lines
+
+
+def test_a_loop_over_texts_binds_a_name_for_each():
+    source = "for op in ('sqrt', 'cos'):\n    name = f'sym_{op}'\n    globals()[name] = make(op)"
+
+    lines = read_module(source.encode(), "m", package=False)
+
+    assert {"sym_sqrt =", "sym_cos ="} <= lines
+    assert "* ?" not in lines
+
+
+def test_a_loop_over_texts_that_are_not_seen_leaves_the_module_open():
+    source = "for op in ('sqrt', other):\n    globals()[f'sym_{op}'] = make(op)"
+
+    assert "* ?" in read_module(source.encode(), "m", package=False)
+
+
+def test_stand_ins_for_a_dependency_that_is_missing_do_not_open_a_module():
+    source = "for name, value in _dummy_objects.items():\n    setattr(sys.modules[__name__], name, value)"
+
+    assert "* ?" not in read_module(source.encode(), "m", package=False)
+
+
+@pytest.mark.parametrize("iterable", ["dir(part)", "part.__dir__()"])
+@pytest.mark.parametrize("namespace", ["globals()", "_globals"])
+def test_a_loop_over_the_names_of_another_module_is_a_star_import(iterable, namespace):
+    source = f"from a import part\n_globals = globals()\nfor item in {iterable}:\n    {namespace}[item] = getattr(part, item)"
+
+    assert "* >=part" in read_module(source.encode(), "m", package=False)
