@@ -13,8 +13,9 @@ import re
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from envsmith.errors import DataError
@@ -28,6 +29,8 @@ _SHARD = 96 << 10
 _LIMIT = 64 << 20
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20}]
 _MAX_TEXT = 32 << 20
+# A line of a name, not of a set of releases, of the whole module, or of the module itself.
+_NAME = re.compile(r"\n[^@*\n]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,6 +123,44 @@ def bits_of(runs: str) -> int:
     return bits
 
 
+class ModuleLines:
+    """The lines of a module. A question reads those of one name, so the others are not taken apart."""
+
+    def __init__(self, text: str) -> None:
+        self._text = f"\n{text}\n"
+        self._read: dict[str, tuple[tuple[str, int], ...]] = {}
+
+    @cached_property
+    def bits(self) -> int:
+        """Return the releases that have the module."""
+        at = self._text.find("\n\n")
+        return self._bits_at(at) if at >= 0 else 0
+
+    @cached_property
+    def has_names(self) -> bool:
+        """Return whether it binds any name by itself."""
+        return _NAME.search(self._text) is not None
+
+    def of(self, name: str) -> tuple[tuple[str, int], ...]:
+        """Return the bodies of a name, each with the releases that have it."""
+        if name not in self._read:
+            self._read[name] = tuple(self._find(f"\n{name} "))
+        return self._read[name]
+
+    def _find(self, start: str) -> Iterator[tuple[str, int]]:
+        at = self._text.find(start)
+        while at >= 0:
+            first = at + len(start)
+            end = self._text.index("\n", first)
+            yield self._text[first:end], self._bits_at(at)
+            at = self._text.find(start, end)
+
+    def _bits_at(self, at: int) -> int:
+        """Return the releases of the line that begins behind a place."""
+        first = self._text.rindex("\n@", 0, at + 1) + 2
+        return bits_of(self._text[first : self._text.index("\n", first)])
+
+
 class NamesFile:
     """An open file. ``DataError`` when it is not one that :func:`encode` wrote."""
 
@@ -145,18 +186,18 @@ class NamesFile:
         self._firsts = [first for first, _, _ in self._directory]
         self._start = len(self._content) - sum(length for _, _, length in self._directory)
         self._shards: dict[int, dict[str, str]] = {}
-        self._modules: dict[str, dict[str, int] | None] = {}
+        self._modules: dict[str, ModuleLines | None] = {}
 
     def _broken(self, error: Exception) -> DataError:
         hint = "Reinstall envsmith, or write the file again with: envsmith matrix refresh --names"
         return DataError(f"Cannot read {self.path.name}: {error}.", hint=hint)
 
-    def module(self, name: str) -> dict[str, int] | None:
+    def module(self, name: str) -> ModuleLines | None:
         """Return the lines of a module, or ``None`` where no release has it."""
         if name not in self._modules:
             at = bisect_right(self._firsts, name) - 1
             text = self._shard(at).get(name) if at >= 0 else None
-            self._modules[name] = None if text is None else _lines(text)
+            self._modules[name] = None if text is None else ModuleLines(text)
         return self._modules[name]
 
     def _shard(self, at: int) -> dict[str, str]:

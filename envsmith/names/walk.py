@@ -9,10 +9,10 @@ from __future__ import annotations
 import builtins
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from envsmith.names.stars import is_brought
-from envsmith.names.store import NamesFile
+from envsmith.names.store import ModuleLines, NamesFile
 
 # Folders that are not measured: nothing is said of modules in them.
 UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})
@@ -71,14 +71,6 @@ class Answer:
         return Answer(present=self.present | later.present, unknown=self.unknown | later.unknown)
 
 
-@dataclass(slots=True)
-class _Module:
-    """The lines of a module by name."""
-
-    bits: int
-    names: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-
-
 def _union(masks: Iterable[int]) -> int:
     bits = 0
     for mask in masks:
@@ -93,7 +85,6 @@ class Walk:
         self._file = file
         self._beyond = beyond
         self._roots = file.head.roots
-        self._modules: dict[str, _Module | None] = {}
         self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
         self.releases = tuple(m.version for m in file.head.releases)
         self.date = max((m.date for m in file.head.releases), default="")
@@ -103,12 +94,9 @@ class Walk:
         """Return the releases of a set of bits."""
         return frozenset(v for at, v in enumerate(self.releases) if bits >> at & 1)
 
-    def module(self, name: str) -> _Module | None:
-        """Return a module's lines by name."""
-        if name not in self._modules:
-            lines = self._file.module(name)
-            self._modules[name] = None if lines is None else _grouped(lines)
-        return self._modules[name]
+    def module(self, name: str) -> ModuleLines | None:
+        """Return a module's lines."""
+        return self._file.module(name)
 
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a class or function of that name is written."""
@@ -175,7 +163,7 @@ class Walk:
         if name in _ALWAYS:
             return Reached(places=(Place(bits=bits, kind="value", module=module, name=name),))
         places: list[Place] = []
-        for body, having in facts.names.get(name, ()):
+        for body, having in facts.of(name):
             if bits & having and not (star and not is_brought(name, body)):
                 reached = self._bound(module, name, body, bits & having, depth)
                 places += reached.places
@@ -189,12 +177,12 @@ class Walk:
         wide = self._wide(module, name, remaining, facts, star=star, depth=depth)
         return Reached(places=(*places, *wide.places), unknown=unknown | wide.unknown)
 
-    def _wide(self, module: str, name: str, bits: int, facts: _Module, *, star: bool, depth: int) -> Reached:
+    def _wide(self, module: str, name: str, bits: int, facts: ModuleLines, *, star: bool, depth: int) -> Reached:
         """Return what star imports bring, and the releases in which the module makes names at run time."""
         places: list[Place] = []
         unknown = 0
-        listed = len(facts.names) > 1
-        for body, having in facts.names.get("*", ()):
+        listed = facts.has_names
+        for body, having in facts.of("*"):
             covered = having & bits
             if not covered:
                 continue
@@ -272,7 +260,7 @@ class Walk:
             return True
         above = (self.module(".".join(parts[:depth])) for depth in range(len(parts) - 1, 0, -1))
         nearest = next((m for m in above if m is not None), None)
-        return nearest is not None and any(body == "!" for body, _ in nearest.names.get("*", ()))
+        return nearest is not None and any(body == "!" for body, _ in nearest.of("*"))
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
@@ -282,7 +270,7 @@ class Walk:
         if facts is None or depth > _DEEPEST:
             return Reached(unknown=place.bits)
         places: list[Place] = []
-        for body, having in facts.names.get(f"{place.name}.{name}", ()):
+        for body, having in facts.of(f"{place.name}.{name}"):
             if bits := place.bits & having:
                 places += self._member_place(place, name, body, bits)
         remaining = place.bits & ~_union(p.bits for p in places)
@@ -294,7 +282,7 @@ class Walk:
             places += reached.places if reached else ()
             unknown |= reached.unknown if reached else base.bits
         if place.path not in _CLOSED:
-            unknown |= remaining & _union(having for body, having in facts.names.get(f"{place.name}.*", ()))
+            unknown |= remaining & _union(having for body, having in facts.of(f"{place.name}.*"))
         remaining &= ~_union(p.bits for p in places)
         return Reached(places=tuple(places), unknown=unknown & remaining)
 
@@ -327,7 +315,7 @@ class Walk:
     def _in_scope(self, place: Place, scope: str, name: str, bits: int, depth: int) -> Reached:
         if scope:
             facts = self.module(place.module)
-            if facts is not None and f"{scope}.{name}" in facts.names:
+            if facts is not None and facts.of(f"{scope}.{name}"):
                 outer = Place(bits=bits, kind="class", module=place.module, name=scope, body=":")
                 return self.member(outer, name, depth)
         return self.find(place.module, name, bits, depth=depth)
@@ -358,16 +346,17 @@ class Walk:
     def _constructed(self, place: Place, argument: str, depth: int) -> Answer:
         """Return what a class takes: its own ``__init__``, its fields, or what its bases take."""
         facts = self.module(place.module)
-        lines = facts.names if facts is not None else {}
+        if facts is None:
+            return Answer(unknown=place.bits)
         answer = Answer()
         remaining = place.bits
         for method in ("__init__", "__new__"):
-            signatures = lines.get(f"{place.name}.{method}", ())
+            signatures = facts.of(f"{place.name}.{method}")
             for body, having in signatures:
                 if bits := remaining & having:
                     answer |= _listed(replace(place, bits=bits, body=body.lstrip("?")), argument)
             remaining &= ~_union(having for _, having in signatures)
-        fields = _union(h for body, h in lines.get(f"{place.name}.{argument}", ()) if body.lstrip("?").startswith("!"))
+        fields = _union(h for body, h in facts.of(f"{place.name}.{argument}") if body.lstrip("?").startswith("!"))
         bases = list(self._bases(place, remaining, depth))
         if place.body.startswith("@") or any(b.kind == "external" for b in bases):
             answer |= Answer(present=remaining & fields)
@@ -389,22 +378,13 @@ class Walk:
         name = argument or path.rpartition(".")[2]
         for place in (p for p in reached.places if p.bits & last):
             facts = self.module(place.module)
-            for body, bits in facts.names.get(name, ()) if facts else ():
+            for body, bits in facts.of(name) if facts else ():
                 if body.startswith("^") and bits & (last | newest):
                     return body[1:]
             now = self.follow(place.path)
             if argument is None and place.path != path and now.bits & newest:
                 return place.path
         return None
-
-
-def _grouped(lines: dict[str, int]) -> _Module:
-    module = _Module(bits=lines.get("", 0))
-    for line, bits in lines.items():
-        name, _, body = line.partition(" ")
-        if name:
-            module.names.setdefault(name, []).append((body, bits))
-    return module
 
 
 def _listed(place: Place, argument: str) -> Answer:
