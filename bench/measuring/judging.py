@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsmith.doctor.judge import check_environment, facts_of, findings_of
+from envsmith.doctor.environment import check_environment, facts_of, findings_of
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.signatures import catalogue
 from envsmith.model.finding import Finding, Judgement

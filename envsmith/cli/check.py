@@ -126,7 +126,7 @@ def check(settings: CheckFlags) -> int:
 def _judge(versions: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
     """Judge by the rules over versions alone where nothing else was stated: the doctor's need not be loaded then."""
     if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
-        from envsmith.doctor.judge import check_environment
+        from envsmith.doctor.environment import check_environment
 
         return check_environment(versions, draft, platform)
     return solve.check(versions, platform=platform)

@@ -1,62 +1,36 @@
-"""Facts and texts -> a diagnosis: rules over versions, rules over facts, messages of logs, and the order of all.
-
-The order is what matters: a message that names a cause comes before a set of versions that merely could fail, and what
-only follows from something else comes after it. :class:`~envsmith.doctor.diagnosis.Weight` says which weighs more.
-"""
+"""Facts and texts -> findings: rules over versions, rules over facts, messages of logs."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
-import re
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
-from envsmith.doctor.facts import Draft, Facts, Stated
+from envsmith.doctor.environment import versions_of
+from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
-from envsmith.doctor.read.lines import component_of, local_cuda, note_present, version_in
-from envsmith.doctor.report import better_fix, commands_of, fix_of, lines_of, message_of
-from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
+from envsmith.doctor.ranking import diagnosis_of
+from envsmith.doctor.read.lines import component_of, version_in
+from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
+from envsmith.doctor.rules import features_of, judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.symbols import with_builds
-from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
 from envsmith.graph.location import find_matrix
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
-from envsmith.model.version import ABSENT, minor_of
 from envsmith.names.index import NameIndex
 from envsmith.symbols.table import SymbolTable
-from envsmith.text import counted
 
-_STAGES = (
-    "install",
-    "build",
-    "import",
-    "load",
-    "launch",
-    "setup",
-    "init",
-    "comm-setup",
-    "communication",
-    "train",
-    "save",
-    "checkpoint",
-    "inference",
-)
-_GRAVITY = tuple(Severity)
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
-# Tools of the installation: what they declare says nothing about what runs later.
-_NO_RULES = frozenset({"pip", "wheel"})
 # Named groups of signatures that are the version of a component.
 _VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
 _LAST = 1 << 40
@@ -117,7 +91,7 @@ def diagnose(
         platform=platform or _platform(facts),
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
-    return _diagnosis(_ranked(_merged(diagnosed_all)), case, texts, live=live)
+    return diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
 
 
 def _hits(text: str, source: str) -> list[Hit]:
@@ -180,7 +154,7 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
 
 def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement:
     """Judge the versions without those that the solver cannot read."""
-    versions, features = _versions_of(facts), features_of(facts)
+    versions, features = versions_of(facts), features_of(facts)
     try:
         return (
             solve.check(versions, platform, keep=keep, features=features) if versions else Judgement(status="unknown")
@@ -197,17 +171,6 @@ def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement
         )
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
-
-
-def _versions_of(facts: Facts) -> dict[str, str]:
-    """Return what ``check`` is asked: components with a version, ``gpu`` for several architectures joined by commas."""
-    versions = {n: s.version for n, s in facts.components.items() if component_of(n) and n not in _NO_RULES}
-    cuda = versions.get("cuda")
-    if cuda and cuda != "cpu" and cuda.count(".") > 1:
-        versions["cuda"] = minor_of(cuda)
-    if cuda and local_cuda(versions.get("torch", "")) == cuda:
-        del versions["cuda"]
-    return versions
 
 
 # The judges: each gives what it finds in a case.
@@ -435,184 +398,6 @@ JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
     lambda case: judge_launches(case.facts),
     _judge_possible,
 )
-
-
-def _merged(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
-    """Return each finding once.
-
-    A rule over versions that the log proves absorbs the message of the same line or class.
-    """
-    proved = [d for d in diagnosed_all if d.score >= Weight.PROVED]
-    unique: dict[tuple[str, str], Diagnosed] = {}
-    for d in diagnosed_all:
-        absorbed = (d.score < Weight.PROVED and d.where is not None) and any(
-            p.where == d.where or (p.taxonomy.cause == d.taxonomy.cause and d.score >= Weight.SYMPTOM) for p in proved
-        )
-        if not absorbed:
-            unique.setdefault((d.finding.rule, d.finding.message), d)
-    return list(unique.values())
-
-
-def _ranked(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
-    """Return the findings in order with their roles: the first that is more than a note is the root."""
-    diagnosed_all = sorted(diagnosed_all, key=_order)
-    root = next((d for d in diagnosed_all if d.finding.severity is not Severity.NOTE), None)
-    return [dataclasses.replace(d, role=_role(d, root)) for d in diagnosed_all]
-
-
-def _order(d: Diagnosed) -> tuple[int, int, int, int]:
-    """Return what sorts findings: the heavier first, then the earlier in the text, the graver, the earlier stage."""
-    stage = _STAGES.index(d.finding.stage) if d.finding.stage in _STAGES else len(_STAGES)
-    return (-d.score, d.position, _GRAVITY.index(d.finding.severity), stage)
-
-
-def _role(d: Diagnosed, root: Diagnosed | None) -> str:
-    if d.finding.severity is Severity.NOTE or root is None:
-        return "note"
-    if d is root:
-        return "root"
-    follows = d.score <= Weight.FOLLOWS or d.taxonomy.cause == root.taxonomy.cause
-    return "consequence" if follows and d.confirmed else "also"
-
-
-def _diagnosis(
-    diagnosed_all: list[Diagnosed], case: Case, texts: Sequence[tuple[str, str]], *, live: bool
-) -> Diagnosis:
-    facts, judgement = case.facts, case.judgement
-    failure = None
-    nothing = not facts.count and not diagnosed_all
-    if any(d.finding.severity is Severity.ERROR for d in diagnosed_all):
-        status = "bad"
-    elif (failure := _failure(texts)) or nothing or (live and "torch" not in facts.components):
-        status = "unknown"
-    else:
-        status = "ok" if judgement.status == "bad" else judgement.status
-    unexplained = [failure] if failure and not any(d.confirmed for d in diagnosed_all) else []
-    return Diagnosis(
-        status=status,
-        diagnosed=tuple(diagnosed_all),
-        facts=facts,
-        inferred=judgement.inferred,
-        unknown=(*unexplained, *judgement.unknown),
-        checked=_checked(facts, texts),
-        not_checked=_not_checked(facts, texts),
-        repair=judgement.repair,
-        commands=commands_of(judgement.repair) if judgement.repair else {},
-    )
-
-
-def _failure(texts: Sequence[tuple[str, str]]) -> str | None:
-    """Return a sentence on the last line of the texts that shows a failure."""
-    for source, text in reversed(texts):
-        matches = deque(re.finditer(words().failure, text, re.MULTILINE), maxlen=1)
-        if matches:
-            end = text.find("\n", matches[0].end())
-            line = text[text.rfind("\n", 0, matches[0].end()) + 1 : end if end >= 0 else None]
-            return f"why this fails: {source}:{text.count(chr(10), 0, matches[0].end()) + 1}: {line.strip()[:200]}"
-    return None
-
-
-def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    versions = _versions_of(facts)
-    sentences = []
-    if versions:
-        names = ", ".join(f"{name} {version}" for name, version in list(versions.items())[:24])
-        sentences.append(f"{counted(len(versions), 'component')} against every rule of the matrix: {names}")
-    if texts:
-        lines = sum(text.count("\n") + 1 for _, text in texts)
-        sentences.append(f"{counted(lines, 'line')} of text against {len(catalogue().signatures)} signatures")
-    groups = (
-        (facts.variables, "environment variables"),
-        (facts.limits, "limits"),
-        (facts.launches, "start commands and configurations"),
-        (facts.libraries, "copies of CUDA libraries"),
-    )
-    return (*sentences, *(f"{len(group)} {title}" for group, title in groups if group))
-
-
-_ASKED_FOR = {
-    "torch": "torch",
-    "driver": "the driver",
-    "gpu": "the GPU",
-    "python": "Python",
-    "toolkit": "the toolkit (nvcc)",
-    "nccl": "NCCL",
-}
-
-
-def _not_checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """Return sentences that say what was not judged because nothing says it."""
-    missing = [title for name, title in _ASKED_FOR.items() if name not in facts.components]
-    sentences = [f"not in the report: {', '.join(missing)}"] if missing else []
-    if not facts.limits:
-        sentences.append("limits (/dev/shm, locked memory, open files) are not in the report")
-    if not texts:
-        sentences.append("no log was read: failures at run time were not looked for")
-    return tuple(sentences)
-
-
-# ``check`` of a set with more than versions: the rules over versions and the rules over facts, one judgement.
-
-
-# A component that is known to be absent, as the fact that rules look for.
-_TOOLS = {"toolkit": "nvcc", "gcc": "c++", "ninja": "ninja", "pybind11": "pybind11"}
-
-
-def facts_of(versions: Mapping[str, str], draft: Draft) -> Facts:
-    """Return the facts of ``draft`` with the versions of a given set, where ``*`` is in use and ``none`` is absent."""
-    for name, version in versions.items():
-        if component_of(name) is None:
-            continue
-        if version in ABSENT:
-            draft.components.pop(name, None)
-            if name in _TOOLS:
-                draft.tools[_TOOLS[name]] = None
-            else:
-                draft.host[name] = "none"
-        elif version == "*":
-            note_present(draft, name)
-        else:
-            first = version.split(",", maxsplit=1)[0]
-            draft.component(name, first, "given", 4)
-            if name == "torch" and (cuda := local_cuda(first)):
-                draft.component("cuda", cuda, "given", 4)
-    return draft.done()
-
-
-def findings_of(facts: Facts) -> list[Diagnosed]:
-    """Return what the rules over facts find, the gravest first, each finding once."""
-    diagnosed_all = [*judge_setup(facts), *judge_launches(facts), *judge_stated(facts)]
-    unique = {(d.finding.rule, d.finding.message): d for d in diagnosed_all}
-    return sorted(unique.values(), key=lambda d: _GRAVITY.index(d.finding.severity))
-
-
-def _stated_beside(facts: Facts) -> dict[str, str]:
-    """Return the components of which a fact says the version or the absence: a list of GPUs, an OS, ``tool.nvcc``."""
-    exact = {n: v for n, v in _versions_of(facts).items() if facts.components[n].exact}
-    tools = {name for name, tool in _TOOLS.items() if facts.tools.get(tool, "") is None}
-    absent = tools | {name for name, value in facts.host.items() if value == "none" and component_of(name) == name}
-    return {**dict.fromkeys(sorted(absent), "none"), **exact}
-
-
-def check_environment(versions: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
-    """Judge a set of versions together with the facts beside it (see :mod:`envsmith.doctor.stated`).
-
-    Findings of both kinds are in one list. The repair is that of the versions, for no release mends a limit or a
-    variable. Raises ``UsageError`` when a version is not one.
-    """
-    facts = facts_of(versions, copy.deepcopy(draft))
-    versions = {**_stated_beside(facts), **versions}
-    judgement = Judgement(status="ok")
-    if versions or not facts.count:
-        judgement = solve.check(versions, platform, features=features_of(facts))
-    if (cuda := judgement.inferred.get("cuda")) and "cuda" not in facts.components:
-        inferred = Stated(version=cuda, source="inferred", strength=1)
-        facts = dataclasses.replace(facts, components={**facts.components, "cuda": inferred})
-    of_versions = {(finding.rule, finding.severity) for finding in judgement.findings}
-    of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
-    findings = (*judgement.findings, *(f for f in of_facts if (f.rule, f.severity) not in of_versions))
-    bad = any(f.severity is Severity.ERROR for f in findings)
-    return dataclasses.replace(judgement, status="bad" if bad else judgement.status, findings=findings)
 
 
 # Stages of rules in the words of the study.

@@ -1,35 +1,28 @@
 """Judge facts that are not versions: each rule is a row of ``matrix/doctor/rules.yaml``, tried by one evaluator.
 
 A rule names conditions, texts and its evidence. What no condition can say is computed by a check of :data:`CHECKS`,
-which gives the words that conditions and texts of the rule name. Nothing here looks at the world. Rules over versions
-stand in ``matrix/rules``.
+which gives the words that conditions and texts of the rule name. Rules over versions stand in ``matrix/rules``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from envsmith import solve
-from envsmith.doctor.conditions import KINDS, Condition, Scene, below, complaint_about, key_of, names_in, number_in
+from envsmith.doctor.checks import CHECKS, words_of_launch
+from envsmith.doctor.conditions import KINDS, Condition, Scene, complaint_about, names_in
 from envsmith.doctor.data import cached_table, read_table, refuse
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
-from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
-from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.rule import Severity
 from envsmith.schema import Parsed, Problems, Text, WrongValueError, strict
-from envsmith.smoke.health import problems_in
 
 _FILE = "doctor/rules.yaml"
-_DATE = "2026-11-21"
-Words = Mapping[str, Any]
 
 
 def _conditions(value: Any, _context: object) -> tuple[Mapping[str, Condition], ...]:
@@ -171,7 +164,7 @@ def _unknown_names(names: Iterable[str]) -> Iterator[str]:
 
 def features_of(facts: Facts) -> frozenset[str]:
     """Return the features that the facts show to be in use: notes over versions with such a feature are errors."""
-    scenes = [Scene(facts), *(Scene(facts, launch, _words_of_launch(launch)) for launch in facts.launches)]
+    scenes = [Scene(facts), *(Scene(facts, launch, words_of_launch(launch)) for launch in facts.launches)]
     return frozenset(name for name, when in rule_book().features.items() if any(s.meets(when) for s in scenes))
 
 
@@ -207,7 +200,7 @@ def _tried(rule: Rule, facts: Facts) -> Iterator[Diagnosed]:
 
 def _of(rule: Rule, facts: Facts, launch: Launch | None = None) -> Iterator[Diagnosed]:
     """Return the findings of one rule: one for each set of words that its check gives and that meets its conditions."""
-    scene = Scene(facts, launch, _words_of_launch(launch) if launch else {})
+    scene = Scene(facts, launch, words_of_launch(launch) if launch else {})
     name, argument = rule.check or ("always", None)
     for words in CHECKS[name][0](scene, argument):
         each = Scene(facts, launch, {**scene.words, **words})
@@ -266,406 +259,3 @@ def _placed(diagnosed: Diagnosed, launch: Launch) -> Diagnosed:
     groups = [n for n in dotted if re.search(rf"\b{re.escape(n.partition('.')[0])}\b", message)]
     line = launch.places.get(next(iter([*named, *last, *groups]), ""), launch.places.get(""))
     return dataclasses.replace(diagnosed, where=f"{launch.source}:{line}" if line else launch.source)
-
-
-# How many ranks and nodes a start command asks for.
-
-_RANKS = ("nproc-per-node", "num-gpus", "num-processes", "nprocs-per-node", "ntasks-per-node")
-_NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
-
-
-def _ranks_of(launch: Launch) -> int | None:
-    return next((n for name in _RANKS if (n := number_in(launch.options.get(name))) is not None), None)
-
-
-def _nodes_of(launch: Launch) -> int:
-    numbers = (number_in(launch.options.get(name, "").split(":")[-1]) for name in _NODES)
-    return next((n for n in numbers if n is not None), 1)
-
-
-def _words_of_launch(launch: Launch) -> Words:
-    address = launch.options.get("master-addr", launch.options.get("rdzv-endpoint", ""))
-    return {
-        "tool": launch.tool,
-        "nodes": _nodes_of(launch),
-        "address": address.split(":")[0],
-        "fsdp": any("fsdp" in name for name in launch.options),
-    }
-
-
-def _world(facts: Facts) -> int | None:
-    """Return the world size that the first command, hostfile or variable says."""
-    for launch in facts.launches:
-        if (ranks := _ranks_of(launch)) is not None:
-            return ranks if launch.tool == "accelerate" else ranks * _nodes_of(launch)
-        if launch.tool == "hostfile":
-            slots = [number_in(s) for s in launch.options.get("slots", "").split(",")]
-            if None not in slots:
-                return sum(s for s in slots if s is not None)
-    return number_in(facts.variables.get("WORLD_SIZE"))
-
-
-# Checks: what is computed for a rule. Each gives the words of every finding that there may be.
-
-
-def _always(_scene: Scene, _argument: None) -> Iterator[Words]:
-    yield {}
-
-
-def _gpu(scene: Scene, pattern: str) -> Iterator[Words]:
-    """Give the first GPU whose name has the pattern."""
-    name = next((name for name in scene.facts.gpus if re.search(pattern, name)), None)
-    if name:
-        yield {"gpu": name.split("(")[0].strip(), "gpu_name": name[:60]}
-
-
-def _wheels(scene: Scene, libraries: list[str]) -> Iterator[Words]:
-    """Give libraries of which wheels for several majors of CUDA are installed."""
-    for library in libraries:
-        wheels = {n: v for n, v in scene.facts.distributions.items() if re.fullmatch(rf"nvidia-{library}-cu\d+", n)}
-        if len(wheels) < 2:
-            continue
-        own = f"nvidia-{library}-cu{(scene.facts.version('cuda') or '?').split('.')[0]}"
-        foreign = [name for name in sorted(wheels) if name != own]
-        yield {
-            "library": library,
-            "title": library.upper(),
-            "wheels": ", ".join(f"{name} {version}" for name, version in sorted(wheels.items())),
-            "own": own,
-            "others": " ".join(foreign),
-            "own_version": wheels.get(own),
-            "any_version": next(iter(wheels.values())),
-            "older": own in wheels and any(below(wheels[name], wheels[own]) for name in foreign),
-        }
-
-
-def _copies(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give libraries of which the loader finds another copy than torch's first."""
-    for name in names:
-        copies = [library for library in scene.facts.libraries if library.name == name]
-        shadow = next((c for c in copies if c.first and c.how in {"preload", "ld_library_path"}), None)
-        if shadow is None or len({c.path for c in copies}) < 2:
-            continue
-        own = next((c for c in copies if c.how in {"wheel", "rpath", "conda"}), None)
-        version = own.version if own else None
-        yield {
-            "library": name.removeprefix("lib"),
-            "count": len(copies),
-            "variable": "LD_PRELOAD" if shadow.how == "preload" else "LD_LIBRARY_PATH",
-            "path": shadow.path,
-            "version": shadow.version,
-            "own": version or ("version not known" if own else "not found"),
-            "same": version is not None and version == shadow.version,
-            "older": bool(version and shadow.version and below(shadow.version, version)),
-        }
-
-
-def _driver_level(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give the CUDA level of a driver whose major is below torch's, where only the level is known."""
-    level, cuda = scene.facts.host.get("driver_cuda"), scene.facts.version("cuda")
-    majors = [number_in((text or "").split(".")[0]) for text in (level, cuda)]
-    if majors[0] is not None and majors[1] is not None and majors[0] < majors[1] and not scene.facts.version("driver"):
-        yield {"level": level, "major": majors[0]}
-
-
-def _health(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give what NVML showed to be wrong with GPUs and links."""
-    for problem in problems_in(scene.facts.host.get("health", "")):
-        yield dataclasses.asdict(problem)
-
-
-def _cuda_home(scene: Scene, _argument: None) -> Iterator[Words]:
-    variables = scene.facts.variables
-    home = variables.get("CUDA_HOME", variables.get("CUDA_PATH", ""))
-    first = next((part for part in home.split(":") if part), "/usr/local/cuda")
-    if home:
-        yield {"home": home, "quoted": repr(home), "first": first, "listed": ":" in home}
-
-
-def _chosen_devices(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give the value of CUDA_VISIBLE_DEVICES where it is not 0 to n-1."""
-    value = scene.facts.variables.get("CUDA_VISIBLE_DEVICES", "")
-    numbers = [int(n) for n in value.split(",") if n.isdecimal() and len(n) < 5]
-    if re.fullmatch(r"\d+(,\d+)*", value) and numbers != list(range(len(numbers))):
-        yield {"devices": value}
-
-
-def _unread_variables(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give variables that the installed release of their reader does not read."""
-    every = variables()
-    for name, value in scene.facts.variables.items():
-        variable = every.get(name)
-        version = scene.facts.version(variable.reads) if variable else None
-        why = is_read(variable, version) if variable and version else None
-        if variable and why:
-            yield {
-                "name": name,
-                "value": value[:60],
-                "why": why,
-                "component": variable.reads,
-                "version": version,
-                "renamed": variable.renamed,
-                "evidence": tuple(dataclasses.replace(e, date=_DATE) for e in variable.evidence),
-            }
-
-
-# Variables of plug-ins and wrappers, which NCCL's own source does not name.
-_PLUGINS = re.compile(
-    r"NCCL_(?:OFI|FASTRAK|GPUDIRECTTCPX|TUNER|NET|PROFILER|HOME|ROOT|VERSION|INCLUDE|LIB|DIR|CONF|TESTS|UNIQUE"
-    r"|TOPO_DUMP|DEBUG)"
-)
-
-
-def _misspelt_variables(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give variables that no release reads, with the name that is nearest."""
-    every = variables()
-    for name in scene.facts.variables:
-        own = name.startswith(("NCCL_", "TORCH_NCCL_")) and not name.endswith(("_FILE", "_DIR", "_PATH"))
-        if name in every or not own or _PLUGINS.match(name):
-            continue
-        if near := difflib.get_close_matches(name, list(every), n=1, cutoff=0.85):
-            source = every[near[0]].evidence[0].source
-            evidence = Evidence(kind=EvidenceKind.DOCUMENTED, source=source, date=_DATE)
-            yield {"name": name, "near": near[0], "evidence": (evidence,)}
-
-
-def _chosen_interfaces(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give the interfaces that variables choose, and whether this machine has them."""
-    facts = scene.facts
-    here = facts.interfaces if facts.host.get("interfaces") == "all" else ()
-    best = next((i for i in here if not i.startswith(("lo", "docker", "veth", "br-"))), here[0] if here else "")
-    for name in names:
-        value = facts.variables.get(name, "")
-        chosen = [part.lstrip("=") for part in value.split(",") if part and not part.startswith("^")]
-        if chosen:
-            yield {
-                "name": name,
-                "value": value,
-                "here": ", ".join(here[:8]),
-                "best": best,
-                "missing": bool(here) and not any(i.startswith(part) for i in here for part in chosen),
-                "local": all(part in {"lo", "docker0"} for part in chosen),
-            }
-
-
-def _unset_of(facts: Facts, names: list[str]) -> list[str]:
-    unset = facts.host.get("unset", "").split(",")
-    return [name for name in names if name in unset and not facts.variables.get(name)]
-
-
-def _listed(names: Sequence[str], separator: str = ", ") -> Words:
-    return {"names": separator.join(names), "are": "are" if len(names) > 1 else "is"}
-
-
-def _unset(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give those of the variables that are known to be unset, together."""
-    if missing := _unset_of(scene.facts, names):
-        yield {**_listed(missing), "components": dict.fromkeys(missing, "unset")}
-
-
-def _unset_one(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give those of the variables that are known to be unset, one by one."""
-    yield from ({"name": name} for name in _unset_of(scene.facts, names))
-
-
-def _equal(scene: Scene, values: dict[str, str]) -> Iterator[Words]:
-    """Give those facts of the host that have these values."""
-    same = {name: value for name, value in values.items() if scene.facts.host.get(name) == value}
-    if same:
-        yield {**_listed([name.rpartition(".")[2] for name in same]), "components": same}
-
-
-def _absent_tools(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give those of the programs that are known to be absent."""
-    absent = [name for name in names if name in scene.facts.tools and scene.facts.tools[name] is None]
-    if absent:
-        components = {name if component_of(name) else f"tool.{name}": "none" for name in absent}
-        yield {**_listed(absent, " and "), "components": components}
-
-
-def _in_use(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give those of the components that are in use."""
-    if users := [name for name in names if scene.facts.used(name)]:
-        yield _listed(users)
-
-
-def _glibcxx(scene: Scene, table: dict[str, int]) -> Iterator[Words]:
-    """Give the GLIBCXX of the loaded libstdc++ where it is older than what the compiler's own may ask for."""
-    match = re.fullmatch(r"3\.4(?:\.(\d+))?", scene.facts.host.get("glibcxx", ""))
-    gcc = scene.facts.version("gcc")
-    needs = max((n for release, n in table.items() if not below(gcc or "11", release)), default=0)
-    version = int(match[1] or 0) if match else needs
-    if version < needs:
-        compiler = f"GCC {gcc}" if gcc else "GCC 11 or later"
-        yield {"version": f"3.4.{version}", "needs": f"3.4.{needs}", "compiler": compiler}
-
-
-def _series(version: str) -> str | None:
-    key = key_of(version)
-    return None if key is None else f"{key.major}.{key.minor}"
-
-
-def _built_for(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give compiled packages that were built for another minor release of torch, as stated or as their version says."""
-    facts = scene.facts
-    torch = facts.version("torch")
-    stated = {k.removeprefix("built_for."): v for k, v in facts.host.items() if k.startswith("built_for.")}
-    for name, component in facts.components.items():
-        if tag := re.search(r"\+.*torch(\d+\.\d+)", component.version):
-            stated.setdefault(name, tag[1])
-    for name, built_torch in stated.items():
-        if torch is not None and _series(built_torch) not in {None, _series(torch)}:
-            yield {"name": name, "other": built_torch, "series": _series(torch), "version": facts.version(name)}
-
-
-def _checkouts(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give frameworks whose source tree is of another release than the installed one."""
-    for key, tree in scene.facts.host.items():
-        name = key.removeprefix("checkout.")
-        installed = scene.facts.version(name)
-        if name != key and installed is not None and installed != tree:
-            yield {"name": name, "tree": tree, "installed": installed}
-
-
-def _arch_list(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give architectures of TORCH_CUDA_ARCH_LIST that the toolkit does not know."""
-    toolkit = scene.facts.version("toolkit")
-    names = re.findall(r"\b(\d{1,2}\.\d)", scene.facts.variables.get("TORCH_CUDA_ARCH_LIST", ""))
-    for arch in names if toolkit else ():
-        number = arch.replace(".", "")
-        for finding in solve.check({"toolkit": toolkit or "", "gpu": f"sm_{number}"}).findings:
-            if finding.rule == "toolkit-gpu-min":
-                evidence = dataclasses.replace(finding.evidence[0], date=_DATE, sha256=None, note=None)
-                yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": (evidence,)}
-
-
-def _ranks_and_gpus(ranks: int | None, gpus: int | None) -> Iterator[Words]:
-    if ranks is not None and gpus is not None and ranks > gpus:
-        plural = {"s": "s", "are": "s are"} if gpus > 1 else {"s": "", "are": " is"}
-        yield {"ranks": ranks, "gpus": gpus, **plural}
-
-
-def _ranks_of_node(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give the stated number of ranks where it is above that of GPUs."""
-    yield from _ranks_and_gpus(number_in(scene.facts.host.get("ranks")), scene.facts.gpu_count)
-
-
-def _ranks_of_command(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give the number of ranks that a command starts on a node where it is above that of visible GPUs."""
-    launch, facts = _launch(scene), scene.facts
-    ranks, gpus = _ranks_of(launch), facts.gpu_count
-    if launch.tool == "accelerate" and ranks is not None:
-        ranks = ranks // max(1, _nodes_of(launch))
-    visible = launch.options.get("CUDA_VISIBLE_DEVICES", facts.variables.get("CUDA_VISIBLE_DEVICES"))
-    if visible and all(part.strip().isdigit() for part in visible.split(",")):
-        gpus = min(gpus or 1 << 20, len(visible.split(",")))
-    yield from _ranks_and_gpus(ranks, gpus)
-
-
-def _launch(scene: Scene) -> Launch:
-    assert scene.launch is not None  # noqa: S101 - a rule with this check names tools
-    return scene.launch
-
-
-def _indivisible(scene: Scene, names: list[str], world: int | None) -> Iterator[Words]:
-    options = _launch(scene).options
-    product = 1
-    for name in names:
-        product *= number_in(options.get(name)) or 1
-    if world and world % product:
-        yield {"world": world, "product": product, "enough": product * (world // product + 1)}
-
-
-def _world_size(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give the world size of a command where it is not a multiple of the sizes that these options say."""
-    ranks = _ranks_of(_launch(scene))
-    if ranks is not None and any(name in _launch(scene).options for name in names):
-        yield from _indivisible(scene, names, ranks * _nodes_of(_launch(scene)))
-
-
-def _world_size_of_job(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give the world size of the whole job where it is not a multiple of the sizes that these options say."""
-    yield from _indivisible(scene, names, _world(scene.facts))
-
-
-def _batch(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give the batch sizes of a configuration that contradict each other."""
-    options = _launch(scene).options
-    train, micro = number_in(options.get("train_batch_size")), number_in(options.get("train_micro_batch_size_per_gpu"))
-    steps = number_in(options.get("gradient_accumulation_steps")) or 1
-    world = _world(scene.facts)
-    if train is None or not micro:
-        return
-    if train != micro * steps * world if world else train % (micro * steps) != 0:
-        right = micro * steps * world if world else f"a multiple of {micro * steps}"
-        words = {"train": train, "micro": micro, "steps": steps, "right": right}
-        yield words | {"world": f" {world}" if world else "", "right": right}
-
-
-def _hostfile(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give what a hostfile says: hosts that stand twice, a line that cannot be read, slots."""
-    options = _launch(scene).options
-    hosts = options.get("hosts", "").split(",")
-    most = max((n for s in options.get("slots", "").split(",") if (n := number_in(s)) is not None), default=0)
-    twice = sorted({host for host in hosts if hosts.count(host) > 1})
-    bad = options.get("bad")
-    yield {
-        "twice": ", ".join(twice[:4]),
-        "bad": repr(bad[:80]) if bad else None,
-        "local": len(hosts) > 1 and bool({"localhost", "127.0.0.1"} & set(hosts)),
-        "most": most,
-        "over": scene.facts.gpu_count is not None and most > scene.facts.gpu_count,
-    }
-
-
-def _commands_of_nodes(facts: Facts) -> list[Launch]:
-    return [launch for launch in facts.launches if launch.tool == "torchrun" and _nodes_of(launch) > 1]
-
-
-def _differing(scene: Scene, names: list[str]) -> Iterator[Words]:
-    """Give options of which the commands of several nodes have different values."""
-    commands = _commands_of_nodes(scene.facts)
-    for name in names:
-        values = {c.options[name] for c in commands if name in c.options and "$" not in c.options[name]}
-        if len(values) > 1:
-            yield {"option": name.replace("-", "_"), "values": ", ".join(sorted(values)[:4])}
-
-
-def _same_node_rank(scene: Scene, _argument: None) -> Iterator[Words]:
-    """Give the ranks of nodes when two commands have the same."""
-    ranks = [rank for c in _commands_of_nodes(scene.facts) if "$" not in (rank := c.options.get("node-rank", "$"))]
-    if len(ranks) != len(set(ranks)):
-        yield {"ranks": ", ".join(sorted(ranks)[:6])}
-
-
-# Name -> what computes it, and the type of its argument in YAML.
-CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
-    "always": (_always, type(None)),
-    "gpu": (_gpu, str),
-    "wheels": (_wheels, list),
-    "copies": (_copies, list),
-    "driver_level": (_driver_level, type(None)),
-    "health": (_health, type(None)),
-    "cuda_home": (_cuda_home, type(None)),
-    "chosen_devices": (_chosen_devices, type(None)),
-    "unread_variables": (_unread_variables, type(None)),
-    "misspelt_variables": (_misspelt_variables, type(None)),
-    "chosen_interfaces": (_chosen_interfaces, list),
-    "unset": (_unset, list),
-    "unset_one": (_unset_one, list),
-    "equal": (_equal, dict),
-    "absent_tools": (_absent_tools, list),
-    "in_use": (_in_use, list),
-    "glibcxx": (_glibcxx, dict),
-    "built_for": (_built_for, type(None)),
-    "checkouts": (_checkouts, type(None)),
-    "arch_list": (_arch_list, type(None)),
-    "ranks_of_node": (_ranks_of_node, type(None)),
-    "ranks_of_command": (_ranks_of_command, type(None)),
-    "world_size": (_world_size, list),
-    "world_size_of_job": (_world_size_of_job, list),
-    "batch": (_batch, type(None)),
-    "hostfile": (_hostfile, type(None)),
-    "differing": (_differing, list),
-    "same_node_rank": (_same_node_rank, type(None)),
-}

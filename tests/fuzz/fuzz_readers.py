@@ -65,7 +65,7 @@ def report(text: str) -> None:
 
 def launches(text: str) -> None:
     """Hostfiles, DeepSpeed configurations, start commands, with the rules over them."""
-    from envsmith.doctor.judge import findings_of
+    from envsmith.doctor.environment import findings_of
     from envsmith.doctor.read import read_texts
 
     findings_of(read_texts([("t", text)]))
@@ -82,8 +82,8 @@ def snapshot(text: str) -> None:
 
 
 def stated(text: str) -> None:
+    from envsmith.doctor.environment import check_environment
     from envsmith.doctor.facts import Draft
-    from envsmith.doctor.judge import check_environment
     from envsmith.doctor.stated import read_environment
 
     draft = Draft()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from envsmith.doctor.environment import check_environment
 from envsmith.doctor.facts import Draft
-from envsmith.doctor.judge import check_environment
 from envsmith.doctor.read.lines import glibc_of
 from envsmith.doctor.stated import read_fact
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from envsmith.doctor.rules import CHECKS, read_rules, rule_book
+from envsmith.doctor.checks import CHECKS
+from envsmith.doctor.rules import read_rules, rule_book
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.errors import DataError
 from envsmith.graph.location import find_matrix

@@ -38,6 +38,8 @@ def test_a_table_comes_back_as_it_was_written(tmp_path_factory, table):
         assert read.bits == lines[""]
         assert read.has_names is (len(lines) > 1)
         for name in {line.partition(" ")[0] for line in lines if line}:
-            assert dict(read.of(name)) == {b: lines[f"{n} {b}"] for n, _, b in (x.partition(" ") for x in lines) if n == name}
+            assert dict(read.of(name)) == {
+                b: lines[f"{n} {b}"] for n, _, b in (x.partition(" ") for x in lines) if n == name
+            }
         assert read.of("absent_name") == ()
     assert file.module("absent.module") is None
