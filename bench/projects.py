@@ -115,7 +115,7 @@ def table(results: list[dict]) -> str:
         how = mine["end"] + (f", {mine['rounds']} more rounds" if mine.get("rounds") else "")
         theirs = other["end"] + (f", breaks {len(other['broken_rules'])} rules" if other.get("broken_rules") else "")
         differs = [
-            f"{n} {a or '–'} / {b or '–'}"
+            f"{n} {a or '-'} / {b or '-'}"
             for n in _SHOWN
             if (a := mine.get("pins", {}).get(n)) != (b := other.get("pins", {}).get(n))
             and mine.get("pins")

@@ -24,7 +24,7 @@ from envsmith.options import Options, Outcome
 from envsmith.progress import Clock
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
-from envsmith.smoke.plan import Plan
+from envsmith.smoke.plan import IMPORTS, Plan
 from envsmith.smoke.verdict import failure_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
         rungs.append(Rung.IMPORTED)
     if result.collectives_good and not result.late and not result.bandwidth:  # what is timed is not checked
         rungs.append(Rung.COLLECTIVES_GPU if gpu else Rung.COLLECTIVES_CPU)
-    ran = [step for step in result.steps if step.verdict is not Verdict.SKIPPED]
+    ran = [step for step in result.steps if step.verdict is not Verdict.SKIPPED and step.name != IMPORTS]
     if ran and all(step.verdict.good for step in ran):
         rungs.append(Rung.FRAMEWORK_GPU if gpu else Rung.FRAMEWORK_CPU)
     return tuple(rungs)

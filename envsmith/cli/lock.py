@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envsmith.cli.console import Console, dumps, print_out, say, table
+import click
+
+from envsmith.cli.console import Console, dumps, live_terminal, print_out, say, table
 from envsmith.cli.declare import choice, flag, group, option, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.files import read_text, write_whole
 from envsmith.frameworks import EXAMPLE
 
 if TYPE_CHECKING:
+    from envsmith.model.lock import Lock
     from envsmith.options import Options
 
 
@@ -29,8 +33,9 @@ class PinFlags:
     )
     form: str = choice(
         "--format",
-        ["pip", "conda", "all"],
-        "What is written. With 'conda' an unreachable channel is an error, with 'all' a note.",
+        ["pip", "conda", "uv", "all"],
+        "What is written. With 'conda' an unreachable channel is an error, with 'all' a note. 'uv' also merges the "
+        "versions into the pyproject.toml of --project.",
         default="all",
         section="Output",
     )
@@ -42,6 +47,7 @@ class PinFlags:
         "Write nothing. Exit 1 when the existing lock is out of date for this request.",
         section="Lock and network",
     )
+    yes: bool = flag("--yes", "With --format uv: write the pyproject.toml without asking.", section="Output")
     as_json: bool = flag("--json", "One JSON object on stdout: cell, lock digest, files.", section="Output")
     talk: Talk = group(Talk, "Output")
 
@@ -71,12 +77,15 @@ def lock(settings: PinFlags) -> int:
         raise UsageError(
             "Cannot combine --format conda with --no-conda: they contradict each other.", hint="Leave one of them out."
         )
+    pyproject = flags.project / "pyproject.toml" if flags.project and settings.form == "uv" else None
+    if settings.form == "uv" and pyproject is None:
+        raise UsageError("Cannot write a pyproject.toml: no project is named.", hint="Add --project DIR.")
     options = lock_options(
         flags,
         settings.sources,
         locking,
         flavour=settings.flavour,
-        conda=not locking.no_conda and settings.form != "pip",
+        conda=not locking.no_conda and settings.form not in {"pip", "uv"},
         output=settings.output,
         base=settings.base,
         conda_only=settings.form == "conda",
@@ -88,6 +97,8 @@ def lock(settings: PinFlags) -> int:
             outcome = build.lock_only(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
+    if pyproject is not None:
+        _merge(pyproject, outcome.lock, write=settings.yes)
     files = {name: str(outcome.directory / name) for name in outcome.files}
     if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
@@ -98,6 +109,23 @@ def lock(settings: PinFlags) -> int:
         say(f"note: {note}")
     print_out(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0
+
+
+def _merge(path: Path, lock: Lock, *, write: bool) -> None:
+    """Show what a uv project needs as a diff, and write it when the user says so."""
+    from envsmith.project.uv_project import difference, merged  # reads TOML
+
+    old = read_text(path)
+    new = merged(old, lock)
+    if old == new:
+        say(f"{path} has the versions of {lock.cell.id} already")
+        return
+    say(difference(old, new, str(path)))
+    if write or (live_terminal() and click.confirm(f"Write {path}?", err=True)):
+        write_whole(path, new)
+        say(f"wrote {path}. Run uv lock, then uv sync --locked.")
+    else:
+        say(f"{path} was not written. Add --yes to write it.")
 
 
 def _check(options: Options, console: Console) -> int:

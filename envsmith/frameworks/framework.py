@@ -20,7 +20,8 @@ class Step:
     what its name says (``a|b``: one of them). ``native`` says that C++ issues them, so that only torch's flight
     recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is missing.
     ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is
-    a skip. ``launcher`` names the agent's function that starts the ranks by the framework's own launcher. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for.
+    a skip. ``launcher`` names the agent's function that starts the ranks by the framework's own launcher. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for. A step that does not
+    train has no losses: it passes when every rank came to its end.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Step:
     stops_with: str = ""
     launcher: str = ""
     shm: tuple[int, str] | None = None
+    trains: bool = True
 
     def to_json(self) -> dict[str, object]:
         """Return the step as the agent reads it."""

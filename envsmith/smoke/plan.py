@@ -6,9 +6,12 @@ Pure; the agent gets it as one line of JSON.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
 from envsmith.files import digest_of
@@ -60,6 +63,10 @@ class Timeouts(AsJson):
     case: float = 3.0
     group: float = 90.0
     tier: float = 300.0
+
+
+# The step that imports what was asked for beside the components. It trains nothing.
+IMPORTS = "imports"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +143,8 @@ class Plan:
             if steps and kind not in {Tier.IMPORT, Tier.BANDWIDTH}
             else ()
         )
+        if isinstance(cell, Cell) and cell.further and steps and kind is not Tier.BANDWIDTH:
+            chosen = (*chosen, _imports(cell.further))
         return cls(
             tier=kind,
             ranks=count,
@@ -235,6 +244,13 @@ def _control_steps(torch: str, *, every: bool) -> list[Step]:
             name = f"torch ddp fp32, nccl engine {engine}"
             steps.append(replace(ddp, name=name, options={"engine": engine}, needs="gpu", why=why))
     return steps
+
+
+def _imports(lines: tuple[str, ...]) -> Step:
+    """Return the step that imports the packages that were asked for beside the components."""
+    names = sorted({canonicalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines})
+    options = {"distributions": names}
+    return Step(name=IMPORTS, kind="imports", options=options, tolerance=None, trains=False, deadline=300.0)
 
 
 def _refuse(*, count: int, backend: str, engine: str | None, sharing: str | None) -> None:

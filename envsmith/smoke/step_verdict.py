@@ -25,6 +25,10 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
     Its losses must be finite, fall and equal the reference, by the collectives that it is named for.
     """
     facts: dict[str, object] = dict(rows[0].get("facts", {}))
+    if not step.trains:
+        listed = [(key, value) for key, value in facts.items() if isinstance(value, list) and value]
+        detail = "; ".join(f"{key}: {', '.join(map(str, value))}" for key, value in listed)
+        return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail[:2000], facts=facts)
     problems, worst = [], 0.0
     for row in rows:
         losses = [float(x) for x in row.get("losses", ())]

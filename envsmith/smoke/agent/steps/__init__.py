@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.smoke.agent.machine import FRAMEWORKS as FRAMEWORKS
-from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, lightning, megatron_core, torch
+from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, lightning, megatron_core, packages, torch
 from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
@@ -42,6 +42,7 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **colossalai.STEPS,
     **accelerate.STEPS,
     **lightning.STEPS,
+    **packages.STEPS,
 }
 # By the name that a step of a plan has as its ``launcher``.
 LAUNCHERS: dict[str, Callable[[Launch], object]] = {}
