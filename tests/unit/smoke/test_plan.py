@@ -93,7 +93,7 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
     frameworks = dict.fromkeys(FRAMEWORKS, "1")
     assert len(framework_steps(frameworks, every=False, control=False)) == len(FRAMEWORKS)
     every = framework_steps(frameworks, every=True, control=True)
-    assert {step.kind for step in every} == set(STEPS)
+    assert {step.kind for step in every} == set(STEPS) - {"imports"}  # that one is of a cell with further packages
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
     assert all(step.why or step.stops_with for step in every if step.needs == "gpu"), (
         "skipped with a reason, or tried and stopped with one"

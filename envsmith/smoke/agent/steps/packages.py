@@ -1,56 +1,48 @@
-"""The packages that a person asked for beside the framework: every module that they install is imported."""
+"""What a person asked for beside the framework: every module that it installs is imported."""
 
 from __future__ import annotations
 
 import importlib
 import re
+from importlib.metadata import distribution
 from typing import Any
 
 from envsmith.smoke.agent.protocol import Wrong, one_line
 from envsmith.smoke.agent.steps.stage import Stage
 
-# Folders that some distributions leave beside their modules by mistake.
-_NOT_MODULES = {"tests", "test", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "bin", "share"}
-# What a package says that wants a GPU while it is imported. On a machine without one it is not shown.
-_NEEDS_GPU = re.compile(r"libcuda\.so|libnvidia-ml|NVIDIA driver|no CUDA-capable|CUDA (?:driver|device)|No CUDA GPUs")
+# Folders beside modules.
+_NOT_MODULES = re.compile(r"_|(tests?|docs?|examples|scripts|tools)$")
+# On a machine without a GPU it is not shown.
+_NEEDS_GPU = re.compile(r"libcuda\.so|libnvidia|NVIDIA driver|CUDA driver|CUDA device|CUDA GPU")
 
 
 def modules_of(name: str) -> list[str]:
     """Return the top modules that a distribution installs."""
-    from importlib.metadata import distribution
-
     tops = set()
     for file in distribution(name).files or ():
-        parts = file.parts
-        top = parts[0].partition(".")[0]
-        is_module = len(parts) == 1 and parts[0].endswith((".py", ".so"))
-        is_package = len(parts) > 1 and parts[1] in ("__init__.py", "__init__.so")
-        if (is_module or is_package) and top.isidentifier() and not top.startswith("_") and top not in _NOT_MODULES:
+        top = file.parts[0].partition(".")[0]
+        is_module = len(file.parts) == 1 and file.suffix in (".py", ".so")
+        if (is_module or file.parts[1:] == ("__init__.py",)) and not _NOT_MODULES.match(top):
             tops.add(top)
     return sorted(tops)
 
 
 def step_imports(s: Stage) -> dict[str, Any]:
-    """Import what the distributions of the step install. One that cannot be is wrong, unless it is for want of a GPU."""
-    from importlib.metadata import PackageNotFoundError
-
-    imported: list[str] = []
-    unseen: list[str] = []
-    failures: list[str] = []
+    """Import them."""
+    facts: dict[str, list[str]] = {"imported": [], "not shown without a GPU": [], "failed": []}
     for name in s.step["distributions"]:
         s.enter(f"import {name}")
         try:
             for module in modules_of(name):
                 importlib.import_module(module)
-                imported.append(module)
-        except PackageNotFoundError:
-            failures.append(f"{name} is not installed")
+                facts["imported"].append(module)
         except Exception as error:
             text = one_line(error)
-            (unseen if _NEEDS_GPU.search(text) and not s.cuda else failures).append(f"{name}: {text}")
-    if failures:
-        raise Wrong("; ".join(failures))
-    return {"losses": [], "facts": {"imported": imported, "not shown without a GPU": unseen}}
+            unseen = _NEEDS_GPU.search(text) and not s.cuda
+            facts["not shown without a GPU" if unseen else "failed"].append(f"{name}: {text}")
+    if failed := facts.pop("failed"):
+        raise Wrong("; ".join(failed))
+    return {"losses": [], "facts": facts}
 
 
 STEPS = {"imports": step_imports}
