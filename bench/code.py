@@ -115,6 +115,7 @@ def by_uv(
         facts |= {"replaced": replaced} if replaced else {}
     elif any((root / name).is_file() for name in ("pyproject.toml", "setup.py")):
         what = ["."]
+        facts |= {"replaced": replaced} if (replaced := addresses_out(root)) else {}
     else:
         return None, {"made": False, "error": "the repository has no requirements.txt, pyproject.toml or setup.py"}
     run(["uv", "venv", "--quiet", "--seed", "--python", options.python, str(folder / "venv")], 120)
@@ -130,10 +131,26 @@ _GIT = re.compile(
 )
 
 
-def without_addresses(text: str) -> tuple[str, list[str]]:
-    """Requirements without what only the open network has: a git address becomes its package, an index option goes.
+_QUOTED = re.compile(r"""(["'])([A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*@\s*git\+[^"']+\1""")
+_LOCAL = re.compile(r"(==\s*[0-9][\w.]*)\+(?:cu\d+|cpu)\b")
 
-    Such a line would fail here whatever its release is, so the peer is asked for the newest that the index has.
+
+def addresses_out(root: Path) -> list[str]:
+    """Replace git addresses in a project's own files, as :func:`without_addresses` does. Return what went."""
+    replaced = []
+    for path in (root / "pyproject.toml", root / "setup.py"):
+        if path.is_file():
+            text = path.read_text(errors="replace")
+            replaced += [match[0] for match in _QUOTED.finditer(text)]
+            path.write_text(_QUOTED.sub(r"\1\2\1", text))
+    return replaced
+
+
+def without_addresses(text: str) -> tuple[str, list[str]]:
+    """Requirements without what only the open network has.
+
+    A git address becomes its package, ``+cu118`` goes, and so does an index option. Such a line would fail here
+    whatever its release is, so the peer is asked for the release that the index has.
     """
     lines, replaced = [], []
     for line in text.splitlines():
@@ -143,7 +160,8 @@ def without_addresses(text: str) -> tuple[str, list[str]]:
         elif re.match(r"\s*(--extra-index-url|--index-url|-i |-f |--find-links)", line):
             replaced.append(line.strip())
         else:
-            lines.append(line)
+            lines.append(_LOCAL.sub(r"\1", line))
+            replaced += [line.strip()] if lines[-1] != line else []
     return "\n".join(lines) + "\n", replaced
 
 
