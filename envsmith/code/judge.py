@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 from envsmith.code.reading import ProjectUses, UsePlace
 from envsmith.graph.load import components
 from envsmith.model.finding import Finding
-from envsmith.model.rule import Severity
+from envsmith.model.rule import Evidence, Severity
 from envsmith.model.version import public
 from envsmith.names.presence import Presence
 from envsmith.names.uses import Guard, Use
@@ -31,6 +31,9 @@ class Index(Protocol):
 
     def ask(self, path: str, argument: str | None = None, *, distribution: str | None = None) -> Presence | None:
         """Return which releases have a name, or accept an argument of it."""
+
+    def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
+        """Return the files that the answer about a release was read from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +163,11 @@ def judge_uses(uses: ProjectUses, versions: Mapping[str, str], index: Index) -> 
             without_version[distribution] += 1
         elif questions.is_reached(place.use, releases):
             judged.append(place)
-    findings = [f for need in questions.needs(judged) for f in _findings(need, releases[need.presence.distribution])]
+    findings = [
+        finding
+        for need in questions.needs(judged)
+        for finding in _findings(need, releases[need.presence.distribution], index)
+    ]
     findings.sort(key=lambda f: (_GRAVEST.index(f.severity), f.where or ""))
     return CodeJudgement(
         findings=tuple(findings), judged=len(judged), blind=tuple(_blind(uses, without_version, without_index))
@@ -185,7 +192,7 @@ def component_name(distribution: str) -> str:
     return component.name if component else distribution
 
 
-def _findings(need: Need, version: str) -> Iterator[Finding]:
+def _findings(need: Need, version: str, index: Index) -> Iterator[Finding]:
     """Yield a finding for each file that takes a name which ``version`` lacks."""
     presence = need.presence
     if has(presence, version) is not False:
@@ -205,6 +212,7 @@ def _findings(need: Need, version: str) -> Iterator[Finding]:
             needs={component: presence.spec()},
             message=f"{worst.where} takes {need.name}, which {component} {version} does not have: "
             f"{history(presence, version)}{again}",
+            evidence=index.evidence(presence.distribution, version),
             fix=_fix(presence, component),
             where=worst.where,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from packaging.version import Version as Pep440
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version
 from envsmith.graph.torch_builds import Device, with_hash
 from envsmith.model.cell import Platform
-from envsmith.model.rule import Evidence, Release, Row, Rule, RuleKind
+from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind
 from envsmith.model.version import Spec, version_key
 from envsmith.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, strict, text_of
 
@@ -90,13 +90,16 @@ class ReleaseLine:
         return with_hash(self.evidence, self.sha256)
 
     def declares(self, target: str, place: _Place = _EVERYWHERE) -> Spec | None:
-        """Return what the release asks of ``target`` (at that place only), or ``None`` when that bars no version."""
+        """Return what the release asks of ``target`` (at that place only), or ``None`` when that bars no version.
+
+        Without a source distribution the Pythons of its wheels bar more than ``Requires-Python``.
+        """
         places = (
             [self.requires] if place == _EVERYWHERE else [w.requires for w in self.requires_where if w.place == place]
         )
         spec = next((specs[target] for specs in places if target in specs), None)
-        if target == "python" and spec is None:
-            spec = self.python
+        if target == "python" and place == _EVERYWHERE:
+            spec = self.python or spec
         return None if spec is None or spec.is_any else spec
 
     def targets(self) -> list[tuple[str, _Place]]:
@@ -184,7 +187,9 @@ def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
         for place in (place for name, place in pairs if name == target):
             for spec, group in groupby(lines, key=lambda line, t=target, p=place: line.declares(t, p)):  # type: ignore[misc]
                 if spec is not None:
-                    rows.append(_release_row(component, target, spec, list(group), place))
+                    row = _release_row(component, target, spec, run := list(group), place)
+                    only_wheels = target == "python" and all(line.python == spec for line in run)
+                    rows.append(replace(row, cause=WHEELS_ONLY) if only_wheels else row)
         if rows:
             rule_id = f"{component}-declares-{target}"
             rules.append(Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install"))

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from envsmith.graph.fields import Sources, SpecText, Version
 from envsmith.model.cell import Platform
-from envsmith.model.rule import Evidence, Release, Row, Rule, RuleKind
+from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind
 from envsmith.model.version import Spec
 from envsmith.schema import Checked, Day, Flag, Sha256, Text, WrongValueError, strict, text_of
 
@@ -138,7 +138,7 @@ def torch_rules(builds: Sequence[Build], devices: Sequence[Device]) -> list[Rule
         carried = [(b, getattr(b, name)) for b in builds if getattr(b, name)]
         rows = [_needs(b, name, Spec.exactly(version), _CAUSE[name]) for b, version in carried]
         rules.append(Rule(id=f"torch-bundles-{name}", kind=RuleKind.BUNDLES, rows=tuple(rows), stage="install"))
-    pythons = [_needs(b, "python", b.python, "there are wheels for these only") for b in builds if b.python]
+    pythons = [_needs(b, "python", b.python, WHEELS_ONLY) for b in builds if b.python]
     glibcs = [
         _needs(b, "glibc", Spec.parse(f">={b.glibc}"), "the platform tag of the wheel") for b in builds if b.glibc
     ]

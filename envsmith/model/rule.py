@@ -13,6 +13,8 @@ from envsmith.schema import AsJson, Day, Sha256, Text, strict, written
 
 # The stage of the rules that only concern what is to be locked.
 LOCK_STAGE = "lock"
+# The cause of a row that needs one of some Pythons, where there is no source distribution for the others.
+WHEELS_ONLY = "there are wheels for these only"
 
 
 class RuleKind(str, Enum):

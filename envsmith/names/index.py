@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property
 from pathlib import Path
 
+from packaging.version import Version
+
 from envsmith.errors import DataError
 from envsmith.files import read_text
+from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.names.presence import Presence
 from envsmith.names.store import NamesFile
 from envsmith.names.walk import Place, Walk
@@ -71,6 +75,25 @@ class NameIndex:
             unknown=walk.versions(unknown),
             absent=walk.versions(everything & ~present & ~unknown),
             successor=walk.successor(path, argument, reached, answer),
+        )
+
+    def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
+        """Return the file that was read of a release. Where it was not read, those of its neighbours."""
+        walk = self._walk(distribution)
+        files = walk.files if walk else ()
+        after = bisect_right([Version(file.version) for file in files], Version(version))
+        before = files[after - 1 : after] if after else ()
+        if not (before and Version(before[0].version) == Version(version)):
+            before = (*before, *files[after : after + 1])
+        return tuple(
+            Evidence(
+                kind=EvidenceKind.MEASURED,
+                source=file.filename,
+                date=file.date,
+                sha256=file.sha256,
+                note="names read from this file. The day is that of its release",
+            )
+            for file in before
         )
 
     def optional(self, path: str, argument: str) -> frozenset[str]:

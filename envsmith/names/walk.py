@@ -86,7 +86,8 @@ class Walk:
         self._beyond = beyond
         self._roots = file.head.roots
         self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
-        self.releases = tuple(m.version for m in file.head.releases)
+        self.files = file.head.releases
+        self.releases = tuple(m.version for m in self.files)
         self.date = max((m.date for m in file.head.releases), default="")
         self._everything = (1 << len(self.releases)) - 1
 

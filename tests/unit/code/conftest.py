@@ -9,6 +9,7 @@ import pytest
 
 from envsmith.code.reading import ProjectUses, read_project_uses
 from envsmith.code.sources import Project, Source
+from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.names.presence import Presence
 
 RELEASES = {"transformers": ("4.40.0", "4.41.0", "4.42.0", "4.43.0"), "accelerate": ("0.1.0", "0.2.0", "1.0.0")}
@@ -43,6 +44,9 @@ class HandIndex:
             unknown=frozenset(),
             successor=self.successors.get(path),
         )
+
+    def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
+        return (Evidence(kind=EvidenceKind.MEASURED, source=f"{distribution}-{version}.whl", date="2024-06-27"),)
 
 
 @pytest.fixture

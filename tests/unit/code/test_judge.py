@@ -22,6 +22,11 @@ def test_a_name_that_a_release_took_away_is_an_error_with_its_place_and_its_succ
     assert finding.fix == "Take transformers.pipelines.Chat instead, or install transformers <4.42.0."
 
 
+def test_a_finding_names_the_file_that_it_was_read_from(index):
+    (finding,) = judge(index, "from transformers import Conversation").findings
+    assert [str(e) for e in finding.evidence] == ["measured 2024-06-27: transformers-4.42.0.whl"]
+
+
 def test_a_name_that_a_later_release_brought_says_which(index):
     (finding,) = judge(index, "from transformers import Cache", transformers="4.41.0").findings
     assert "it came with 4.42.0" in finding.message

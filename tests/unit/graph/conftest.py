@@ -42,7 +42,7 @@ evidence: {index: {kind: declared, source: index, date: 2026-01-01}}
 releases:
 - {version: "1.1.0", date: 2024-02-01, requires: {torch: ">=2.1"}, evidence: index}
 - {version: "1.0.0", date: 2024-01-01, requires: {torch: ">=2.1"}, evidence: index}
-- {version: "2.0.0", date: 2025-01-01, yanked: true, requires: {torch: ">=2.2"}, python: ["3.10"], sdist_only: true, evidence: index}
+- {version: "2.0.0", date: 2025-01-01, yanked: true, requires: {torch: ">=2.2", python: ">=3.8"}, python: ["3.10"], sdist_only: true, evidence: index}
 """,
     "rules/alpha.yaml": """
 evidence: {issue: {kind: reported, source: an issue, date: 2026-01-01}}

@@ -38,7 +38,6 @@ def test_declarations_become_one_row_per_run_of_equal_ones(matrix):
         (">=1.0.0,<=1.1.0", ">=2.1"),
         ("==2.0.0", ">=2.2"),
     ]
-    assert rule(read_knowledge(matrix.root), "alpha-declares-python").rows[0].needs["python"].contains("3.10")
 
 
 def test_declarations_of_one_platform_or_some_pythons_become_rows_of_their_own(matrix):
@@ -64,6 +63,12 @@ def test_torch_builds_become_rules_with_their_own_evidence(matrix):
         "a" * 64,
         (Platform.LINUX_64,),
     )
+
+
+def test_wheels_bar_more_pythons_than_the_metadata_where_there_is_no_source_distribution(matrix):
+    (row,) = rule(read_knowledge(matrix.root), "alpha-declares-python").rows
+    assert [v for v in ("3.9", "3.10", "3.11") if row.needs["python"].contains(v)] == ["3.10"]
+    assert row.cause == "there are wheels for these only"
 
 
 def test_nothing_follows_from_a_field_that_is_left_out(matrix):
@@ -140,7 +145,7 @@ def test_rule_without_evidence_does_not_load(matrix):
 def test_release_without_evidence_does_not_load(matrix):
     matrix.change(
         "releases/alpha.yaml",
-        'requires: {torch: ">=2.2"}, python: ["3.10"], sdist_only: true, evidence: index',
+        'requires: {torch: ">=2.2", python: ">=3.8"}, python: ["3.10"], sdist_only: true, evidence: index',
         'requires: {torch: ">=2.2"}',
     )
     assert problems(matrix) == ["releases/alpha.yaml: releases[2]: `evidence` is missing — add `evidence:`"]

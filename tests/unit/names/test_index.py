@@ -240,3 +240,16 @@ def test_the_committed_index_knows_what_went_and_came_back():
     assert answer is not None
     assert {"2.15.0", "2.16.0"} <= answer.absent
     assert {"2.14.0", "2.17.0"} <= answer.present
+
+
+def test_the_evidence_of_a_release_is_the_file_that_was_read():
+    index = NameIndex(find_matrix() / "names")
+
+    (own,) = index.evidence("accelerate", "1.0.0")
+    between = index.evidence("accelerate", "1.0.0.post7")
+    before = index.evidence("accelerate", "0.0.1")
+
+    assert (own.source, len(own.sha256 or "")) == ("accelerate-1.0.0-py3-none-any.whl", 64)
+    assert [e.source for e in between] == ["accelerate-1.0.0-py3-none-any.whl", "accelerate-1.0.1-py3-none-any.whl"]
+    assert len(before) == 1
+    assert index.evidence("nothing-of-this-name", "1.0.0") == ()
