@@ -6,7 +6,8 @@ MIRRORS holds a bare clone OWNER+NAME of each repository of corpus/repositories.
 and gets three environments, one after the other, each removed after use: `envsmith build --code`, `uv pip install` of
 its own requirements today, and the same with `--exclude-newer` the commit's date. In each, every module of the
 repository is imported in a process of its own. An ImportError, AttributeError, TypeError, NameError or a missing library
-counts against the environment; what else stops a module (a missing file, no GPU, arguments) does not.
+counts against the environment; what else stops a module (a missing file, no GPU, arguments) does not. What only the open
+network has is replaced for all three alike, see :func:`without_addresses`.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ def measure(row: dict[str, str], options: argparse.Namespace, folder: Path) -> d
     run([*git, "read-tree", "HEAD"], 60)
     run([*git, "checkout-index", "--all", "--force", "--quiet"], 300)
     root = checkout / row.get("folder", "")
+    replaced = addresses_out(root)
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "*.py"], capture_output=True, text=True, check=True)
     modules = [m for m in listed.stdout.splitlines() if Path(m).name not in NOT_MODULES]
     answer: dict[str, object] = {**row, "modules": len(modules), "measured": time.strftime("%Y-%m-%d", time.gmtime())}
+    answer |= {"replaced": replaced} if replaced else {}
     columns = {
         "code": lambda: by_code(root, folder, options),
         "today": lambda: by_uv(root, folder, options, []),
@@ -109,13 +112,9 @@ def by_uv(
     """`uv pip install` of requirements.txt, else of the project itself; nothing where it has neither."""
     facts: dict[str, object] = {"made": True}
     if (root / "requirements.txt").is_file():
-        text, replaced = without_addresses((root / "requirements.txt").read_text(errors="replace"))
-        (root / "requirements-bench.txt").write_text(text)
-        what = ["-r", "requirements-bench.txt"]
-        facts |= {"replaced": replaced} if replaced else {}
+        what = ["-r", "requirements.txt"]
     elif any((root / name).is_file() for name in ("pyproject.toml", "setup.py")):
         what = ["."]
-        facts |= {"replaced": replaced} if (replaced := addresses_out(root)) else {}
     else:
         return None, {"made": False, "error": "the repository has no requirements.txt, pyproject.toml or setup.py"}
     run(["uv", "venv", "--quiet", "--seed", "--python", options.python, str(folder / "venv")], 120)
@@ -136,13 +135,18 @@ _LOCAL = re.compile(r"(==\s*[0-9][\w.]*)\+(?:cu\d+|cpu)\b")
 
 
 def addresses_out(root: Path) -> list[str]:
-    """Replace git addresses in a project's own files, as :func:`without_addresses` does. Return what went."""
+    """Replace in a project's files what :func:`without_addresses` replaces. Return what went."""
     replaced = []
     for path in (root / "pyproject.toml", root / "setup.py"):
         if path.is_file():
             text = path.read_text(errors="replace")
             replaced += [match[0] for match in _QUOTED.finditer(text)]
             path.write_text(_QUOTED.sub(r"\1\2\1", text))
+    path = root / "requirements.txt"
+    if path.is_file():
+        text, lines = without_addresses(path.read_text(errors="replace"))
+        path.write_text(text)
+        replaced += lines
     return replaced
 
 
@@ -150,7 +154,7 @@ def without_addresses(text: str) -> tuple[str, list[str]]:
     """Requirements without what only the open network has.
 
     A git address becomes its package, ``+cu118`` goes, and so does an index option. Such a line would fail here
-    whatever its release is, so the peer is asked for the release that the index has.
+    whatever its release is, so the release that the index has is asked for.
     """
     lines, replaced = [], []
     for line in text.splitlines():

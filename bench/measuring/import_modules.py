@@ -17,7 +17,18 @@ import traceback
 
 SECONDS = 60
 OF_ENVIRONMENT = (ImportError, AttributeError, TypeError, NameError, SyntaxError)
-HEAVY = ("torch", "transformers", "numpy", "accelerate", "datasets", "peft", "diffusers", "deepspeed", "pandas", "gradio")
+HEAVY = (
+    "torch",
+    "transformers",
+    "numpy",
+    "accelerate",
+    "datasets",
+    "peft",
+    "diffusers",
+    "deepspeed",
+    "pandas",
+    "gradio",
+)
 
 
 def main() -> None:
