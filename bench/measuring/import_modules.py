@@ -15,9 +15,10 @@ import signal
 import sys
 import traceback
 
-SECONDS = 60
+SECONDS = 60  # of CPU, so that a busy machine cuts nothing off
+WAIT = 300
 OF_ENVIRONMENT = (ImportError, AttributeError, TypeError, NameError, SyntaxError)
-HEAVY = (
+HEAVY = [
     "torch",
     "transformers",
     "numpy",
@@ -28,7 +29,23 @@ HEAVY = (
     "deepspeed",
     "pandas",
     "gradio",
-)
+    "scipy",
+    "sklearn",
+    "matplotlib.pyplot",
+    "ray",
+    "wandb",
+    "timm",
+    "torchvision",
+    "pytorch_lightning",
+    "lightning",
+    "evaluate",
+    "trl",
+    "fastapi",
+    "openai",
+    "cv2",
+    "skimage",
+    "nltk",
+]
 
 
 def main() -> None:
@@ -57,8 +74,10 @@ def attempt(root: str, path: str) -> dict[str, str]:
 
 
 def within(root: str, path: str) -> dict[str, str]:
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-    signal.alarm(SECONDS)
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.alarm(WAIT)
     out = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(out, stream)
