@@ -94,6 +94,11 @@ def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
     return existing_lock(options, clock) if options.locked or options.frozen else _lock(options, None, clock)
 
 
+def python_lock(options: Options, *, progress: Progress = silent) -> Lock:
+    """Solve, and return the Python part of the lock. Nothing is written."""
+    return lock_cell(choose(options, Clock(progress)), options, progress=progress)
+
+
 def _lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
     return agreed(options, clock, lambda cell: lock_and_render(cell, options, engine=engine, clock=clock))
 

@@ -86,13 +86,8 @@ def within(root: str, path: str) -> dict[str, str]:
     beside = [] if (file.parent / "__init__.py").exists() else [str(file.parent)]
     sys.path[:0] = [*beside, root, str(pathlib.Path(root, "src"))]
     builtins.input = lambda *_: ""
-    name = path[:-3].replace("/", ".").removesuffix(".__init__")
     try:
-        if path.endswith("__init__.py") or all(part.isidentifier() for part in name.split(".")):
-            importlib.import_module(name.removeprefix("src."))
-        else:
-            spec = importlib.util.spec_from_file_location("module", file)
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        load(file, path)
     except OF_ENVIRONMENT as error:
         return {"of": "environment", "error": said(error)}
     except OSError as error:
@@ -101,6 +96,24 @@ def within(root: str, path: str) -> dict[str, str]:
     except BaseException as error:  # noqa: BLE001 - whatever a module does when it is imported
         return {"of": "other", "error": said(error)}
     return {"of": "none", "error": ""}
+
+
+def load(file: pathlib.Path, path: str) -> None:
+    """Import a module of a package by its name, and run a script as a file.
+
+    A folder of scripts has no ``__init__.py``: a package of its name that is installed would come before it.
+    """
+    name = path[:-3].replace("/", ".").removesuffix(".__init__").removeprefix("src.")
+    if (file.parent / "__init__.py").exists():
+        importlib.import_module(name)
+        return
+    spec = importlib.util.spec_from_file_location("module", file)
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        importlib.import_module(name)
 
 
 def said(error: BaseException) -> str:

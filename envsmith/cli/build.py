@@ -14,7 +14,7 @@ from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import EXISTING_FILE, choice, flag, group, option, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import SourceFlags, lock_options
+from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import SmokeError, StorageError, UnsatisfiableError, UsageError
 from envsmith.files import read_text
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, frameworks_of
@@ -127,14 +127,16 @@ def build(settings: BuildFlags) -> int:
             "Cannot build an environment: no framework is named.",
             hint=f"Name one: envsmith build --framework {EXAMPLE}.",
         )
-    options = _options(settings)
     try:
         with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
+            options, inferred = plan(
+                settings.request, lambda flags: _options(replace(settings, request=flags)), console
+            )
             outcome = build.build(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:
-        print_out(dumps(_outcome_json(outcome)))
+        print_out(dumps({**_outcome_json(outcome), **inferred}))
     else:
         _show(outcome, quiet=settings.talk.quiet)
     record = outcome.record

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
+from envsmith.build import python_lock
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.values import name_in
@@ -13,13 +16,16 @@ from envsmith.code.judge import judge_uses
 from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
 from envsmith.code.reading import ProjectUses, read_project_uses
 from envsmith.code.requirements import read_requirements
-from envsmith.code.settle import settle
+from envsmith.code.settle import settle, settle_lock
 from envsmith.code.sources import Project, read_project
 from envsmith.graph.load import components
 from envsmith.graph.location import find_matrix
 from envsmith.model.finding import Judgement
+from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
 from envsmith.names.index import NameIndex
+from envsmith.options import Options
+from envsmith.progress import Progress
 from envsmith.project.demand import Demands
 
 _SHOWN = 12
@@ -37,17 +43,32 @@ def _read(path: Path, index: NameIndex) -> tuple[Project, ProjectUses]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What ``--code`` put into a request: the flags that say the same without it, and from what they were inferred."""
+    """What ``--code`` put into a request, and from what it was inferred.
 
-    flags: RequestFlags
+    ``base`` are the user's own flags. ``wishes`` are specs by distribution, and ``names`` what of them the code needs.
+    """
+
+    base: RequestFlags
+    wishes: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     not_installed: tuple[str, ...] = ()
+
+    @property
+    def flags(self) -> RequestFlags:
+        """The flags that say the same without ``--code``."""
+        return self.asking(self.wishes)
+
+    def asking(self, wishes: Mapping[str, str]) -> RequestFlags:
+        """Return the flags with other wishes."""
+        lines = tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in wishes.items())
+        return replace(self.base, package=(*self.base.package, *lines))
 
     def to_json(self) -> dict[str, object]:
         """Return the key ``inferred`` of an answer."""
         return {
             "package": list(self.flags.package),
-            "date": self.flags.date,
+            "date": self.base.date,
             "from": list(self.reasons),
             "not_installed": list(self.not_installed),
         }
@@ -59,7 +80,7 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
     Says on stderr what was inferred, and from what.
     """
     if flags.code is None:
-        return Answer(flags=flags)
+        return Answer(base=flags)
     index = name_index()
     project, uses = _read(flags.code, index)
     inferred = infer(uses, read_requirements(project), index)
@@ -71,17 +92,43 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
     named = _named(flags)
     if flags.python is None and "python" in inferred.components:
         flags = replace(flags, python=inferred.components["python"])
-    flags = replace(flags, code=None, date=date)
     wishes = {name: spec for name, spec in inferred.components.items() if name not in {*named, "python"}}
+    further = {r.name: str(r.specifier) or "*" for r in map(Requirement, inferred.packages)}
+    answer = Answer(base=replace(flags, code=None, date=date), not_installed=inferred.unnamed)
 
-    def with_wishes(wishes: Mapping[str, str]) -> RequestFlags:
-        lines = tuple(f"{distribution_of(name)}{'' if spec == '*' else spec}" for name, spec in wishes.items())
-        return replace(flags, package=(*flags.package, *lines, *inferred.packages))
+    def all_wishes(some: Mapping[str, str]) -> dict[str, str]:
+        return {distribution_of(name): spec for name, spec in some.items()} | further
 
-    wishes, sentences = settle(wishes, inferred.names, lambda some: with_wishes(some).request(files))
+    wishes, sentences = settle(wishes, inferred.names, lambda some: answer.asking(all_wishes(some)).request(files))
     reasons += sentences
     _say(inferred, reasons)
-    return Answer(flags=with_wishes(wishes), reasons=tuple(reasons), not_installed=inferred.unnamed)
+    needed = {distribution_of(name) if name in wishes else name: spec for name, spec in inferred.names.items()}
+    return replace(answer, wishes=all_wishes(wishes), names=needed, reasons=tuple(reasons))
+
+
+def lock_plan(
+    flags: RequestFlags,
+    options_of: Callable[[RequestFlags], Options],
+    progress: Progress,
+    lock: Callable[..., Lock] = python_lock,
+) -> tuple[Options, dict[str, object]]:
+    """Return what a lock is asked for, and the key ``inferred`` of its answer. What keeps uv from it gives way."""
+    answer = with_code(flags)
+
+    def lock_of(wishes: Mapping[str, str]) -> Lock:
+        return lock(options_of(answer.asking(wishes)), progress=progress)
+
+    wishes, sentences = settle_lock(answer.wishes, answer.names, lock_of)
+    for sentence in sentences:
+        say(f"  {sentence}")
+    left_out = tuple(name for name in answer.wishes if name not in wishes)
+    answer = replace(
+        answer,
+        wishes=wishes,
+        reasons=(*answer.reasons, *sentences),
+        not_installed=tuple(sorted({*answer.not_installed, *left_out})),
+    )
+    return options_of(answer.flags), {"inferred": answer.to_json()}
 
 
 def distribution_of(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from envsmith.cli.console import Console, dumps, live_terminal, print_out, say, 
 from envsmith.cli.declare import choice, flag, group, option, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
-from envsmith.cli.sources import SourceFlags, lock_options
+from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.files import read_text, write_whole
 from envsmith.frameworks import EXAMPLE
@@ -80,18 +81,9 @@ def lock(settings: PinFlags) -> int:
     pyproject = flags.project / "pyproject.toml" if flags.project and settings.form == "uv" else None
     if settings.form == "uv" and pyproject is None:
         raise UsageError("Cannot write a pyproject.toml: no project is named.", hint="Add --project DIR.")
-    options = lock_options(
-        flags,
-        settings.sources,
-        locking,
-        flavour=settings.flavour,
-        conda=not locking.no_conda and settings.form not in {"pip", "uv"},
-        output=settings.output,
-        base=settings.base,
-        conda_only=settings.form == "conda",
-    )
     try:
         with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
+            options, inferred = plan(flags, partial(_options, settings), console)
             if settings.check:
                 return _check(options, console)
             outcome = build.lock_only(options, progress=console)
@@ -102,13 +94,26 @@ def lock(settings: PinFlags) -> int:
     files = {name: str(outcome.directory / name) for name in outcome.files}
     if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
-        print_out(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes}))
+        print_out(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes, **inferred}))
         return 0
     print_out(table([(path, "") for path in files.values()]))
     for note in outcome.notes if not talk.quiet else ():
         say(f"note: {note}")
     print_out(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0
+
+
+def _options(settings: PinFlags, flags: RequestFlags) -> Options:
+    return lock_options(
+        flags,
+        settings.sources,
+        settings.locking,
+        flavour=settings.flavour,
+        conda=not settings.locking.no_conda and settings.form not in {"pip", "uv"},
+        output=settings.output,
+        base=settings.base,
+        conda_only=settings.form == "conda",
+    )
 
 
 def _merge(path: Path, lock: Lock, *, write: bool) -> None:

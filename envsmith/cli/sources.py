@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.version import Spec
 from envsmith.plain import plain_value
+from envsmith.progress import Progress
 from envsmith.python.archives import Wish, parse_wish, read_archive
 
 if TYPE_CHECKING:
@@ -85,6 +86,17 @@ def lock_options(
         offline=locking.offline,
         **further,
     )
+
+
+def plan(
+    flags: RequestFlags, options_of: Callable[[RequestFlags], Options], progress: Progress
+) -> tuple[Options, dict[str, object]]:
+    """Return the options of a lock, and what ``--json`` says of what was inferred from ``--code``."""
+    if flags.code is None:
+        return options_of(flags), {}
+    from envsmith.cli.code import lock_plan  # only who has code waits for its readers
+
+    return lock_plan(flags, options_of, progress)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from envsmith.graph.load import components
 from envsmith.graph.runtime import Source, load_runtime, sources_of, toolkit_for, toolkit_parts, toolkit_requirements
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
+from envsmith.lock.later import Later, days_from, later_wheel, later_wheels
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell, Platform
 from envsmith.model.component import ComponentTable, Role
@@ -69,6 +70,8 @@ class Query:
     say who requires whom, which saves one run of uv. ``archives`` are distributions that are not asked of the index.
     ``present`` are distributions that stay as they are: they are neither asked for nor in the answer. ``preferred`` are
     names and versions that uv keeps where it can.
+    ``later`` are distributions of which only a wheel is taken, each up to the release that is named, published until
+    ``latest``.
     """
 
     requirements: tuple[str, ...]
@@ -85,6 +88,8 @@ class Query:
     archives: tuple[GivenArchive | ReadyWheel, ...] = ()
     present: tuple[Described, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
+    later: tuple[tuple[str, str], ...] = ()
+    latest: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -231,19 +236,22 @@ def _arguments(query: Query, folder: Path, undated: tuple[str, ...]) -> list[str
     arguments = ["pip", "compile", file("request.in", lines), "--no-header", "--resolution", "highest"]
     arguments += ["--python-version", query.python, "--python-platform", query.platform]
     arguments += ["--python", query.interpreter]
-    if query.constraints:
-        arguments += ["--constraints", file("constraints.txt", query.constraints)]
+    if constraints := [*query.constraints, *(f"{name}<={release}" for name, release in query.later)]:
+        arguments += ["--constraints", file("constraints.txt", constraints)]
     if query.overrides:
         arguments += ["--overrides", file("overrides.txt", query.overrides)]
     if query.backend:
         arguments += ["--torch-backend", query.backend]
     if query.wheels_only:
         arguments += ["--only-binary", ":all:"]
+    dates = {name: query.latest for name, _ in query.later} | dict.fromkeys(undated, "false")
+    for name, _ in query.later:
+        arguments += ["--only-binary", name]
     for link in query.find_links:
         arguments += ["--find-links", link]
     if undated != ("*",):
         arguments += ["--exclude-newer", query.newest]
-        arguments += [a for name in undated for a in ("--exclude-newer-package", f"{name}=false")]
+        arguments += [a for name, day in dates.items() for a in ("--exclude-newer-package", f"{name}={day}")]
     return arguments
 
 
@@ -261,16 +269,17 @@ def judge_cell(cell: Cell, components: Mapping[str, str]) -> Judgement:
 
 
 _STEP = "lock"
-# Each attempt adds a constraint; a chain of three broken rules has not been seen.
-_ATTEMPTS = 5
+# Each attempt adds a constraint or a later wheel.
+_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Resolver:
     """Who resolves and who judges: by default the user's own uv and index, and the rules of the version graph.
 
-    ``ready`` gives the ready wheel of a release that fits a cell, by default the project's own. ``find_links`` are folders or pages of files that are asked for by name (pip's own setting is not used: a local
-    build would replace the wheel of the cell).
+    ``ready`` gives the ready wheel of a release that fits a cell, by default the project's own. ``later`` gives the
+    next release with a wheel for the cell. ``find_links`` are folders or pages of files that are asked for by name
+    (pip's own setting is not used: a local build would replace the wheel of the cell).
     """
 
     uv: Uv = field(default_factory=Uv)
@@ -279,6 +288,7 @@ class Resolver:
     fetcher: Fetcher = field(default_factory=HttpClient)
     find_links: tuple[str, ...] = ()
     ready: Ready = best_wheel
+    later: Later = later_wheel
 
 
 def lock_pip(
@@ -319,9 +329,11 @@ def lock_pip(
     def on_line(line: str) -> None:
         progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
 
-    for day in _days(beside.date, exclude_newer):
+    latest = cutoff(exclude_newer)
+    for day in days_from(beside.date, exclude_newer):
+        dated = replace(query, newest=cutoff(day), latest=latest)
         try:
-            resolution, query, added = _judged(cell, replace(query, newest=cutoff(day)), toolkit, resolver, on_line)
+            resolution, query, added = _judged(cell, dated, toolkit, resolver, on_line)
             break
         except LockError:
             if day == exclude_newer:
@@ -343,19 +355,6 @@ def lock_pip(
     )
 
 
-# How long after the date packages may have come out, before the date is given up.
-_LATER = (0, 91, 365)
-
-
-def _days(date: str | None, last: str) -> Iterator[str]:
-    """Yield the days on which uv may stand: the date, some time after it, then the last one."""
-    for days in _LATER if date else ():
-        day = (dt.date.fromisoformat(date or "") + dt.timedelta(days=days)).isoformat()
-        if day < last:
-            yield day
-    yield last
-
-
 def _judged(
     cell: Cell, query: Query, toolkit: tuple[str, ...], by: Resolver, on_line: Callable[[str], None]
 ) -> tuple[Resolution, Query, tuple[tuple[str, str], ...]]:
@@ -368,8 +367,18 @@ def _judged(
     work = f"resolve the packages of {cell.id}"
     added: tuple[tuple[str, str], ...] = ()
     for _ in range(_ATTEMPTS):
-        with _own_index(cell):
-            resolution = resolve(query, by.uv, work=work, on_line=on_line)
+        try:
+            with _own_index(cell):
+                resolution = resolve(query, by.uv, work=work, on_line=on_line)
+        except LockError:
+            if not query.later:
+                raise
+            query = replace(query, later=(), latest=query.newest)  # no later wheel fits
+            continue
+        is_dated = query.newest != query.latest and not by.uv.offline
+        if is_dated and (later := later_wheels(resolution.packages, _fixed(query), cell, by.later)):
+            query = replace(query, later=(*query.later, *later))
+            continue
         if ready := _ready_instead(cell, resolution.packages, query, by.ready):
             query = replace(query, archives=(*query.archives, *ready))
             continue
@@ -419,6 +428,12 @@ def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready
     own = {archive.name for archive in query.archives}
     wheels = (ready(p.name, p.version, cell) for p in packages if p.sdist and p.name not in own)
     return tuple(wheel for wheel in wheels if wheel)
+
+
+def _fixed(query: Query) -> set[str]:
+    """Return what has no other release: exact requirements, archives, and what is a later wheel already."""
+    exact = (r.name for r in map(Requirement, query.requirements) if "==" in str(r.specifier))
+    return {canonicalize_name(name) for name in (*exact, *(a.name for a in query.archives), *dict(query.later))}
 
 
 def _following(toolkit: Iterable[str], pins: Iterable[Resolved | Pin]) -> list[str]:
@@ -472,7 +487,7 @@ def _build_pins(
 
 def build_pins(query: Query, uv: Uv, *, work: str) -> tuple[Pin, ...]:
     """Return what source distributions are built with, where ``query`` asks for their build requirements."""
-    build = replace(query, overrides=(), wheels_only=True, edges=False, archives=(), present=(), preferred=())
+    build = replace(query, overrides=(), wheels_only=True, edges=False, archives=(), present=(), preferred=(), later=())
     resolution = resolve(build, uv, work=work)
     versions = {package.name: package.version for package in resolution.packages}
     if "wheel" not in versions and Version(versions.get("setuptools", _BRINGS_WHEEL)) < Version(_BRINGS_WHEEL):

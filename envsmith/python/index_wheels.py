@@ -9,10 +9,11 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envsmith.http import Fetcher
+from envsmith.model.cell import Platform
 from envsmith.model.version import public
 from envsmith.model.wheel import ReadyWheel, Target
 from envsmith.python.distribution import read_release
-from envsmith.python.index import IndexFile, PackageIndex
+from envsmith.python.index import IndexFile, PackageIndex, Project
 from envsmith.wheels.fit import Offer
 
 PUBLISHER = "the package index"
@@ -30,6 +31,28 @@ def index_offers(name: str, target: Target, fetcher: Fetcher, index: str) -> tup
     newest = sorted(_final(releases), reverse=True)[:_RELEASES]
     offers = (_of_release(name, releases[str(text)], target, fetcher) for _, text in newest)
     return tuple(offer for offer in offers if offer)
+
+
+def next_with_wheel(project: Project, version: str, python: str, platform: Platform) -> str | None:
+    """Return the oldest release after ``version`` that has a wheel for a Python and a platform.
+
+    ``None`` where nothing is gained: ``version`` has such a wheel, it has compiled wheels for nothing else either, or
+    no later release has one.
+    """
+
+    def fits(file: IndexFile) -> bool:
+        if not file.is_wheel or file.yanked is not None or not _readable(file.filename):
+            return False
+        wheel = _wheel(project.name, file, ())
+        return not (wheel.against_python(python) or wheel.against_platform(platform))
+
+    releases = {Version(text): files for text, files in project.releases().items()}
+    own = releases.get(Version(version), ())
+    compiled = any(file.is_wheel and not file.filename.endswith("-any.whl") for file in own)
+    if not compiled or any(map(fits, own)):
+        return None
+    later = (v for v in sorted(releases) if v > Version(version) and not v.is_prerelease)
+    return next((str(v) for v in later if any(map(fits, releases[v]))), None)
 
 
 def _final(versions: Iterable[str]) -> Iterator[tuple[Version, str]]:

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from envsmith.cli.app import run
+from envsmith.cli.code import lock_plan
 from envsmith.cli.flags import RequestFlags
-from envsmith.errors import UsageError
+from envsmith.errors import LockError, UsageError
+from envsmith.model.cell import Cell
+from envsmith.model.lock import Lock
+from envsmith.progress import silent
 
 
 @pytest.fixture
@@ -71,3 +75,21 @@ def test_what_the_user_names_is_the_users(project, capsys):
 def test_a_folder_without_python_is_refused(tmp_path, capsys):
     assert run(["check", "--code", str(tmp_path)]) > 1
     assert "holds no Python" in capsys.readouterr().err
+
+
+def test_a_lock_says_what_was_inferred_and_what_gave_way(project):
+    (project / "requirements.txt").write_text("wandb==0.15.3\n")
+
+    def lock(flags, *, progress):
+        if "wandb==0.15.3" in flags.package:
+            raise LockError("Cannot resolve the packages of cell: wandb==0.15.3 is not on the package index.")
+        return Lock(
+            cell=Cell(components={"python": "3.11"}, chosen=()), request="", exclude_newer="", python_version="3.11"
+        )
+
+    flags = RequestFlags(code=project, date="2023-06-01")
+    settled, answer = lock_plan(flags, lambda some: some, silent, lock)
+
+    assert "wandb" in settled.package
+    assert answer["inferred"]["package"] == list(settled.package)
+    assert answer["inferred"]["from"][-1] == ("wandb ==0.15.3 gives way: wandb==0.15.3 is not on the package index")

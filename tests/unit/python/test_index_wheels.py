@@ -9,7 +9,8 @@ from tiny_index import wheel
 
 from envsmith.model.cell import Platform
 from envsmith.model.wheel import Target
-from envsmith.python.index_wheels import index_offers
+from envsmith.python.index import IndexFile, Project
+from envsmith.python.index_wheels import index_offers, next_with_wheel
 
 PAGE = "https://index.test/simple"
 TARGET = Target(python="3.11", torch="2.9.1+cu128", cuda="12.8", platform=Platform.LINUX_64, cxx11_abi=True)
@@ -54,3 +55,21 @@ def test_a_release_for_another_platform_says_so(publish):
     assert publish(("1.0", "cp311-cp311-win_amd64", [])) == [
         ("1.0", ("built for win_amd64, not for linux-64",)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["x-1.0-cp310-cp310-manylinux_2_17_x86_64.whl", "x-1.0.tar.gz", "x-1.1-cp311-cp311-linux_x86_64.whl"], "1.1"),
+        (["x-1.0-cp310-cp310-manylinux_2_17_x86_64.whl", "x-1.1-cp39-abi3-manylinux_2_17_x86_64.whl"], "1.1"),
+        (["x-1.0-cp311-cp311-manylinux_2_17_x86_64.whl", "x-1.1-cp311-cp311-linux_x86_64.whl"], None),
+        (["x-1.0.tar.gz", "x-1.1-py3-none-any.whl"], None),
+        (["x-1.0-py3-none-any.whl", "x-1.0.tar.gz", "x-1.1-cp311-cp311-linux_x86_64.whl"], None),
+        (["x-1.0-cp310-cp310-linux_x86_64.whl", "x-1.1-cp311-cp311-win_amd64.whl", "x-1.2.tar.gz"], None),
+        (["x-1.0-cp310-cp310-linux_x86_64.whl", "x-1.1rc1-cp311-cp311-linux_x86_64.whl"], None),
+    ],
+)
+def test_the_next_release_with_a_wheel_is_named_only_where_the_release_has_wheels_for_others(files, expected):
+    listed = tuple(IndexFile(filename=f, url=f, version=f.split("-")[1].removesuffix(".tar.gz")) for f in files)
+
+    assert next_with_wheel(Project(name="x", files=listed), "1.0", "3.11", Platform.LINUX_64) == expected
