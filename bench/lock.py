@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 
 from envsmith.graph.load import components
-from envsmith.lock.resolve import Resolver, cutoff, lock_pip, query_of
+from envsmith.lock.query import cutoff
+from envsmith.lock.resolve import Resolver, lock_pip, query_of
 from envsmith.model.cell import Cell
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv

@@ -31,7 +31,7 @@ from envsmith.conda.specs import Plan, core_problems, cuda_of, is_python, make_p
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.files import read_bounded
 from envsmith.http import HttpClient
-from envsmith.lock.resolve import cutoff
+from envsmith.lock.query import cutoff
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.rule import Severity

@@ -13,7 +13,8 @@ from envsmith.build import last_day
 from envsmith.errors import LockError
 from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
-from envsmith.lock.resolve import Query, build_pins, cutoff, resolve, uv_platform
+from envsmith.lock.query import Query, cutoff, resolve
+from envsmith.lock.resolve import build_pins, uv_platform
 from envsmith.lock.uv_output import closure, is_of_torch, to_pins
 from envsmith.mend.environment import Environment, Installed
 from envsmith.mend.treatment import Treatment

@@ -9,7 +9,8 @@ from lock_helpers import fine
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.lock.later import days_from, later_wheels
-from envsmith.lock.resolve import Beside, Query, Resolver, _arguments, lock_pip
+from envsmith.lock.query import Query, _arguments
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.lock.uv_output import Resolved
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable

@@ -10,7 +10,8 @@ from lock_helpers import component
 from envsmith.errors import LockError, UsageError
 from envsmith.lock import resolve
 from envsmith.lock.build_requires import requires_of
-from envsmith.lock.resolve import cutoff, overrides, query_of, uv_platform
+from envsmith.lock.query import cutoff
+from envsmith.lock.resolve import overrides, query_of, uv_platform
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import Artifact, GivenArchive, Pin
