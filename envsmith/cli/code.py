@@ -108,12 +108,13 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
 
 def lock_plan(
     flags: RequestFlags,
+    files: Demands | None,
     options_of: Callable[[RequestFlags], Options],
     progress: Progress,
     lock: Callable[..., Lock] = python_lock,
 ) -> tuple[Options, dict[str, object]]:
     """Return what a lock is asked for, and the key ``inferred`` of its answer. What keeps uv from it gives way."""
-    answer = with_code(flags)
+    answer = with_code(flags, files)
 
     def lock_of(wishes: Mapping[str, str]) -> Lock:
         return lock(options_of(answer.asking(wishes)), progress=progress)

@@ -34,7 +34,7 @@ class Gathered:
 
 def gather(flags: RequestFlags) -> Gathered:
     """Read the files that flags name. ``UsageError`` or ``DataError`` for what cannot be read or followed."""
-    demands = _demands(flags)
+    demands = demands_of(flags)
     if flags.code is None:
         return Gathered(flags=flags, demands=demands)
     from envsmith.cli.code import with_code  # only who has code waits for its readers
@@ -43,7 +43,8 @@ def gather(flags: RequestFlags) -> Gathered:
     return Gathered(flags=answer.flags, demands=demands, inferred={"inferred": answer.to_json()})
 
 
-def _demands(flags: RequestFlags) -> Demands | None:
+def demands_of(flags: RequestFlags) -> Demands | None:
+    """Return what the files that flags name ask for. ``None`` where no file is named."""
     if flags.project is None and (flags.extra or flags.group):
         raise UsageError(
             "Cannot use --extra or --group without --project: they are parts of a project.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name
 
 from envsmith.cli.declare import option
-from envsmith.cli.demands import gather
+from envsmith.cli.demands import demands_of, gather
 from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
@@ -96,7 +96,7 @@ def plan(
         return options_of(flags), {}
     from envsmith.cli.code import lock_plan  # only who has code waits for its readers
 
-    return lock_plan(flags, options_of, progress)
+    return lock_plan(flags, demands_of(flags), options_of, progress)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -82,7 +82,7 @@ def settle_lock(
     """Return the wishes, by distribution, that a lock can meet, and a sentence for each that gave way.
 
     A pin gives way where uv finds no packages with it, or where it would be compiled because its wheels are for older
-    Pythons. ``LockError`` where nothing that was inferred is in the way.
+    Pythons. Where something else is in the way, the lock itself will say so.
     """
     current, sentences = dict(wishes), list[str]()
     before: dict[str, str] = {}
@@ -92,7 +92,7 @@ def settle_lock(
         except LockError as error:
             blamed = _blamed(error, current, names)
             if not blamed:
-                raise
+                break
             sentences += [_give_way(current, names, name, error.reason) for name in blamed]
             continue
         except UnsatisfiableError:  # no cell has a later release, so the earlier one is compiled

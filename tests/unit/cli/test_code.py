@@ -87,7 +87,7 @@ def test_a_lock_says_what_was_inferred_and_what_gave_way(project):
         return Lock(cell=cell, request="", exclude_newer="", python_version="3.11", pins=())
 
     flags = RequestFlags(code=project, date="2023-06-01")
-    settled, answer = lock_plan(flags, lambda some: some, silent, lock)
+    settled, answer = lock_plan(flags, None, lambda some: some, silent, lock)
 
     assert "wandb" in settled.package
     assert answer["inferred"]["package"] == list(settled.package)
