@@ -64,8 +64,8 @@ def lock_of(index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv):
 
     def lock(package: str):
         by = Resolver(table=table, uv=uv, judge=fine, later=lambda name, _v, _c: "1.0" if name == "old" else None)
-        beside = Beside(packages=(package,), date="2026-11-01")
-        return lock_pip(cell, exclude_newer="2026-11-20", beside=beside, resolver=by).pin("old")
+        wider = dataclasses.replace(cell, further=(package,))
+        return lock_pip(wider, exclude_newer="2026-11-20", beside=Beside(date="2026-11-01"), resolver=by).pin("old")
 
     return lock
 
