@@ -13,6 +13,7 @@ from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.frameworks.framework import Framework
 from envsmith.frameworks.lightning import LIGHTNING
 from envsmith.frameworks.megatron_core import MEGATRON_CORE
+from envsmith.frameworks.ray import RAY
 
 FRAMEWORKS: dict[str, Framework] = {
     "deepspeed": DEEPSPEED,
@@ -20,6 +21,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "colossalai": COLOSSALAI,
     "accelerate": ACCELERATE,
     "lightning": LIGHTNING,
+    "ray": RAY,
 }
 # The one that examples in hints name.
 EXAMPLE = "deepspeed"

@@ -116,10 +116,12 @@ class Framework:
     Releases and rules are data: ``matrix/releases/NAME.yaml``, ``matrix/rules/NAME.yaml``.
 
     ``short`` spells it in a cell id, ``parts`` does so for companions that belong to it. ``module`` is what is
-    imported. ``undeclared`` are distributions that it needs at run time and does not declare. ``compiles`` says that it
-    compiles extensions at build time or first use. ``quick_steps`` are run by every smoke test, ``steps`` by the
-    framework tier. ``errors`` are patterns of its errors, each with the cause and what to do. ``ignored_requirements`` depend on the machine that made the metadata, ``reads_sdist`` says that the
-    sdist tells more than a wheel.
+    imported. ``extras`` are those of its distribution that training needs. ``undeclared`` are distributions that it needs
+    at run time and does not declare. ``compiles`` says that it compiles extensions at build time or first use.
+    ``quick_steps`` are run by every smoke test, ``steps`` by the framework tier. ``errors`` are patterns of its errors,
+    each with the cause and what to do. ``slow_host`` are words with which it says that the machine was too slow.
+    ``ignored_requirements`` depend on the machine that made the metadata, ``reads_sdist`` says that the sdist tells
+    more than a wheel.
     """
 
     name: str
@@ -129,11 +131,13 @@ class Framework:
     module: str
     aliases: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
+    extras: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ("numpy",)
     compiles: bool = False
     quick_steps: tuple[Step, ...] = ()
     steps: tuple[Step, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
+    slow_host: tuple[str, ...] = ()
     ignored_requirements: frozenset[str] = frozenset()
     reads_sdist: bool = False
     checkout: Checkout | None = None

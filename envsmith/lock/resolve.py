@@ -484,6 +484,8 @@ def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) 
 
 
 def _extras(name: str, cell: Cell) -> str:
+    if name in FRAMEWORKS and FRAMEWORKS[name].extras:
+        return f"[{','.join(FRAMEWORKS[name].extras)}]"
     if name != "transformer-engine":
         return ""
     major = cell.components.get("cuda", "12").partition(".")[0]

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from envsmith.errors import of_the_system
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault
 from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.events import Events
@@ -51,6 +52,9 @@ def cause_of(log: Events, code: Exit, text: str, *, backend: str, ranks: int) ->
         return Cause(fault=Fault.HOST, sentence=f"this machine lacks what the run needs ({word})", lasting=True)
     if sentence := of_the_system(text):
         return Cause(fault=Fault.HOST, sentence=sentence)
+    slow = next((f.title for f in FRAMEWORKS.values() if any(words in text for words in f.slow_host)), "")
+    if slow:
+        return Cause(fault=Fault.HOST, sentence=f"the machine was too slow to start {slow}")
     if code is Exit.MEMORY:
         return Cause(fault=Fault.HOST, sentence="memory is short")
     processors = log.single.get("host", {}).get("cpus")

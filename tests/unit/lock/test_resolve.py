@@ -142,6 +142,13 @@ def test_transformer_engine_is_asked_for_with_its_torch_bindings(cell: Cell, tab
     assert "transformer-engine[pytorch,core_cu12]==2.20.2" in want.requirements
 
 
+def test_framework_is_asked_for_with_the_extras_that_its_training_needs(cell: Cell, table: ComponentTable) -> None:
+    ray = component("ray", Role.FRAMEWORK, "ray")
+    full = dataclasses.replace(cell, components={**cell.components, "ray": "2.60.0"})
+    want = query_of(full, ComponentTable.of([*table.by_name.values(), ray]), [])
+    assert "ray[train]==2.60.0" in want.requirements
+
+
 def test_a_further_distribution_of_a_component_has_its_version_should_it_come_along(
     cell: Cell, table: ComponentTable
 ) -> None:

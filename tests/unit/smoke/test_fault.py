@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from envsmith.errors import SmokeError
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault, Rung
 from envsmith.proof import refuse_fault_of_host
 from envsmith.smoke.agent.protocol import Exit
@@ -34,6 +35,20 @@ def _halted(code: int = 0, *, reason: str = "exit", ranks: int = 2, state: str =
     placement = {"event": "placement", "backend": "gloo", "ranks": ranks, "sentence": ""}
     events = [{"event": "hello"}, HOST, placement, {**halt, "limit": 3.0}, {"event": "bye", "seconds": {}}]
     return judge(PLAN.with_(ranks=ranks), events)
+
+
+def test_framework_that_says_that_the_machine_started_it_too_slowly_says_nothing_against_its_cell() -> None:
+    step = next(iter(FRAMEWORKS["ray"].quick_steps))
+    words = "Exception: The current node timed out during startup. This could happen because some of the raylet failed"
+    detail = "the launcher ended (exit code 1)"
+    halt = {"event": "halt", "run": step.name, "reason": "launcher", "detail": detail, "where": [], "exits": []}
+    halt["launcher"] = {"code": 1, "words": f"Traceback\n{words}\n"}
+    result = judge(
+        PLAN.with_(cases=(), steps=(step,)), [{"event": "hello"}, HOST, halt, {"event": "bye", "seconds": {}}]
+    )
+    assert f"{detail}; the launcher wrote: {words}" in result.summary
+    assert result.cause.fault is Fault.HOST
+    assert result.cause.sentence == "the machine was too slow to start Ray Train"
 
 
 @pytest.mark.parametrize(
