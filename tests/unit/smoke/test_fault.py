@@ -46,7 +46,7 @@ def test_framework_that_says_that_the_machine_started_it_too_slowly_says_nothing
     result = judge(
         PLAN.with_(cases=(), steps=(step,)), [{"event": "hello"}, HOST, halt, {"event": "bye", "seconds": {}}]
     )
-    assert f"{detail}; the launcher wrote: {words}" in result.summary
+    assert result.steps[0].detail == f"{detail}; the launcher wrote: {words}"
     assert result.cause.fault is Fault.HOST
     assert result.cause.sentence == "the machine was too slow to start Ray Train"
 

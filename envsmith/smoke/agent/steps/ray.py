@@ -27,9 +27,9 @@ def loop(config):
     with open(config["agent"], "rb") as file:
         exec(compile(file.read(), "agent.py", "exec"), space)
     from envsmith.smoke.agent.launched import run_as_rank
-    from ray import train
+    from envsmith.smoke.agent.steps.ray import context
 
-    code = run_as_rank(config["job"], train.get_context().get_world_rank())
+    code = run_as_rank(config["job"], context().get_world_rank())
     if code:
         raise RuntimeError(f"the rank ended with code {code}")
 """
@@ -42,9 +42,9 @@ def launch(launch: Launch) -> None:
     for name in _OF_A_CLUSTER:
         os.environ.pop(name, None)
     import ray
-    from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    train = _home()
     devices = launch.job["devices"] or []
     worker = {"CPU": 1.0, **({"GPU": len(set(devices)) / launch.ranks} if devices else {})}
     # Up to 2.50 the trainer takes a processor beside those of the workers. A worker that no processor is left for waits
@@ -57,11 +57,30 @@ def launch(launch: Launch) -> None:
         _by_value(_LOOP, "loop"),
         train_loop_config={"agent": launch.agent, "job": launch.job_file},
         torch_config=TorchConfig(backend=launch.job["backend"], timeout_s=int(launch.job["timeouts"]["group"])),
-        scaling_config=ScalingConfig(num_workers=launch.ranks, use_gpu=bool(devices), resources_per_worker=worker),
-        run_config=RunConfig(name="smoke", storage_path=os.path.join(launch.directory, "results")),
+        scaling_config=train.ScalingConfig(
+            num_workers=launch.ranks, use_gpu=bool(devices), resources_per_worker=worker
+        ),
+        run_config=train.RunConfig(name="smoke", storage_path=os.path.join(launch.directory, "results")),
     )
     trainer.fit()
     ray.shutdown()
+
+
+def _home() -> Any:
+    """Return the module that has Ray Train's settings: before 2.7 it was ray.air."""
+    from ray import air, train
+
+    return train if hasattr(train, "get_context") else air
+
+
+def context() -> Any:
+    """Return what a worker asks for its rank, inside of a training loop."""
+    home = _home()
+    if hasattr(home, "get_context"):
+        return home.get_context()
+    from ray.air import session
+
+    return session
 
 
 def _by_value(text: str, name: str) -> Any:
@@ -75,16 +94,16 @@ def step_ddp(s: Stage) -> dict[str, Any]:
     """Train with what ``prepare_model`` makes of a model, and report as a training loop does."""
     s.enter("import ray.train.torch")
     import ray
-    from ray import train
     from ray.train.torch import prepare_model
 
     s.enter("prepare_model")
     model = prepare_model(s.model())
     losses = s.train(model, lambda loss: loss.backward(), s.stepper(s.optimizer(model)))
     s.enter("ray.train.report")
-    train.report({"loss": losses[-1]})
-    context = train.get_context()
-    facts = {"version": ray.__version__, "workers": context.get_world_size(), "kind": type(model).__name__}
+    group = context()
+    # A session reports by itself, a context does not.
+    (group if hasattr(group, "report") else _home()).report({"loss": losses[-1]})
+    facts = {"version": ray.__version__, "workers": group.get_world_size(), "kind": type(model).__name__}
     return {"losses": losses, "reference": s.reference(), "facts": facts}
 
 
