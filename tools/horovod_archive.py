@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Make the source archive of Horovod's main branch, which no release has: ``horovod_archive.py OUT.tar.gz``.
 
 A checkout lacks its submodules, which Horovod's newest release has in its source distribution: both name the same

@@ -26,13 +26,18 @@ Words = Mapping[str, Any]
 
 _RANKS = ("nproc-per-node", "num-gpus", "num-processes", "nprocs-per-node", "ntasks-per-node")
 _NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
+# These say how many ranks there are on all nodes together, and horovodrun which hosts these are: -np 4 -H a:2,b:2.
+_OF_ALL_NODES = {"accelerate": _RANKS, "horovodrun": ("np", "num-proc")}
 
 
 def _ranks_of(launch: Launch) -> int | None:
-    return next((n for name in _RANKS if (n := number_in(launch.options.get(name))) is not None), None)
+    names = _OF_ALL_NODES.get(launch.tool, _RANKS)
+    return next((n for name in names if (n := number_in(launch.options.get(name))) is not None), None)
 
 
 def _nodes_of(launch: Launch) -> int:
+    if launch.tool == "horovodrun":
+        return len(launch.options.get("h", launch.options.get("hosts", "")).split(","))
     numbers = (number_in(launch.options.get(name, "").split(":")[-1]) for name in _NODES)
     return next((n for n in numbers if n is not None), 1)
 
@@ -52,7 +57,7 @@ def _world(facts: Facts) -> int | None:
     """Return the world size that the first command, hostfile or variable says."""
     for launch in facts.launches:
         if (ranks := _ranks_of(launch)) is not None:
-            return ranks if launch.tool == "accelerate" else ranks * _nodes_of(launch)
+            return ranks if launch.tool in _OF_ALL_NODES else ranks * _nodes_of(launch)
         if launch.tool == "hostfile":
             slots = [number_in(s) for s in launch.options.get("slots", "").split(",")]
             if None not in slots:
@@ -309,7 +314,7 @@ def _ranks_of_command(scene: Scene, _argument: None) -> Iterator[Words]:
     """Give the number of ranks that a command starts on a node where it is above that of visible GPUs."""
     launch, facts = _launch(scene), scene.facts
     ranks, gpus = _ranks_of(launch), facts.gpu_count
-    if launch.tool == "accelerate" and ranks is not None:
+    if launch.tool in _OF_ALL_NODES and ranks is not None:
         ranks = ranks // max(1, _nodes_of(launch))
     visible = launch.options.get("CUDA_VISIBLE_DEVICES", facts.variables.get("CUDA_VISIBLE_DEVICES"))
     if visible and all(part.strip().isdigit() for part in visible.split(",")):

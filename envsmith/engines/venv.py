@@ -17,7 +17,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engines.base import Built, Engine, verify_content
+from envsmith.engines.compiling import Workshop, refuse_uncompilable
 from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engines.space import refuse_without_room
+from envsmith.engines.stamps import Stamp, entries, finished, remove, reset, stamp
 from envsmith.errors import (
     BuildError,
     ContentError,
@@ -132,13 +133,7 @@ def realise(
     ``ContentError`` (a hash or an installed version differs), ``InterruptedRunError``. An unfinished layer is removed
     before.
     """
-    if lock.compiled:
-        names = ", ".join(source.name for source in lock.compiled)
-        raise EngineError(
-            f"Cannot install {names}: compiling from source is done only in the pinned builder of an image.",
-            hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
-            "of the environment.",
-        )
+    refuse_uncompilable(lock)
     interpreter = _interpreter(lock)
     environment = (directory / FOLDER).absolute()
     with storage_errors(directory):
@@ -169,7 +164,7 @@ def _read_files(lock: Lock, python: Path, marker: Path) -> None:
     change cannot be put back, so what carries the noted one needs no second reading.
     """
     environment = python.parent.parent
-    times = {name: (s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in _entries(environment)}
+    times = {name: (s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in entries(environment)}
     state = digest_of(json.dumps([lock.digest, sorted(times.items())]).encode())
     with suppress(OSError):
         if marker.read_text(encoding="ascii") == state:
@@ -250,7 +245,9 @@ class _Builder:
         for name in LAYER_FILES:
             if pins := tuple(pin for pin in self.lock.pins if pin.layer == name):
                 build_pins = layer_text(self.lock.build_pins) if any(pin.sdist for pin in pins) else ""
-                key = _key(name, layers[-1].key, layer_text(pins), build_pins, self._backend)
+                compiled = [s.to_json() for s in self.lock.compiled if s.name in {pin.name for pin in pins}]
+                made_of = [json.dumps(compiled, sort_keys=True)] if compiled else []
+                key = _key(name, layers[-1].key, layer_text(pins), build_pins, self._backend, *made_of)
                 layers.append(_Layer(name=name, key=key, pins=pins))
         return layers
 
@@ -295,17 +292,34 @@ class _Builder:
         self._uv(arguments, step="virtual environment")
 
     def _install(self, layer: _Layer) -> None:
-        with installation(self.python, layer.pins, self.lock.build_pins, backend=self._backend) as arguments:
+        names = {source.name for source in self.lock.compiled}
+        compiled = [pin for pin in layer.pins if pin.name in names]
+        self._install_pins(layer, [pin for pin in layer.pins if pin.name not in names])
+        if compiled:
+            step = _step(layer)
+            shop = Workshop(
+                lock=self.lock,
+                folder=self.environment.parent,
+                python=self.python,
+                run=lambda arguments, extra: self._uv(arguments, step=step, work="compile a wheel", extra=extra),
+            )
+            wheels = [str(path) for path in shop.wheels(compiled)]
+            self._uv(["pip", "install", "--python", str(self.python), "--no-deps", "--offline", *wheels], step=step)
+
+    def _install_pins(self, layer: _Layer, pins: Sequence[Pin]) -> None:
+        with installation(self.python, pins, self.lock.build_pins, backend=self._backend) as arguments:
             self._uv(arguments, step=_step(layer))
 
-    def _uv(self, arguments: Sequence[str], *, step: str) -> None:
+    def _uv(
+        self, arguments: Sequence[str], *, step: str, work: str = "", extra: Mapping[str, str] | None = None
+    ) -> None:
         def on_line(line: str) -> None:
             self.progress(Event(kind=EventKind.LINE, step=step, text=line.strip()))
 
-        verb = "install" if step.endswith("layer") else "create"
+        work = work or f"{'install' if step.endswith('layer') else 'create'} the {step}"
         tool = self.torch_uv if step == "torch layer" else self.uv
         try:
-            tool.check(arguments, work=f"{verb} the {step}", on_line=on_line, extra=PLAIN_BUILD)
+            tool.check(arguments, work=work, on_line=on_line, extra={**PLAIN_BUILD, **(extra or {})})
         except LockError as error:
             raise BuildError(error.message, details=error.details, hint=error.hint) from None
 
@@ -379,111 +393,10 @@ def inspect_python(python: Path, *arguments: str) -> dict[str, str]:
     return parse_inspection(answer.stdout if answer.returncode == 0 else answer.stdout + answer.stderr)
 
 
-# -- which layers of a virtual environment are finished: one stamp a layer, with every file at the end of that layer ---
-#
-# A build resumes at the last intact layer: whatever its stamp does not list is removed, so that an install that was
-# killed half-way, or a package that somebody added, cannot pass for a part of the lock.
-
-
-STATE = ".envsmith"
-_SKIPPED_FOLDERS = frozenset({STATE, "__pycache__"})
-# uv takes this lock whenever it looks at an environment.
-_SKIPPED_FILES = frozenset({".lock"})
 # What an installer writes about itself or for this place alone: scripts name the path of their interpreter.
 _OF_THE_INSTALLER = re.compile(
     r"(?:^|/)(?:INSTALLER|REQUESTED|RECORD|direct_url\.json|uv_cache\.json|uv_build\.json)$|\.py[co]$|^\.\./"
 )
-
-Files = Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A finished layer: ``key`` says what was installed, ``files`` maps path → (bytes, time of change in ns)."""
-
-    key: str
-    files: Files
-
-
-def snapshot(environment: Path) -> dict[str, tuple[int, int]]:
-    """Return every file below ``environment`` except byte-code and the stamps. Raises ``OSError``."""
-    return {name: (status.st_size, status.st_mtime_ns) for name, status in _entries(environment)}
-
-
-def _entries(environment: Path) -> Iterator[tuple[str, os.stat_result]]:
-    todo = [environment]
-    while todo:
-        with os.scandir(todo.pop()) as scanned:
-            entries = list(scanned)
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                todo += [Path(entry.path)] if entry.name not in _SKIPPED_FOLDERS else []
-            elif entry.name not in _SKIPPED_FILES:
-                yield os.path.relpath(entry.path, environment), entry.stat(follow_symlinks=False)
-
-
-def stamp(environment: Path, number: int, key: str) -> None:
-    """Note that layer ``number`` is finished. Raises ``OSError`` or ``StorageError``."""
-    write_whole(environment / STATE / f"{number}.json", json.dumps({"key": key, "files": snapshot(environment)}))
-
-
-def _read(path: Path) -> Stamp | None:
-    try:
-        content = json.loads(path.read_bytes())
-        return Stamp(content["key"], {name: (size, time_ns) for name, (size, time_ns) in content["files"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def finished(environment: Path, keys: tuple[str, ...]) -> list[Stamp]:
-    """Return the stamps of the leading layers that are what ``keys`` ask for and whose files have not changed."""
-    try:
-        files = snapshot(environment)
-    except OSError:
-        return []
-    stamps: list[Stamp] = []
-    for number, key in enumerate(keys):
-        layer = _read(environment / STATE / f"{number}.json")
-        if layer is None or layer.key != key or not layer.files.items() <= files.items():
-            break
-        stamps.append(layer)
-    return stamps
-
-
-def reset(environment: Path, last: Stamp, count: int) -> None:
-    """Remove every file that is not of the first ``count`` layers, the last of which is ``last``.
-
-    Raises ``OSError``.
-    """
-    with suppress(FileNotFoundError):
-        for entry in os.scandir(environment / STATE):
-            number = entry.name.removesuffix(".json")
-            if not number.isdigit() or int(number) >= count:
-                Path(entry.path).unlink()
-    extra = set(snapshot(environment)) - set(last.files)
-    for name in extra:
-        (environment / name).unlink()
-    for folder in sorted({(environment / name).parent for name in extra}, key=lambda p: -len(p.parts)):
-        _remove_empty(folder, environment)
-
-
-def _remove_empty(folder: Path, top: Path) -> None:
-    while folder != top:
-        shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
-
-
-def remove(environment: Path) -> None:
-    """Remove an environment, its stamps first, so that no rest of it passes for finished. Raises ``OSError``."""
-    if environment.is_symlink() or environment.is_file():
-        environment.unlink()
-    if environment.is_dir():
-        shutil.rmtree(environment / STATE, ignore_errors=True)
-        shutil.rmtree(environment)
 
 
 def content_digest(environment: Path) -> str:

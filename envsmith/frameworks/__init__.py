@@ -11,6 +11,7 @@ from envsmith.frameworks.accelerate import ACCELERATE
 from envsmith.frameworks.colossalai import COLOSSALAI
 from envsmith.frameworks.deepspeed import DEEPSPEED
 from envsmith.frameworks.framework import Framework
+from envsmith.frameworks.horovod import HOROVOD
 from envsmith.frameworks.lightning import LIGHTNING
 from envsmith.frameworks.megatron_core import MEGATRON_CORE
 from envsmith.frameworks.ray import RAY
@@ -22,6 +23,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "accelerate": ACCELERATE,
     "lightning": LIGHTNING,
     "ray": RAY,
+    "horovod": HOROVOD,
 }
 # The one that examples in hints name.
 EXAMPLE = "deepspeed"

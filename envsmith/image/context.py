@@ -99,7 +99,7 @@ def _copy_checked(artifact: Artifact, target: Path) -> None:
 _MEMORY_OF_A_JOB = 4 << 30
 
 
-def _jobs() -> int:
+def compile_jobs() -> int:
     """Return how many compilers run at once: ``MAX_JOBS`` of this host, else its cores as far as its memory allows."""
     named = os.environ.get("MAX_JOBS", "")
     if named.isdecimal() and 0 < int(named) < 1000:
@@ -123,7 +123,7 @@ def write_secrets(settings: HostSettings, folder: Path) -> dict[str, Path]:
         secrets["uv"] = folder / "uv.toml"
         secrets["uv"].write_text(settings.uv_toml, encoding="utf-8")
     secrets[JOBS] = folder / JOBS
-    secrets[JOBS].write_text(f"{_jobs()}\n", encoding="ascii")
+    secrets[JOBS].write_text(f"{compile_jobs()}\n", encoding="ascii")
     for name, path in secrets.items():
         path.chmod(0o644 if name == "ca" else 0o600)
     return secrets

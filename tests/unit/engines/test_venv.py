@@ -13,7 +13,7 @@ import pytest
 from lock_helpers import fine, uv_for
 from tiny_index import TinyIndex, wheel
 
-from envsmith.engines import venv
+from envsmith.engines import space
 from envsmith.engines.base import Built, Engine
 from envsmith.engines.venv import VenvEngine, realise
 from envsmith.errors import BuildError, ContentError, EngineError, InterruptedRunError, StorageError
@@ -220,7 +220,7 @@ def test_too_little_space_is_said_before_anything_is_fetched(
         ),
     )
     usage = type("Usage", (), {"free": 3 << 30})()
-    monkeypatch.setattr(venv.shutil, "disk_usage", lambda _path: usage)
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _path: usage)
     with pytest.raises(StorageError, match=r"14\.0 GiB are needed.*3\.0 GiB are free"):
         realise(sized, folder, uv=uv)
     assert not (folder / "venv").exists()

@@ -1,0 +1,222 @@
+"""Horovod: data parallelism by its ``DistributedOptimizer``, and each of its collectives in each type of tensor.
+
+Horovod has collectives of its own, so torch's counter and flight recorder see none of them. Its timeline does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from envsmith.smoke.agent.protocol import Wrong, one_line
+from envsmith.smoke.agent.steps.stage import Stage, stated_version
+
+# What horovod/torch/mpi_ops_v2.cc registers for tensors of the CPU: reductions have no small integers.
+_REDUCED = ("float32", "float64", "float16", "int32", "int64")
+_MOVED = (*_REDUCED, "uint8", "int8", "int16")
+_FLOATS = ("float32", "float64", "float16")
+# Without MPI no build has Adasum for the CPU: horovod/common/operations.cc adds its operation for MPI and NCCL only.
+_OF_MPI = "adasum"
+_FACTS = ("gloo_built", "gloo_enabled", "mpi_built", "mpi_enabled", "nccl_built", "cuda_built")
+# The word of a timeline for what a transport did: `GLOO_ALLREDUCE`, `NCCL_REDUCESCATTER`.
+_ACTIVITY = re.compile(r"(GLOO|MPI|NCCL)_(ALLREDUCE|ALLGATHER|ALLGATHERV|BCAST|BROADCAST|ALLTOALL|REDUCESCATTER)")
+_NAMES = {
+    "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLGATHERV": "all_gather", "BCAST": "broadcast",
+    "BROADCAST": "broadcast", "ALLTOALL": "all_to_all", "REDUCESCATTER": "reduce_scatter",
+}  # fmt: skip
+
+
+def step_optimizer(s: Stage) -> dict[str, Any]:
+    """Train with gradients that ``DistributedOptimizer`` averages, from parameters that rank 0 broadcasts."""
+    hvd = _started(s)
+    losses = _trained(s, hvd)
+    return {"losses": losses, "reference": s.reference(), "facts": _ended(s, hvd)}
+
+
+def step_collectives(s: Stage) -> dict[str, Any]:
+    """Hold every collective in every type against its result, then train: a refusal may not harm what follows."""
+    hvd = _started(s)
+    refused = {}
+    for name, dtypes, case in _CASES:
+        for dtype in dtypes:
+            s.enter(f"{name} {dtype}")
+            error = _checked(s, hvd, f"{name} {dtype}", dtype, case)
+            if error:
+                refused[f"{name} {dtype}"] = error
+    if unexpected := sorted(name for name in refused if not name.startswith(_OF_MPI) or hvd.mpi_built()):
+        raise Wrong(f"{unexpected[0]} is refused: {refused[unexpected[0]]}")
+    s.enter("barrier")
+    hvd.barrier()
+    s.enter("broadcast_object")
+    if (text := hvd.broadcast_object({"of": s.rank}, root_rank=0)) != {"of": 0}:
+        raise Wrong(f"broadcast_object gives {text}")
+    losses = _trained(s, hvd)
+    s.enter("join")
+    hvd.join()
+    return {"losses": losses, "reference": s.reference(), "facts": _ended(s, hvd, refused=refused)}
+
+
+def _started(s: Stage) -> Any:
+    s.enter("import horovod.torch")
+    import horovod.torch as hvd
+
+    if not hasattr(hvd, "init"):
+        # horovod/torch/__init__.py prints the error and goes on without its functions.
+        from horovod.common.util import check_extension
+
+        check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", hvd.__file__, "mpi_lib_v2")
+    s.enter("hvd.init")
+    hvd.init()
+    if (hvd.rank(), hvd.size()) != (s.rank, s.size):
+        raise Wrong(f"horovod says rank {hvd.rank()} of {hvd.size()}, the launcher {s.rank} of {s.size}")
+    if s.rank == 0:
+        hvd.start_timeline(_timeline(s))
+    return hvd
+
+
+def _timeline(s: Stage) -> str:
+    return os.path.join(s.job["directory"], "timeline.json")
+
+
+def _trained(s: Stage, hvd: Any) -> list[float]:
+    s.enter("broadcast_parameters")
+    model = s.model().to(s.device)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    s.enter("DistributedOptimizer")
+    optimizer = hvd.DistributedOptimizer(s.optimizer(model), named_parameters=model.named_parameters())
+    return s.train(model, lambda loss: loss.backward(), s.stepper(optimizer))
+
+
+def _ended(s: Stage, hvd: Any, **facts: object) -> dict[str, object]:
+    """Shut Horovod down, count what its timeline says it did, and return what it says of itself."""
+    import horovod
+
+    built = {name: bool(getattr(hvd, name)()) for name in _FACTS}
+    s.enter("hvd.shutdown")
+    if s.rank == 0:
+        hvd.stop_timeline()
+    hvd.shutdown()
+    transports = _count_activities(s) if s.rank == 0 else []
+    return {"version": stated_version(horovod), "transports": transports, **built, **facts}
+
+
+def _count_activities(s: Stage) -> list[str]:
+    """Count the collectives of the timeline, and return the transports that did them."""
+    with open(_timeline(s), encoding="utf-8") as file:
+        words = _ACTIVITY.findall(file.read())
+    for _, operation in words:
+        s.counter.add(_NAMES[operation])
+    return sorted({transport for transport, _ in words})
+
+
+# -- each collective against its result -------------------------------------------------------------------------------
+#
+# Rank r holds (2r + 1) * [1, 2, 3, 4, 5, 6]. Sums and averages over any number of ranks are whole and small, so that
+# every type holds them.
+
+Case = Callable[[Any, Any, Sequence[Any]], "list[tuple[Any, Any]]"]
+
+
+def _checked(s: Stage, hvd: Any, name: str, dtype: str, case: Case) -> str:
+    """Run one case. Return the refusal in one line, or nothing. Raises ``Wrong`` for a wrong value."""
+    torch = s.torch
+    parts = [(2 * r + 1) * torch.arange(1, 7).to(getattr(torch, dtype)).to(s.device) for r in range(s.size)]
+    try:
+        pairs = case(hvd, parts[s.rank].clone(), parts)
+    except (ValueError, NotImplementedError, RuntimeError) as error:
+        return one_line(error, 160)
+    for result, due in pairs:
+        if result.shape != due.shape or not bool((result == due).all()):
+            raise Wrong(f"{name}: {result.tolist()} instead of {due.tolist()}")
+    return ""
+
+
+def _all_reduce(operation: str, due: Callable[[Sequence[Any]], Any]) -> Case:
+    def case(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+        return [(hvd.allreduce(mine, op=getattr(hvd, operation)), due(parts))]
+
+    return case
+
+
+def _sum(parts: Sequence[Any]) -> Any:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def _product(parts: Sequence[Any]) -> Any:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total *= part
+    return total
+
+
+def _adasum(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Reduce equal tensors, which Adasum averages."""
+    del mine
+    return [(hvd.allreduce(parts[0].clone(), op=hvd.Adasum), parts[0])]
+
+
+def _grouped_all_reduce(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    first, second = hvd.grouped_allreduce([mine, mine[:2].clone()], op=hvd.Sum)
+    return [(first, _sum(parts)), (second, _sum(parts)[:2])]
+
+
+def _all_gather(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Gather from rank r its first r + 1 elements: Horovod's own kind of gather."""
+    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
+    due = mine.new_tensor([x for r, part in enumerate(parts) for x in part[: r + 1].tolist()])
+    return [(hvd.allgather(mine[: rank + 1].clone()), due)]
+
+
+def _grouped_all_gather(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    first, second = hvd.grouped_allgather([mine, mine[:2].clone()])
+    due = [mine.new_tensor([x for part in parts for x in part[:n].tolist()]) for n in (6, 2)]
+    return [(first, due[0]), (second, due[1])]
+
+
+def _broadcast(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return [(hvd.broadcast(mine, root_rank=len(parts) - 1), parts[-1])]
+
+
+def _all_to_all(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Send one element of every part to each rank."""
+    size = len(parts)
+    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
+    return [(hvd.alltoall(mine[:size].clone()), mine.new_tensor([part[rank].item() for part in parts]))]
+
+
+def _reduce_scatter(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    size = len(parts)
+    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
+    return [(hvd.reducescatter(mine[:size].clone(), op=hvd.Sum), _sum(parts)[rank : rank + 1])]
+
+
+def _grouped_reduce_scatter(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
+    size = len(parts)
+    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
+    results = hvd.grouped_reducescatter([mine[:size].clone(), mine[:size].clone()], op=hvd.Sum)
+    return [(result, _sum(parts)[rank : rank + 1]) for result in results]
+
+
+_CASES: tuple[tuple[str, Sequence[str], Case], ...] = (
+    ("allreduce sum", _REDUCED, _all_reduce("Sum", _sum)),
+    ("allreduce average", _REDUCED, _all_reduce("Average", lambda parts: _sum(parts) / len(parts))),
+    ("allreduce min", _REDUCED, _all_reduce("Min", lambda parts: parts[0])),
+    ("allreduce max", _REDUCED, _all_reduce("Max", lambda parts: parts[-1])),
+    ("allreduce product", _REDUCED, _all_reduce("Product", _product)),
+    ("grouped_allreduce sum", _REDUCED, _grouped_all_reduce),
+    ("allgather", _MOVED, _all_gather),
+    ("grouped_allgather", _MOVED, _grouped_all_gather),
+    ("broadcast", _MOVED, _broadcast),
+    ("alltoall", _MOVED, _all_to_all),
+    ("reducescatter sum", _REDUCED, _reduce_scatter),
+    ("grouped_reducescatter sum", _REDUCED, _grouped_reduce_scatter),
+    (_OF_MPI, _FLOATS, _adasum),
+)
+
+STEPS = {"horovod-optimizer": step_optimizer, "horovod-collectives": step_collectives}
