@@ -59,6 +59,7 @@ class Workshop:
     lock: Lock
     folder: Path
     python: Path
+    environ: Mapping[str, str]
     run: Run
 
     def wheels(self, pins: Sequence[Pin]) -> list[Path]:
@@ -105,5 +106,5 @@ class Workshop:
 
     def _surroundings(self, builder: Path) -> dict[str, str]:
         jobs = compile_jobs()
-        path = os.pathsep.join([str(builder / "bin"), os.environ.get("PATH", os.defpath)])
+        path = os.pathsep.join([str(builder / "bin"), self.environ.get("PATH", os.defpath)])
         return {"PATH": path, "MAX_JOBS": str(jobs), "MAKEFLAGS": f"-j{jobs}"}

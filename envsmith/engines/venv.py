@@ -301,6 +301,7 @@ class _Builder:
                 lock=self.lock,
                 folder=self.environment.parent,
                 python=self.python,
+                environ=self.uv.environ,
                 run=lambda arguments, extra: self._uv(arguments, step=step, work="compile a wheel", extra=extra),
             )
             wheels = [str(path) for path in shop.wheels(compiled)]

@@ -25,17 +25,19 @@ from envsmith.errors import EnvsmithError, is_of_the_system
 from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
+from envsmith.http import HttpClient
 from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.selection import without
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Judgement
-from envsmith.model.lock import Lock
+from envsmith.model.lock import Compile, Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.proof import Subject, make_record, refuse_fault_of_host, rungs_of
+from envsmith.python.archives import parse_wish, read_archive
 from envsmith.python.uv import Uv
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
@@ -66,7 +68,23 @@ class Ground:
         needs them.
         """
         folder = self.cache / "uv" if torch is None else self.cache / "torch" / torch
-        return Uv(environ={**os.environ, "UV_LINK_MODE": "hardlink"}, cache=folder, offline=self.offline)
+        environ = {**os.environ, **self.compilers(), "UV_LINK_MODE": "hardlink"}
+        return Uv(environ=environ, cache=folder, offline=self.offline)
+
+    def compilers(self, *first: str) -> dict[str, str]:
+        """Return the variables with which a source compiles once per torch where there is ccache, ``first`` on PATH."""
+        path, folder = [*first, os.environ.get("PATH", os.defpath)], ccache_folder()
+        variables = {}
+        if folder is not None:
+            path.insert(len(first), str(folder))
+            variables = {
+                "CCACHE_DIR": str(self.cache / "ccache"),
+                "CCACHE_BASEDIR": os.path.commonpath([self.slot, self.cache]),
+                "CCACHE_NOHASHDIR": "1",
+                "CCACHE_COMPILERCHECK": "content",
+                "CCACHE_MAXSIZE": "1G",
+            }
+        return {**variables, "PATH": os.pathsep.join(path)}
 
 
 def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) -> Record:
@@ -164,9 +182,18 @@ def _lock(job: Job, plan: Plan, ground: Ground, progress: Progress) -> Lock:
         request=f"matrix run {plan.name}",
         exclude_newer=plan.exclude_newer,
         beside=Beside(constraints=constraints_for(job.cell, solver=solver)),
+        compile=_archives_of(job, plan, ground),
         resolver=Resolver(uv=ground.uv(), judge=judge),
         progress=progress,
     )
+
+
+def _archives_of(job: Job, plan: Plan, ground: Ground) -> Compile:
+    """Return the archives of the campaign that are releases of this cell's components."""
+    fetcher = HttpClient(offline=ground.offline)
+    wishes = [parse_wish(text) for text in plan.sources]
+    archives = (read_archive(wish, fetcher) for wish in wishes if wish.name in job.cell.components)
+    return Compile(archives=tuple(a for a in archives if a.version == job.cell.components[a.name]))
 
 
 def _install(lock: Lock, ground: Ground, progress: Progress) -> Built:
@@ -213,20 +240,10 @@ class _Target:
 
 
 def _target(ground: Ground, built: Built) -> _Target:
-    """Return the cell's interpreter. With ccache a framework compiles once per torch and source."""
-    path = [str(Path(built.python).parent)]
+    """Return the cell's interpreter."""
     variables = {"TORCH_EXTENSIONS_DIR": str(ground.slot / "torch-extensions")}
-    if (folder := ccache_folder()) is not None:
-        path.append(str(folder))
-        variables |= {
-            "CCACHE_DIR": str(ground.cache / "ccache"),
-            "CCACHE_BASEDIR": str(ground.slot),
-            "CCACHE_NOHASHDIR": "1",
-            "CCACHE_COMPILERCHECK": "content",
-            "CCACHE_MAXSIZE": "1G",
-        }
-    path.append(os.environ.get("PATH", os.defpath))
-    return _Target(python=Path(built.python), variables={**variables, "PATH": os.pathsep.join(path)})
+    variables |= ground.compilers(str(Path(built.python).parent))
+    return _Target(python=Path(built.python), variables=variables)
 
 
 def ccache_folder() -> Path | None:

@@ -116,7 +116,8 @@ def _job(file: _JobFile, _context: object) -> Job:
 class Plan:
     """What a campaign runs, frozen when it starts: a resumed campaign runs the same cells against the same date.
 
-    ``left_out`` are combinations that cannot exist, each with its reason.
+    ``left_out`` are combinations that cannot exist, each with its reason. ``sources`` are archives of releases that are
+    on no index, as ``--source`` takes them.
     """
 
     schema: Annotated[int, exactly(_SCHEMA, f"this envsmith reads schema {_SCHEMA}")] = _SCHEMA
@@ -125,6 +126,7 @@ class Plan:
     ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
     tier: str = "quick"
     executor: Settings = field(default_factory=Settings)
+    sources: tuple[str, ...] = ()
     jobs: tuple[Annotated[Job, Made(_JobFile, _job)], ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
@@ -141,6 +143,7 @@ class Plan:
             "ranks": self.ranks,
             "tier": self.tier,
             "executor": self.executor.to_json(),
+            **({"sources": list(self.sources)} if self.sources else {}),
         }
         jobs = ",\n".join(json.dumps(job.to_json()) for job in self.jobs)
         pairs = ",\n".join(json.dumps(list(pair)) for pair in self.left_out)

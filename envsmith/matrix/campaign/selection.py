@@ -24,6 +24,7 @@ from envsmith.model.component import ComponentTable, Role
 from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec, minor_of, public, version_key
+from envsmith.python.archives import parse_wish
 from envsmith.schema import (
     Checked,
     Day,
@@ -82,6 +83,7 @@ class Campaign:
     tier: str = "quick"
     exclude_newer: str | None = None
     executor: Settings = field(default_factory=Settings)
+    sources: tuple[str, ...] = ()
 
 
 @strict
@@ -98,6 +100,14 @@ class _Line:
     changed: Any = None
     take: Annotated[int, whole_number(1, _MAX, "a number")] | None = None
     why: Text = ""
+
+
+def _source(value: object, _context: object) -> str:
+    try:
+        parse_wish(str(value))
+        return str(value)
+    except UsageError as error:
+        raise WrongValueError("not a source archive", error.hint) from None
 
 
 @strict
@@ -118,6 +128,7 @@ class _CampaignFile:
     tier: Literal["import", "quick", "full", "framework"] = "quick"
     exclude_newer: Day | None = None
     executor: Settings = field(default_factory=Settings)
+    sources: tuple[Annotated[str, Parsed(_source)], ...] = ()
 
 
 def _component(value: object, table: ComponentTable) -> str:
@@ -167,6 +178,7 @@ def read_campaign(path: Path, table: ComponentTable) -> Campaign:
         tier=file.tier,
         exclude_newer=file.exclude_newer,
         executor=file.executor,
+        sources=file.sources,
     )
 
 
@@ -221,8 +233,8 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
                 break
     if not jobs:
         reasons = [f"{k}: {v}" for k, v in itertools.islice(left_out.items(), 3)]
-        message = f"Cannot run the campaign {campaign.name}: it chooses no cell."
-        raise UsageError(message, details=reasons, hint="Change its `cells:`.")
+        because = f"Cannot run the campaign {campaign.name}: it chooses no cell."
+        raise UsageError(because, details=reasons, hint="Change its `cells:`.")
     return Plan(
         name=campaign.name,
         exclude_newer=campaign.exclude_newer or exclude_newer,
@@ -231,6 +243,7 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
         tier=campaign.tier,
         left_out=tuple(left_out.items()),
         executor=campaign.executor,
+        sources=campaign.sources,
     )
 
 

@@ -5,7 +5,6 @@ Horovod has collectives of its own, so torch's counter and flight recorder see n
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -69,11 +68,10 @@ def _started(s: Stage) -> Any:
 
         check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", hvd.__file__, "mpi_lib_v2")
     s.enter("hvd.init")
+    os.environ["HOROVOD_TIMELINE"] = _timeline(s)  # rank 0 writes it
     hvd.init()
     if (hvd.rank(), hvd.size()) != (s.rank, s.size):
         raise Wrong(f"horovod says rank {hvd.rank()} of {hvd.size()}, the launcher {s.rank} of {s.size}")
-    if s.rank == 0:
-        hvd.start_timeline(_timeline(s))
     return hvd
 
 
@@ -96,8 +94,6 @@ def _ended(s: Stage, hvd: Any, **facts: object) -> dict[str, object]:
 
     built = {name: bool(getattr(hvd, name)()) for name in _FACTS}
     s.enter("hvd.shutdown")
-    if s.rank == 0:
-        hvd.stop_timeline()
     hvd.shutdown()
     transports = _count_activities(s) if s.rank == 0 else []
     return {"version": stated_version(horovod), "transports": transports, **built, **facts}
