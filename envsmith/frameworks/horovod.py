@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from envsmith.frameworks.framework import Framework, Step
 
-_OPTIMIZER = Step(name="horovod optimizer fp32", kind="horovod-optimizer", issues=("all_reduce",))
+# horovodrun asks itself in processes of their own what it was compiled with before it starts a rank.
+_DEADLINE = 300.0
+_OPTIMIZER = Step(
+    name="horovod optimizer fp32",
+    kind="horovod-optimizer",
+    launcher="horovod",
+    issues=("all_reduce", "broadcast"),
+    family="horovod fp32",
+    deadline=_DEADLINE,
+)
+_COLLECTIVES = Step(
+    name="horovod collectives",
+    kind="horovod-collectives",
+    launcher="horovod",
+    issues=("all_reduce", "all_gather", "broadcast", "all_to_all", "reduce_scatter"),
+    family="horovod fp32",
+    deadline=_DEADLINE,
+)
 
 HOROVOD = Framework(
     name="horovod",
@@ -14,5 +31,5 @@ HOROVOD = Framework(
     module="horovod.torch",
     compiles=True,
     quick_steps=(_OPTIMIZER,),
-    steps=(_OPTIMIZER,),
+    steps=(_OPTIMIZER, _COLLECTIVES),
 )

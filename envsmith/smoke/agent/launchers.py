@@ -1,4 +1,4 @@
-"""Who started this process as a rank: flags, torchrun, Slurm, Open MPI or PMI, and what the launcher says."""
+"""Who started this process as a rank: flags, torchrun, Slurm, horovodrun, Open MPI or PMI, and what the launcher says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     "openmpi": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "pmi": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 }

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.smoke.agent.machine import FRAMEWORKS as FRAMEWORKS
-from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, lightning, megatron_core, packages, ray, torch
+from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, horovod, lightning, megatron_core, packages, ray, torch
 from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
@@ -42,13 +42,14 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **colossalai.STEPS,
     **accelerate.STEPS,
     **lightning.STEPS,
+    **horovod.STEPS,
     **packages.STEPS,
     **ray.STEPS,
 }
 # By the name that a step of a plan has as its ``launcher``.
-LAUNCHERS: dict[str, Callable[[Launch], object]] = {**ray.LAUNCHERS}
+LAUNCHERS: dict[str, Callable[[Launch], object]] = {**ray.LAUNCHERS, **horovod.LAUNCHERS}
 # Which of these distributions are installed is reported.
-FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning", "ray"]
+FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning", "ray", "horovod"]
 PRELOAD: dict[str, Preload] = {
     "megatron": megatron_core.PRELOAD,
     "deepspeed": deepspeed.PRELOAD,

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from envsmith.smoke.agent.protocol import Wrong, one_line
+from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import Stage, stated_version
 
 # What horovod/torch/mpi_ops_v2.cc registers for tensors of the CPU: reductions have no small integers.
@@ -20,12 +22,18 @@ _FLOATS = ("float32", "float64", "float16")
 # Without MPI no build has Adasum for the CPU: horovod/common/operations.cc adds its operation for MPI and NCCL only.
 _OF_MPI = "adasum"
 _FACTS = ("gloo_built", "gloo_enabled", "mpi_built", "mpi_enabled", "nccl_built", "cuda_built")
-# The word of a timeline for what a transport did: `GLOO_ALLREDUCE`, `NCCL_REDUCESCATTER`.
-_ACTIVITY = re.compile(r"(GLOO|MPI|NCCL)_(ALLREDUCE|ALLGATHER|ALLGATHERV|BCAST|BROADCAST|ALLTOALL|REDUCESCATTER)")
+# The word of a timeline for what was done. Some operations of gloo are called MPI_ in it, too.
+_ACTIVITY = re.compile(r"(?:GLOO|MPI|NCCL)_(ALLREDUCE|ALLGATHER|ALLGATHERV|BCAST|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _NAMES = {
     "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "ALLGATHERV": "all_gather", "BCAST": "broadcast",
     "BROADCAST": "broadcast", "ALLTOALL": "all_to_all", "REDUCESCATTER": "reduce_scatter",
 }  # fmt: skip
+
+
+def launch(launch: Launch) -> None:
+    """Replace this process by ``horovodrun``, on this host alone."""
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(launch.ranks), "--gloo"]
+    launch.execute([*command, *launch.rank_command])
 
 
 def step_optimizer(s: Stage) -> dict[str, Any]:
@@ -95,17 +103,11 @@ def _ended(s: Stage, hvd: Any, **facts: object) -> dict[str, object]:
     built = {name: bool(getattr(hvd, name)()) for name in _FACTS}
     s.enter("hvd.shutdown")
     hvd.shutdown()
-    transports = _count_activities(s) if s.rank == 0 else []
-    return {"version": stated_version(horovod), "transports": transports, **built, **facts}
-
-
-def _count_activities(s: Stage) -> list[str]:
-    """Count the collectives of the timeline, and return the transports that did them."""
-    with open(_timeline(s), encoding="utf-8") as file:
-        words = _ACTIVITY.findall(file.read())
-    for _, operation in words:
-        s.counter.add(_NAMES[operation])
-    return sorted({transport for transport, _ in words})
+    if s.rank == 0:
+        with open(_timeline(s), encoding="utf-8") as file:
+            for operation in _ACTIVITY.findall(file.read()):
+                s.counter.add(_NAMES[operation])
+    return {"version": stated_version(horovod), **built, **facts}
 
 
 # -- each collective against its result -------------------------------------------------------------------------------
@@ -215,4 +217,5 @@ _CASES: tuple[tuple[str, Sequence[str], Case], ...] = (
     (_OF_MPI, _FLOATS, _adasum),
 )
 
+LAUNCHERS = {"horovod": launch}
 STEPS = {"horovod-optimizer": step_optimizer, "horovod-collectives": step_collectives}
