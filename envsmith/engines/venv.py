@@ -325,20 +325,25 @@ class _Builder:
             raise BuildError(error.message, details=error.details, hint=error.hint) from None
 
     def _cached(self, pins: Sequence[Pin]) -> bool:
-        """Return whether everything is in uv's cache, on the disk of the environment, so that files are linked."""
+        """Return whether everything is in uv's caches, on the disk of the environment, so that files are linked."""
+        heavy = [pin for pin in pins if pin.layer == "torch"]
+        others = [pin for pin in pins if pin.layer != "torch" and not pin.sdist]
         try:
-            cache = Path(self.uv.check(["cache", "dir"], work="find the cache of uv").stdout.strip())
-            if cache.stat().st_dev != self.environment.parent.stat().st_dev:
-                return False
-            with scratch() as folder:
-                requirements = folder / "requirements.txt"
-                requirements.write_text(layer_text(p for p in pins if not p.sdist), encoding="utf-8")
-                arguments = ["pip", "install", "--dry-run", "--offline", "--no-deps", "--require-hashes"]
-                arguments += ["--python", self.interpreter.path, "--break-system-packages"]
-                arguments += ["--target", str(folder / "none"), "--requirements", str(requirements)]
-                return self.uv.run(arguments).status == 0
+            return self._linked(self.torch_uv, heavy) and self._linked(self.uv, others)
         except (OSError, EnvsmithError):
             return False
+
+    def _linked(self, tool: Uv, pins: Sequence[Pin]) -> bool:
+        cache = Path(tool.check(["cache", "dir"], work="find the cache of uv").stdout.strip())
+        if cache.stat().st_dev != self.environment.parent.stat().st_dev:
+            return False
+        with scratch() as folder:
+            requirements = folder / "requirements.txt"
+            requirements.write_text(layer_text(pins), encoding="utf-8")
+            arguments = ["pip", "install", "--dry-run", "--offline", "--no-deps", "--require-hashes"]
+            arguments += ["--python", self.interpreter.path, "--break-system-packages"]
+            arguments += ["--target", str(folder / "none"), "--requirements", str(requirements)]
+            return tool.run(arguments).status == 0
 
 
 @contextmanager
