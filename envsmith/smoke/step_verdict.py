@@ -11,6 +11,7 @@ from typing import Any
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import StepOutcome, Verdict
+from envsmith.smoke.blame import ranks_text
 
 
 def words_of_framework(error: str) -> str:
@@ -29,22 +30,8 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
         listed = [(key, value) for key, value in facts.items() if isinstance(value, list) and value]
         detail = "; ".join(f"{key}: {', '.join(map(str, value))}" for key, value in listed)
         return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail[:2000], facts=facts)
-    problems, worst = [], 0.0
-    for row in rows:
-        losses = [float(x) for x in row.get("losses", ())]
-        rank = row["rank"]
-        facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
-        if not losses or not all(math.isfinite(x) for x in losses):
-            problems.append(f"rank {rank}: the losses are not finite: {losses}")
-            continue
-        if not losses[-1] < losses[0]:
-            problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
-        worst = max(worst, _difference(losses, [float(x) for x in row.get("reference", ())]))
+    problems, worst = _judge_losses(step, rows, facts)
     compared = step.tolerance is not None and any(row.get("reference") for row in rows)
-    if len({str(row.get("facts", {}).get("parameters")) for row in rows}) > 1:
-        problems.append("the ranks hold different parameters after training")
-    if step.tolerance is not None and worst > step.tolerance:
-        problems.append(f"the losses differ from the reference by {worst:.2e}, allowed are {step.tolerance:.0e}")
     facts["difference from reference"] = worst if compared else None
     issued, missing = _issued(step, rows)
     facts["collectives"] = issued
@@ -58,6 +45,32 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
     detail = f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}"
     detail += f"; {counted}" if counted else ""
     return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
+
+
+def _judge_losses(
+    step: Step, rows: Sequence[Mapping[str, Any]], facts: dict[str, object]
+) -> tuple[list[str], float]:
+    """Return what is wrong with the losses, and their largest difference from the reference. ``facts`` get the losses."""
+    problems: list[str] = []
+    differences: dict[int, float] = {}
+    for row in rows:
+        losses = [float(x) for x in row.get("losses", ())]
+        rank = row["rank"]
+        facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
+        if not losses or not all(math.isfinite(x) for x in losses):
+            problems.append(f"rank {rank}: the losses are not finite: {losses}")
+            continue
+        if not losses[-1] < losses[0]:
+            problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
+        differences[int(rank)] = _difference(losses, [float(x) for x in row.get("reference", ())])
+    if len({str(row.get("facts", {}).get("parameters")) for row in rows}) > 1:
+        problems.append("the ranks hold different parameters after training")
+    worst = max(differences.values(), default=0.0)
+    if step.tolerance is not None and worst > step.tolerance:
+        odd = [rank for rank, difference in differences.items() if difference > step.tolerance]
+        whose = f"{ranks_text(odd)}: the" if len(odd) < len(rows) else "the"
+        problems.append(f"{whose} losses differ from the reference by {worst:.2e}, allowed are {step.tolerance:.0e}")
+    return problems, worst
 
 
 def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:

@@ -189,8 +189,14 @@ class Stage:
             loss = ((forward(x).float() - y) ** 2).mean()
             backward(loss)
             step()
-            losses.append(float(loss.item()))
+            losses.append(self.altered(float(loss.item()), f"train step {i}"))
         return losses
+
+    def altered(self, value: float, at: str) -> float:
+        """Return a value as this rank reports it: twice the value where the plan wants a rank that is wrong there."""
+        fault = self.job.get("fault") or {}
+        wrong = fault.get("kind") == "wrong" and (fault.get("rank"), fault.get("at")) == (self.rank, at)
+        return 2 * value if wrong else value
 
 
 def stated_version(module: Any) -> str:
