@@ -70,7 +70,8 @@ class Workshop:
     def _wheel(self, source: CompiledSource, pin: Pin) -> Path:
         place = self.folder / FOLDER / self._key(source, pin)
         if not list(place.glob("*.whl")):
-            with scratch() as folder:
+            # Inside the cell's folder: a cache of compilers knows paths below one folder again.
+            with scratch(self.folder) as folder:
                 self._compile(source, pin, folder)
                 compiled = list((folder / "out").glob("*.whl"))
                 if len(compiled) != 1:
