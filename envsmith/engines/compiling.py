@@ -37,7 +37,7 @@ _COMPILER = "c++"
 Run = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
-def refuse_uncompilable(lock: Lock) -> None:
+def refuse_uncompilable(lock: Lock, environ: Mapping[str, str] = os.environ) -> None:
     """Raise ``EngineError`` where this host cannot compile what the lock compiles."""
     if toolkits := [source.name for source in lock.compiled if source.toolkit]:
         raise EngineError(
@@ -45,7 +45,7 @@ def refuse_uncompilable(lock: Lock) -> None:
             hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
             "of the environment.",
         )
-    if lock.compiled and shutil.which(_COMPILER) is None:
+    if lock.compiled and shutil.which(_COMPILER, path=environ.get("PATH")) is None:
         raise EngineError(
             f"Cannot compile {lock.compiled[0].name}: this host has no C++ compiler ({_COMPILER}).",
             hint="Install one (apt-get install g++ make), or use a container engine (--engine docker).",

@@ -186,7 +186,9 @@ def lock_rules(
             cause = f"compiled from source when the cell is built ({time.text})"
             if not component.distributions:
                 cause += f"; {component.title} is on no index: lock and build want its archive (--source)"
-            fix = "Name the GPUs, so that it is compiled for no others: --gpu."
+            fix = "Keep the folder of the cell: it is compiled once."
+            if source.toolkit:
+                fix = "Name the GPUs, so that it is compiled for no others: --gpu."
             row = Row(when={}, severity=Severity.NOTE, cause=cause, fix=fix, evidence=time.evidence or source.evidence)
             yield from _rules(f"{name}-compiled", RuleKind.CONFLICTS, row, compiling(Spec.parse("*")), name)
 

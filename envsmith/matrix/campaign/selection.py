@@ -104,10 +104,9 @@ class _Line:
 
 def _source(value: object, _context: object) -> str:
     try:
-        parse_wish(str(value))
-        return str(value)
+        return str(value) if parse_wish(str(value)) else ""
     except UsageError as error:
-        raise WrongValueError("not a source archive", error.hint) from None
+        raise WrongValueError("not a source archive", error.hint or "") from None
 
 
 @strict
