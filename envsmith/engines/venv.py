@@ -327,9 +327,9 @@ class _Builder:
     def _cached(self, pins: Sequence[Pin]) -> bool:
         """Return whether everything is in uv's caches, on the disk of the environment, so that files are linked."""
         heavy = [pin for pin in pins if pin.layer == "torch"]
-        others = [pin for pin in pins if pin.layer != "torch" and not pin.sdist]
+        light = [pin for pin in pins if pin.layer != "torch" and not pin.sdist]
         try:
-            return self._linked(self.torch_uv, heavy) and self._linked(self.uv, others)
+            return self._linked(self.torch_uv, heavy) and self._linked(self.uv, light)
         except (OSError, EnvsmithError):
             return False
 
