@@ -47,9 +47,7 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
     return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
 
 
-def _judge_losses(
-    step: Step, rows: Sequence[Mapping[str, Any]], facts: dict[str, object]
-) -> tuple[list[str], float]:
+def _judge_losses(step: Step, rows: Sequence[Mapping[str, Any]], facts: dict[str, object]) -> tuple[list[str], float]:
     """Return what is wrong with the losses, and their largest difference from the reference. ``facts`` get the losses."""
     problems: list[str] = []
     differences: dict[int, float] = {}

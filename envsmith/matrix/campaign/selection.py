@@ -104,7 +104,7 @@ class _Line:
 
 def _source(value: object, _context: object) -> str:
     try:
-        return str(value) if parse_wish(str(value)) else ""
+        return str(value) if parse_wish(str(value)).sha256 else ""
     except UsageError as error:
         raise WrongValueError("not a source archive", error.hint or "") from None
 
