@@ -1,4 +1,4 @@
-"""Who started this process as a rank: flags, torchrun, Slurm, horovodrun, Open MPI or PMI, and what the launcher says."""
+"""Who started this process as a rank (flags, torchrun, Slurm, horovodrun, Open MPI or PMI), and what it says."""
 
 from __future__ import annotations
 

@@ -31,7 +31,17 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.smoke.agent.machine import FRAMEWORKS as FRAMEWORKS
-from envsmith.smoke.agent.steps import accelerate, colossalai, deepspeed, horovod, lightning, megatron_core, packages, ray, torch
+from envsmith.smoke.agent.steps import (
+    accelerate,
+    colossalai,
+    deepspeed,
+    horovod,
+    lightning,
+    megatron_core,
+    packages,
+    ray,
+    torch,
+)
 from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
