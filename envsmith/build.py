@@ -116,10 +116,10 @@ def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, fi
             return lock(cell)
         except ContradictionError as error:
             clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
-            more = None if options.offline else learn_more(error, options.request, learned)
-            if more is None:
+            newer = None if options.offline else learn_more(error, options.request, learned)
+            if newer is None:
                 raise _with_origins(error, options.request) from None
-            learned = more
+            learned = newer
 
 
 def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
 from envsmith.model.cell import Request
-from envsmith.project.demand import Demands
-from envsmith.project.folder import Part, read_folder
-from envsmith.project.pip_format import Folder, read_requirement_file
+
+if TYPE_CHECKING:
+    from envsmith.project.demand import Demands
+    from envsmith.project.pip_format import Folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +56,12 @@ def demands_of(flags: RequestFlags) -> Demands | None:
         raise UsageError(
             "Cannot use --without: no file of requirements is named.", hint="Add --project DIR or -r FILE."
         )
+    if not (flags.requirements or flags.project or flags.keep):
+        return None
+    from envsmith.project.demand import Demands  # only who names files waits for their readers
+    from envsmith.project.folder import Part, read_folder
+    from envsmith.project.pip_format import read_requirement_file
+
     lists = [read_requirement_file(path, _folder(flags), leave_out=flags.without) for path in flags.requirements]
     if flags.project is not None:
         part = Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
@@ -62,8 +70,6 @@ def demands_of(flags: RequestFlags) -> Demands | None:
         from envsmith.cli.keep import versions_to_keep  # reads locks and environments
 
         lists.append(versions_to_keep(flags.keep, flags.project))
-    if not lists:
-        return None
     demands = Demands()
     for listed in lists:
         demands = demands.joined(listed)
@@ -73,6 +79,8 @@ def demands_of(flags: RequestFlags) -> Demands | None:
 
 
 def _folder(flags: RequestFlags) -> Folder:
+    from envsmith.project.folder import Part, read_folder  # as above
+
     def read(root: Path, extras: Collection[str]) -> Demands:
         return read_folder(root, Part(extras=tuple(extras), leave_out=flags.without))
 

@@ -28,12 +28,12 @@ from envsmith.graph.load import components, gpu_names, version_graph
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
-from envsmith.project.demand import Demands
-from envsmith.project.division import Division, divide
 
 if TYPE_CHECKING:
     from envsmith.conda.model import CondaRequest
     from envsmith.model.finding import Finding
+    from envsmith.project.demand import Demands
+    from envsmith.project.division import Division
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,10 +163,10 @@ class RequestFlags:
                 require(constraints, name, parse_spec(value, f"--{name}"))
         platform = parse_platform(self.platform)
         division = self._division({*frameworks, *constraints}, demands, platform)
-        for name in division.narrowed:
+        for name in division.narrowed if division else ():
             if table.by_name[name].role is Role.FRAMEWORK:
                 frameworks.setdefault(name, Spec.parse("*"))
-        return Request(
+        request = Request(
             frameworks=frameworks,
             constraints=constraints,
             driver=None if driver is None else parse_driver(driver),
@@ -174,20 +174,20 @@ class RequestFlags:
             platform=platform,
             exclude_newer=parse_day(self.exclude_newer, "--exclude-newer"),
             date=parse_day(self.date, "--date"),
-            packages=division.packages,
-            bounds=division.bounds,
-            origins=division.origins,
-            narrowed=division.narrowed,
             wheels=WheelPolicy(self.wheels),
         )
+        return division.put_into(request) if division else request
 
-    def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division:
+    def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division | None:
         """Return which requirements the graph decides, of those that are typed and those of files."""
         typed = [parse_requirement(text, "--package") for text in self.package]
         typed += [parse_requirement(text, "--with") for text in self.with_ if is_package(text, components())]
+        if not typed and demands is None:
+            return None
+        from envsmith.project.demand import Demands  # who asks for nothing but a cell does not wait for them
+        from envsmith.project.division import divide
+
         every = Demands(demands=tuple(typed)).joined(demands or Demands())
-        if every == Demands():
-            return Division()  # nobody waits for the graph who asks for nothing of it
         return divide(every, named, version_graph(), platform)
 
     def text(self, *, flavour: str = "runtime", sources: str = "", demands: Demands | None = None) -> str:

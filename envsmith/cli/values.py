@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
-from envsmith.project.demand import Demand, parse_line
+
+if TYPE_CHECKING:
+    from envsmith.project.demand import Demand
 
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
 _LONGEST = 300
@@ -180,6 +183,8 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
 
 def parse_requirement(text: str, flag: str) -> Demand:
     """Parse a requirement of the package index."""
+    from envsmith.project.demand import parse_line  # only who asks for a package waits for its reader
+
     try:
         return parse_line(text, f"{flag} {text}")
     except ValueError:
@@ -191,12 +196,16 @@ def parse_requirement(text: str, flag: str) -> Demand:
 
 def is_package(text: str, table: ComponentTable) -> bool:
     """Return whether ``NAME[SPEC]`` asks for a package that is not a component, nor a misspelt one, or for its extras."""
+    named = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
+    if named is not None and (table.find(named["name"]) or table.nearest(named["name"], cutoff=_ALIKE)):
+        return False
+    from envsmith.project.demand import parse_line  # as above
+
     try:
         demand = parse_line(text, "")
     except ValueError:
         return False
-    name = demand.name
-    return bool(demand.requirement.extras) or (table.find(name) is None and not table.nearest(name, cutoff=_ALIKE))
+    return named is not None or bool(demand.requirement.extras)
 
 
 def parse_day(text: str | None, flag: str) -> str | None:

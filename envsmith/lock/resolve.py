@@ -19,7 +19,7 @@ from envsmith.http import HttpClient
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.later import Later, days_from, later_wheel, later_wheels
 from envsmith.lock.query import Query, Resolution, cutoff, resolve
-from envsmith.lock.uv_output import Resolved, to_pins
+from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Judgement
@@ -132,7 +132,7 @@ def lock_pip(
         except LockError:
             if day == exclude_newer:
                 raise
-    pins = to_pins(resolution.packages, resolution.requires)
+    pins = only_allowed(to_pins(resolution.packages, resolution.requires), cell.further)
     sources = sources_of(pins, cell, compile)
     return Lock(
         cell=cell,

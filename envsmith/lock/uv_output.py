@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlunsplit
 
@@ -153,3 +153,25 @@ def to_pins(
         )
         for r in resolved
     )
+
+
+def only_allowed(pins: Iterable[Pin], lines: Iterable[str]) -> tuple[Pin, ...]:
+    """Return the pins with the files whose hashes the requirements name, where they name some.
+
+    ``LockError`` for a pin of which none is named.
+    """
+    allowed: dict[str, set[str]] = {}
+    for line in lines:
+        if hashes := re.findall(r" --hash=sha256:([0-9a-f]{64})", line):
+            name = canonicalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+            allowed.setdefault(name, set()).update(hashes)
+    checked = []
+    for pin in pins:
+        files = tuple(a for a in pin.artifacts if pin.name not in allowed or a.sha256 in allowed[pin.name])
+        if not files:
+            raise LockError(
+                f"Cannot pin {pin.name} {pin.version}: no file of it has a hash that its requirement names.",
+                hint="Use the release that the hashes are of, or leave the hashes out.",
+            )
+        checked.append(replace(pin, artifacts=files))
+    return tuple(checked)

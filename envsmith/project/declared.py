@@ -88,8 +88,20 @@ class Sink(Protocol):
     version: str | None
     skipped: list[str]
 
-    def add(self, text: str, file: str, line: int, extra: str | None = None, *, group: str | None = None) -> None:
-        """Take one requirement line, of an extra or a dependency group where it belongs to one."""
+    def add(
+        self,
+        text: str,
+        file: str,
+        line: int,
+        extra: str | None = None,
+        *,
+        group: str | None = None,
+        conda: bool = False,
+    ) -> None:
+        """Take one requirement line, of an extra or a dependency group where it belongs to one.
+
+        ``conda`` says that its name is that of a Conda package.
+        """
 
     def require_python(self, text: object, file: str, line: int) -> None:
         """Take a range of Pythons."""
@@ -105,7 +117,16 @@ class _Draft:
     skipped: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
-    def add(self, text: str, file: str, line: int, extra: str | None = None, *, group: str | None = None) -> None:
+    def add(
+        self,
+        text: str,
+        file: str,
+        line: int,
+        extra: str | None = None,
+        *,
+        group: str | None = None,
+        conda: bool = False,  # noqa: ARG002 - a name that both have is judged
+    ) -> None:
         """Take one requirement line. A malformed one is noted and passed over, and groups serve who works on it."""
         if group is not None:
             return
@@ -394,7 +415,7 @@ def _conda(entry: str, file: str, draft: Sink, find: _Lines) -> None:
         if spec:
             draft.require_python(spec, file, find(entry))
     else:
-        draft.add(f"{name}{spec}", file, find(entry))
+        draft.add(f"{name}{spec}", file, find(entry), conda=True)
 
 
 def _conda_spec(text: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envsmith.graph.load import VersionGraph
-from envsmith.model.cell import Platform
+from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.version import Spec
 from envsmith.project.demand import Demand, Demands
@@ -27,6 +27,12 @@ class Division:
     packages: tuple[str, ...] = ()
     bounds: tuple[tuple[str, str], ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
+
+    def put_into(self, request: Request) -> Request:
+        """Return a request that asks for all of it."""
+        return replace(
+            request, packages=self.packages, bounds=self.bounds, origins=self.origins, narrowed=self.narrowed
+        )
 
 
 def divide(demands: Demands, named: Collection[str], graph: VersionGraph, platform: Platform) -> Division:

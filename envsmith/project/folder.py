@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from envsmith.errors import DataError
 from envsmith.files import read_bounded
+from envsmith.graph.load import components
 from envsmith.project.declared import MAX_BYTES, read_into, read_toml
 from envsmith.project.demand import Demand, Demands, parse_line
 from envsmith.project.pip_format import read_requirement_file, refuse_problems
@@ -38,8 +39,27 @@ class _Lines:
     skipped: list[str] = field(default_factory=list)
     entries: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
     python: list[tuple[str, str]] = field(default_factory=list)
+    cuda: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-    def add(self, text: str, file: str, line: int, extra: str | None = None, *, group: str | None = None) -> None:
+    def add(
+        self,
+        text: str,
+        file: str,
+        line: int,
+        extra: str | None = None,
+        *,
+        group: str | None = None,
+        conda: bool = False,
+    ) -> None:
+        where = f"{file}:{line}"
+        name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+        if conda and name == "cuda-version":
+            self.cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), where))
+            return
+        if conda and components().find(name) is None:
+            self.notes.append(f"{where}: {name} is a Conda package that envsmith does not know: it is left out")
+            return
         self.entries.append((text, f"{file}:{line}", extra and canonicalize_name(extra), group))
 
     def require_python(self, text: object, file: str, line: int) -> None:
@@ -160,7 +180,13 @@ class _Folder:
                         problems.append(f"{where}: {error}")
         refuse_problems(list(dict.fromkeys(problems)))
         path = str(self.root / file)
-        return Demands(demands=tuple(demands.values()), python=tuple(lines.python), files=(path,))
+        return Demands(
+            demands=tuple(demands.values()),
+            python=tuple(lines.python),
+            cuda=tuple(lines.cuda),
+            files=(path,),
+            notes=tuple(lines.notes),
+        )
 
     def _refuse_unknown(self, lines: _Lines) -> None:
         """Refuse an extra or a group that the project does not have."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import LockError
-from envsmith.lock.uv_output import closure, parse_edges, parse_pylock, to_pins
+from envsmith.lock.uv_output import closure, only_allowed, parse_edges, parse_pylock, to_pins
+from envsmith.model.lock import Artifact, Pin
 
 HASH = "a" * 64
 PYLOCK = f"""
@@ -109,3 +110,12 @@ def test_the_closure_ends_on_cycles() -> None:
 def test_pins_know_their_layer() -> None:
     pins = to_pins(parse_pylock(PYLOCK), {"torch": ("einops",), "deepspeed": ("torch",), "einops": ()})
     assert {p.name: p.layer for p in pins} == {"deepspeed": "framework", "einops": "framework", "torch": "torch"}
+
+
+def test_hashes_of_a_requirement_leave_only_the_files_that_they_name():
+    files = tuple(Artifact(filename=f"{n}.whl", sha256=n * 64) for n in "ab")
+    pin = Pin(name="wandb", version="1", layer="framework", artifacts=files)
+    (checked,) = only_allowed([pin], [f"Wandb==1 --hash=sha256:{'b' * 64}", "torch"])
+    assert [a.filename for a in checked.artifacts] == ["b.whl"]
+    with pytest.raises(LockError, match="Cannot pin wandb 1"):
+        only_allowed([pin], [f"wandb==1 --hash=sha256:{'c' * 64}"])

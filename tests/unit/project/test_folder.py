@@ -135,8 +135,13 @@ def test_a_requirement_of_a_repository_is_refused_and_can_be_left_out(tmp_path):
 
 
 def test_an_environment_file_is_read_last(tmp_path):
-    read = _read(tmp_path, environment__yml="dependencies:\n- pytorch=2.5\n- pip:\n  - wandb\n")
+    text = "dependencies:\n- python=3.11\n- pytorch=2.5\n- pytorch-cuda=12.4\n- ffmpeg\n- pip:\n  - wandb\n"
+    read = _read(tmp_path, environment__yml=text)
     assert _lines(read) == ["torch==2.5.*", "wandb"]
+    assert read.cuda == (("12.4", f"{tmp_path}/environment.yml:4"),)
+    assert read.notes == (
+        f"{tmp_path}/environment.yml:5: ffmpeg is a Conda package that envsmith does not know: it is left out",
+    )
 
 
 def test_a_folder_without_requirements_is_refused(tmp_path):

@@ -1,0 +1,85 @@
+"""``-r``, ``--project``, ``--without`` and ``--keep``: files become part of the request."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from envsmith.cli.app import run
+from envsmith.cli.demands import gather
+from envsmith.cli.flags import RequestFlags
+from envsmith.cli.keep import versions_to_keep
+from envsmith.errors import UsageError
+
+
+def _solve(capsys, *words):
+    code = run(["solve", *words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_package_that_is_not_a_component_makes_a_cell_of_its_own(capsys):
+    _, bare = _solve(capsys, "-f", "deepspeed")
+    code, answer = _solve(capsys, "-f", "deepspeed", "--with", "wandb", "--with", "hydra-core>=1.3")
+    assert code == 0
+    assert answer["cell"]["further"] == ["hydra-core>=1.3", "wandb"]
+    assert answer["cell"]["components"] == bare["cell"]["components"]
+    assert answer["cell"]["id"].startswith(bare["cell"]["id"] + "-with.")
+
+
+def test_a_name_that_looks_like_a_misspelt_component_is_refused(capsys):
+    assert run(["solve", "--with", "deepsped"]) == 2
+    assert "Try deepspeed" in capsys.readouterr().err
+
+
+def test_a_file_and_a_flag_that_contradict_each_other_are_both_in_the_conflict(tmp_path, capsys):
+    (tmp_path / "r.txt").write_text("wandb\ntorch==2.9.1\n")
+    code, answer = _solve(capsys, "--torch", "2.8", "-r", str(tmp_path / "r.txt"))
+    assert code == 1
+    messages = [member["message"] for member in answer["conflict"]]
+    assert messages == ["torch 2.8 was asked for", f"torch ==2.9.1: {tmp_path}/r.txt:2"]
+
+
+def test_a_requirement_can_be_left_out(tmp_path, capsys):
+    (tmp_path / "r.txt").write_text("wandb\nlm_eval @ git+https://example.org/x\n")
+    assert run(["solve", "-f", "deepspeed", "-r", str(tmp_path / "r.txt")]) == 3
+    assert f"{tmp_path}/r.txt:2: lm_eval comes from" in capsys.readouterr().err
+    code, answer = _solve(capsys, "-f", "deepspeed", "-r", str(tmp_path / "r.txt"), "--without", "lm-eval")
+    assert (code, answer["cell"]["further"]) == (0, ["wandb"])
+
+
+@pytest.mark.parametrize("flags", [{"extra": ("gpu",)}, {"group": ("dev",)}, {"without": ("x",)}])
+def test_a_part_of_a_project_without_a_project_is_refused(flags):
+    with pytest.raises(UsageError, match="Cannot use"):
+        gather(RequestFlags(**flags))
+
+
+def test_what_a_lock_was_made_from_changes_with_the_files(tmp_path):
+    flags = RequestFlags(requirements=(tmp_path / "r.txt",))
+    texts = []
+    for content in ("wandb\n", "# why\nwandb\n", "wandb>=0.15\n"):
+        (tmp_path / "r.txt").write_text(content)
+        texts.append(gather(flags).text(flavour="runtime", sources=""))
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_the_version_to_keep_is_that_of_the_project_s_lock(tmp_path):
+    (tmp_path / "uv.lock").write_text(
+        'version = 1\nrequires-python = ">=3.11"\n[[package]]\nname = "torch"\nversion = "2.9.1"\n'
+    )
+    (demand,) = versions_to_keep(["torch"], tmp_path, environ={}).demands
+    assert str(demand.requirement) == "torch==2.9.1"
+    assert demand.where == f"--keep: {tmp_path}/uv.lock"
+
+
+def test_the_version_to_keep_is_that_of_the_active_environment(tmp_path):
+    info = tmp_path / "lib/python3.11/site-packages/wandb-0.20.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wandb\nVersion: 0.20.1\n")
+    (demand,) = versions_to_keep(["wandb"], None, environ={"VIRTUAL_ENV": str(tmp_path)}).demands
+    assert str(demand.requirement) == "wandb==0.20.1"
+
+
+def test_what_is_nowhere_cannot_be_kept(tmp_path):
+    with pytest.raises(UsageError, match="Cannot keep torch"):
+        versions_to_keep(["torch"], tmp_path, environ={})
