@@ -41,7 +41,7 @@ def refuse_uncompilable(lock: Lock, environ: Mapping[str, str] = os.environ) -> 
     """Raise ``EngineError`` where this host cannot compile what the lock compiles."""
     if toolkits := [source.name for source in lock.compiled if source.toolkit]:
         raise EngineError(
-            f"Cannot install {', '.join(toolkits)}: compiling with nvcc is done only in the pinned builder of an image.",
+            f"Cannot install {', '.join(toolkits)}: what needs nvcc is compiled in the pinned builder of images only.",
             hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
             "of the environment.",
         )

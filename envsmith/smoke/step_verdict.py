@@ -48,7 +48,7 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
 
 
 def _judge_losses(step: Step, rows: Sequence[Mapping[str, Any]], facts: dict[str, object]) -> tuple[list[str], float]:
-    """Return what is wrong with the losses, and their largest difference from the reference. ``facts`` get the losses."""
+    """Return what is wrong with the losses and their largest difference from the reference. ``facts`` get them."""
     problems: list[str] = []
     differences: dict[int, float] = {}
     for row in rows:

@@ -42,6 +42,16 @@ def test_a_campaign_file_is_read(tmp_path):
     assert campaign.choices[3].since == "2026-11-01"
 
 
+def test_archives_of_a_campaign_come_into_its_plan(tmp_path, composer):
+    source = "horovod@horovod.tar.gz#sha256=" + "0" * 64
+    text = 'schema: 1\nname: x\nsources: ["%s"]\ncells:\n- grid: {horovod: ["0.28.2.dev25"], torch: ["2.13.0"]}\n'
+    plan = make_plan(read(tmp_path, text % source), composer, exclude_newer="2026-11-20")
+    assert Plan.parse(plan.text(), "plan").sources == (source,)
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, text % "horovod.tar.gz")
+    assert "not a source archive" in caught.value.details[0]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
