@@ -8,10 +8,10 @@ jobset.x-k8s.io/v1alpha2 and trainer.kubeflow.org/v1alpha1.
 from __future__ import annotations
 
 import base64
+import bz2
 import hashlib
 import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +31,10 @@ _PORT = 29500
 # A variable must fit into one argument of execve: 128 KiB on Linux (MAX_ARG_STRLEN).
 _MAX_VARIABLE = 131072 - 64
 _UNPACK = (
-    "import base64,os,sys,tempfile,zlib\n"
+    "import base64,bz2,os,sys,tempfile\n"
     "d=tempfile.mkdtemp(prefix='envsmith-')\n"
     "for n,v in (('agent.py','ENVSMITH_AGENT'),('plan.json','ENVSMITH_PLAN')):\n"
-    " open(os.path.join(d,n),'wb').write(zlib.decompress(base64.b64decode(os.environ.pop(v))))\n"
+    " open(os.path.join(d,n),'wb').write(bz2.decompress(base64.b64decode(os.environ.pop(v))))\n"
     "a=[sys.executable,'-m','torch.distributed.run','--max-restarts','0',os.path.join(d,'agent.py'),"
     "'--plan',os.path.join(d,'plan.json')]\n"
     "os.execv(a[0],a)\n"
@@ -108,7 +108,7 @@ def manifest(kind: str, job: Job, plan: Plan) -> str:
     digest = hashlib.sha256(bundle()).hexdigest()
     head = (
         f"# The smoke test of envsmith on {job.nodes} nodes, {job.ranks} ranks each. Cases {plan.digest}.\n"
-        f"# ENVSMITH_AGENT is agent.py (sha256 {digest}), ENVSMITH_PLAN its plan: base64 of zlib.\n"
+        f"# ENVSMITH_AGENT is agent.py (sha256 {digest}), ENVSMITH_PLAN its plan: base64 of bzip2.\n"
         "# The first pod's log has the events of every rank; the job fails when the test does.\n"
     )
     if job.rdma and kind == "trainjob":
@@ -117,7 +117,7 @@ def manifest(kind: str, job: Job, plan: Plan) -> str:
 
 
 def _packed(data: bytes) -> str:
-    text = base64.b64encode(zlib.compress(data, 9)).decode()
+    text = base64.b64encode(bz2.compress(data)).decode()
     if len(text) > _MAX_VARIABLE:
         raise UsageError("Cannot write the job: its plan is too large for a variable.", hint="Use a smaller tier.")
     return text
