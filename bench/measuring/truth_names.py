@@ -170,11 +170,11 @@ class Question:
 
 
 def draw(
-    folder: Path, seed: int, environments: int, count: int, torch: dict[str, Path]
+    folder: Path, seed: int, environments: int, count: int, torch: dict[str, Path], *, packages: Sequence[str] = ()
 ) -> dict[tuple[str, str], list[Question]]:
     """Draw releases, and of each as many questions about what it has as about what it lacks."""
     chance = random.Random(seed)
-    names = [n for n in PACKAGES if (folder / f"{n}.names").is_file() and (n != "torch" or torch)]
+    names = [n for n in packages or PACKAGES if (folder / f"{n}.names").is_file() and (n != "torch" or torch)]
     drawn: dict[tuple[str, str], list[Question]] = {}
     each = -(-count // environments)
     while len(drawn) < environments:
@@ -266,6 +266,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--environments", type=int, default=25)
+    parser.add_argument("--package", action="append", default=[], metavar="NAME", help="only of this one (repeatable)")
     parser.add_argument("--index", type=Path, default=find_matrix() / "names")
     parser.add_argument("--torch", action="append", default=[], metavar="RELEASE=PYTHON")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
@@ -278,7 +279,8 @@ def run(options: argparse.Namespace) -> int:
     index = NameIndex(folder)
     verdicts: Counter[str] = Counter()
     wrong: list[str] = []
-    for (name, version), questions in draw(folder, seed, options.environments, options.count, torch).items():
+    drawn = draw(folder, seed, options.environments, options.count, torch, packages=options.package)
+    for (name, version), questions in drawn.items():
         day = next(m.date for m in NamesFile(folder / f"{name}.names").head.releases if m.version == version)
         release = _Release(name=name, version=version, day=dt.date.fromisoformat(day))
         answers = dict(_imported(release, questions, torch, scratch))

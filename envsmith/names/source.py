@@ -31,6 +31,7 @@ from envsmith.names.tables import lazy_names, makes_names, names_of_loop, star_o
 _STUBBED = re.compile(rb"^(?:def |class |async def )?([A-Za-z_]\w*)(?= *[:=(])", re.MULTILINE)
 _LONG_STUB = 1_000_000
 _MAKERS = {"globals().update", "vars().update", "locals().update"}
+_EXTENDERS = {"__all__.extend", "__all__.append"}
 _WORDS = ("deprecated", "removed", "renamed")
 _MESSAGE_WORDS = tuple(word.encode() for word in _WORDS)
 _MESSAGE = re.compile(
@@ -111,6 +112,7 @@ class _Reader:
 
     def lines(self, source: bytes) -> frozenset[str]:
         bindings = self.block(self.tree.body) or {}
+        self.exports.computed |= b"__all__." in source and _extended_in_function(self.tree)
         if self.replaced:  # what stands in its place answers for what it lists, and for nothing else
             bindings = {name: bound for name, bound in bindings.items() if name in self.shown or name == "__version__"}
         listed = None if self.exports.computed else self.exports.names
@@ -280,7 +282,7 @@ class _Reader:
         """Read what a statement adds to ``__all__``."""
         if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets) and value is not None:
             self.exports.add(value)
-        elif isinstance(value, ast.Call) and dotted(value.func) in {"__all__.extend", "__all__.append"}:
+        elif isinstance(value, ast.Call) and dotted(value.func) in _EXTENDERS:
             for argument in value.args:
                 self.exports.add(argument)
 
@@ -344,6 +346,13 @@ class _ClassReader(_Reader):
 def _globals_of(tree: ast.Module) -> set[str]:
     """Return the names that functions bind with ``global``."""
     return {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+
+
+def _extended_in_function(tree: ast.Module) -> bool:
+    """Return whether a function adds to ``__all__``: numpy's ``extend_all(module)`` passes on what a module lists."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    calls = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(dotted(call.func) in _EXTENDERS for call in calls)
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:

@@ -1,6 +1,6 @@
 """Star imports written out as the names that they bring, so that a question reads one module and not all below it.
 
-A star stays where it cannot be seen through: another package, names made at run time, imports in a circle.
+A star stays where more may come with it: from another package, a compiled module, names made at run time, a circle.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Closure:
             origin = self._origin(module, line.partition(">")[2])
             brought = self._of(origin) if origin else _Brought(more=_ALL)
             for name, bits in brought.names.items():
-                new = bits & lines[line] & ~brought.more & ~direct.get(name, 0)
+                new = bits & lines[line] & ~direct.get(name, 0)
                 for mark, some in _marks(name, new, lines, listed="->" in line):
                     added[f"{name} {mark}>{origin}:{name}"] |= some
             added[line] = lines[line] & brought.more
@@ -83,18 +83,17 @@ class _Closure:
 
     def _read(self, module: str) -> _Brought:
         lines, brought = self._table[module], _Brought()
-        names = any(line and not line.startswith("* ") for line in lines)
         for line, bits in lines.items():
             name, _, body = line.partition(" ")
             if name == "*":
-                self._follow(module, body, bits, brought, names=names)
+                self._follow(module, body, bits, brought)
             elif name and "." not in name and is_brought(name, body):
                 brought.names[name] |= bits
         return brought
 
-    def _follow(self, module: str, body: str, bits: int, brought: _Brought, *, names: bool) -> None:
+    def _follow(self, module: str, body: str, bits: int, brought: _Brought) -> None:
         """Add what a module's own star, or its being open, means for a star import of it."""
-        if body.startswith("-") or (body == "!" and names):
+        if body.startswith("-"):
             return
         origin = self._origin(module, body[1:]) if body.startswith(">") and not body.startswith(">=") else ""
         inner = self._of(origin) if origin and origin != module else _Brought(more=0 if origin else _ALL)

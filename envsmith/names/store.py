@@ -29,8 +29,6 @@ _SHARD = 96 << 10
 _LIMIT = 64 << 20
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20}]
 _MAX_TEXT = 32 << 20
-# A line of a name, not of a set of releases, of the whole module, or of the module itself.
-_NAME = re.compile(r"\n[^@*\n]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,11 +133,6 @@ class ModuleLines:
         """Return the releases that have the module."""
         at = self._text.find("\n\n")
         return self._bits_at(at) if at >= 0 else 0
-
-    @cached_property
-    def has_names(self) -> bool:
-        """Return whether it binds any name by itself."""
-        return _NAME.search(self._text) is not None
 
     def of(self, name: str) -> tuple[tuple[str, int], ...]:
         """Return the bodies of a name, each with the releases that have it."""

@@ -182,14 +182,14 @@ class Walk:
         """Return what star imports bring, and the releases in which the module makes names at run time."""
         places: list[Place] = []
         unknown = 0
-        listed = facts.has_names
+        stubbed = star and bool(facts.of(name))  # the stub of another release has it, so that of this one would
         for body, having in facts.of("*"):
             covered = having & bits
             if not covered:
                 continue
             if star and body.startswith("-"):
                 continue
-            if body.lstrip("-") == "?" or (body == "!" and not (star and listed)):
+            if body.lstrip("-") == "?" or (body == "!" and not stubbed):
                 unknown |= covered
             elif body.lstrip("-").startswith(">"):
                 reached = self._star(module, body.lstrip("-")[1:], name, covered, depth)

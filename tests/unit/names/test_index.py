@@ -13,7 +13,7 @@ from envsmith.names.source import read_module
 from envsmith.names.store import Head, Measured, Table, encode
 
 
-def index_of(folder: Path, *releases: dict[str, str]) -> NameIndex:
+def index_of(folder: Path, *releases: dict[str, str], compiled: str = "") -> NameIndex:
     """An index of one package ``pkg`` whose releases 1.0, 2.0, … have these modules (name -> source)."""
     table: Table = {}
     for at, modules in enumerate(releases):
@@ -22,6 +22,8 @@ def index_of(folder: Path, *releases: dict[str, str]) -> NameIndex:
             package = any(other.startswith(f"{module}.") for other in modules)
             for line in {"", *read_module(source.encode(), module, package=package)}:
                 lines[line] = lines.get(line, 0) | 1 << at
+    if compiled:
+        table[compiled]["* !"] = table[compiled][""]
     measured = tuple(Measured(version=f"{at + 1}.0", date="", filename="", sha256="") for at in range(len(releases)))
     head = Head(distribution="pkg", reader=1, roots=("pkg",), releases=measured)
     (folder / "pkg.names").write_bytes(encode(head, table))
@@ -37,6 +39,19 @@ def test_a_name_that_a_release_lacks_is_absent_in_it(tmp_path):
     assert answer is not None
     assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, {"2.0"}, frozenset())
     assert answer.spec() == "<2.0"
+
+
+def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_path):
+    index = index_of(
+        tmp_path,
+        {"pkg": "from ._c import *", "pkg._c": "x = 1"},
+        {"pkg": "from ._c import *", "pkg._c": ""},
+        compiled="pkg._c",
+    )
+
+    assert (index.ask("pkg.x").present, index.ask("pkg.x").absent) == ({"1.0"}, {"2.0"})
+    assert index.ask("pkg.y").unknown == {"1.0", "2.0"}
+    assert index.ask("pkg._y").absent == {"1.0", "2.0"}
 
 
 def test_a_name_comes_through_imports_and_stars(tmp_path):

@@ -90,3 +90,11 @@ def test_a_loop_over_the_names_of_another_module_is_a_star_import(iterable, name
     source = f"from a import part\n_globals = globals()\nfor item in {iterable}:\n    {namespace}[item] = getattr(part, item)"
 
     assert "* >=part" in read_module(source.encode(), "m", package=False)
+
+
+def test_a_list_that_a_function_extends_does_not_say_what_a_star_import_brings():
+    source = (
+        b"from .a import *\n__all__ = ['x']\ndef extend_all(module):\n    __all__.extend(module.__all__)\nextend_all(a)"
+    )
+
+    assert "* >pkg.a" in read_module(source, "pkg.m", package=False)

@@ -55,6 +55,15 @@ def test_a_star_that_cannot_be_seen_through_stays_in_the_releases_where_it_canno
     assert table["pkg"]["x >pkg.a:x"] == 2
 
 
+def test_a_compiled_module_may_bring_more_than_its_stub_lists():
+    table = table_of({"pkg": "from ._c import *", "pkg._c": "x = 1"})
+    table["pkg._c"]["* !"] = 1
+
+    write_out(table, ["pkg"])
+
+    assert table["pkg"] == {"": 1, "x >pkg._c:x": 1, "* >pkg._c": 1}
+
+
 def test_stars_in_a_circle_stay():
     table = table_of({"pkg": "from .a import *", "pkg.a": "from . import *\nx = 1"})
 
