@@ -182,7 +182,8 @@ class Walk:
         """Return what star imports bring, and the releases in which the module makes names at run time."""
         places: list[Place] = []
         unknown = 0
-        stubbed = star and bool(facts.of(name))  # the stub of another release has it, so that of this one would
+        # A name that the stub of another release has would be in this one too, and a private one is not brought.
+        stubbed = star and (name.startswith("_") or bool(facts.of(name)))
         for body, having in facts.of("*"):
             covered = having & bits
             if not covered:
