@@ -16,9 +16,9 @@ class Step:
 
     ``kind`` is the key of the agent's function, ``options`` are its parameters. ``tolerance`` is the relative
     difference that is allowed in every loss, from the step's own reference and from the first step of its ``family``
-    that ran: the same training, distributed otherwise. ``issues`` are the collectives without which the step is not
-    what its name says (``a|b``: one of them). ``native`` says that C++ issues them, so that only torch's flight
-    recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is missing.
+    that ran: the same training, distributed otherwise. ``torch`` is the spec of the releases of torch that it is about.
+    ``issues`` are the collectives without which the step is not what its name says (``a|b``: one of them). ``native``
+    says that C++ issues them, so that only torch's flight recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is missing.
     ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is
     a skip. ``launcher`` names the agent's function that starts the ranks by the framework's own launcher. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for. A step that does not
     train has no losses: it passes when every rank came to its end.
@@ -33,6 +33,7 @@ class Step:
     family: str = ""
     issues: tuple[str, ...] = ()
     native: bool = False
+    torch: str = ""
     needs: str = ""
     why: str = ""
     stops_with: str = ""

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
 from envsmith.files import digest_of
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
 from envsmith.model.version import Spec
@@ -29,9 +29,6 @@ BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
 # Two engines stand behind the name nccl in torch 2.15; written from its sources, not run by us.
 TWO_ENGINES = Spec.parse(">=2.15")
-# torch 2.6.0 on the CPU, measured: its fully_shard records events on a stream, and the CPU's stand-in for one has none.
-# 2.9.1 and later pass.
-_FSDP2_STOPS = r"'Stream' object has no attribute 'record_event'"
 
 
 class Tier(str, Enum):
@@ -132,7 +129,7 @@ class Plan:
         versions: dict[str, str] = {
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
         }
-        frameworks: dict[str, str] = {name: components[name] for name in FRAMEWORKS if name in components}
+        frameworks: dict[str, str] = {name: components[name] for name in frameworks_of(components)}
         gpu = backend != "gloo" and "+cpu" not in versions.get("torch", "")
         listed = _cases_of(kind, count, gpu=gpu) if cases else ()
         every = kind is Tier.FRAMEWORK
@@ -221,29 +218,13 @@ class Plan:
 
 
 def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool, torch: str = "") -> tuple[Step, ...]:
-    """Return the quick step of each framework, or ``every`` one. ``control`` adds torch's own before."""
-    steps = _control_steps(torch, every=every) if control else []
+    """Return the quick steps of each framework, or ``every`` one. ``control`` adds torch's quick ones before."""
+    steps = [*(FRAMEWORKS[CORE].quick_steps if control else ())]
     for name in frameworks:
         if name in FRAMEWORKS:
             steps.extend(FRAMEWORKS[name].steps if every else FRAMEWORKS[name].quick_steps)
-    return tuple(steps)
-
-
-def _control_steps(torch: str, *, every: bool) -> list[Step]:
-    ddp = Step(name="torch ddp fp32", kind="ddp", issues=("all_reduce",), native=True)
-    fsdp2 = Step(
-        name="torch fsdp2 fp32",
-        kind="fsdp2",
-        issues=("all_gather_single", "reduce_scatter_single"),
-        stops_with=_FSDP2_STOPS,
-    )
-    steps = [ddp, fsdp2] if every else [ddp]
-    if torch and TWO_ENGINES.contains(torch):
-        why = "needs a GPU: torch 2.15 has two engines for NCCL, gloo has one"
-        for engine in ("2", "legacy"):
-            name = f"torch ddp fp32, nccl engine {engine}"
-            steps.append(replace(ddp, name=name, options={"engine": engine}, needs="gpu", why=why))
-    return steps
+    about = (s for s in steps if not s.torch or (torch and Spec.parse(s.torch).contains(torch)))
+    return tuple({step.name: step for step in about}.values())
 
 
 def _imports(lines: tuple[str, ...]) -> Step:

@@ -58,7 +58,7 @@ def _where(rule: Rule, row: Row, choices: Mapping[str, Any]) -> dict[str, list[i
     A component that is absent may be any. ``f`` is the framework, ``r`` its releases, ``t`` the torches, ``c`` the
     builds, ``p`` the Pythons, ``g`` the GPUs.
     """
-    frameworks = {f["name"]: number for number, f in enumerate(choices["frameworks"])}
+    frameworks = {f["name"]: number for number, f in enumerate(choices["frameworks"]) if f["axis"] == "release"}
     tables: dict[str, tuple[str, Sequence[str]]] = {
         "torch": ("t", choices["torches"]),
         "cuda": ("c", [cuda for _, cuda, _ in choices["builds"]]),
@@ -69,7 +69,7 @@ def _where(rule: Rule, row: Row, choices: Mapping[str, Any]) -> dict[str, list[i
     named = [name for name in row.scope if name in frameworks]
     if len(named) > 1 or not set(row.scope) <= tables.keys() or (rule.kind is RuleKind.REQUIRES) != bool(row.needs):
         return None
-    where = {"f": [frameworks[name] for name in named] or list(frameworks.values())}
+    where = {"f": [frameworks[name] for name in named] or [*range(len(choices["frameworks"]))]}
     for holds, specs in ((True, row.when), (False, row.needs)):
         for name, spec in specs.items():
             letter, values = tables[name]

@@ -248,9 +248,10 @@ class Supervisor:
             devices = placement["devices"][:ranks] if placement["devices"] else None
             local = devices or range(ranks)
             env = {**placement["env"], **self._step_env(placement, reserved.getsockname()[1], ranks)}
+            # On the CPU a step may take more ranks than the cases do.
+            placed = dict(enumerate(placement["rank_env"]))
             rank_env = [
-                {**placement["rank_env"][rank], "RANK": str(rank), "LOCAL_RANK": str(local[rank])}
-                for rank in range(ranks)
+                {**placed.get(rank, {}), "RANK": str(rank), "LOCAL_RANK": str(local[rank])} for rank in range(ranks)
             ]
             began = time.monotonic()
             launcher = str(step.get("launcher") or "")

@@ -135,7 +135,7 @@ def test_it_is_solved_judged_explained_and_listed(dummy, capsys):
     explanation = _json(["explain", cell["id"], "--json"], capsys)
     assert explanation["subject"] == cell["id"]
     frameworks = _json(["matrix", "export"], capsys)["frameworks"]
-    assert [f["name"] for f in frameworks if f["releases"]] == ["dummy"]
+    assert [f["name"] for f in frameworks if f["releases"]] == ["torch", "dummy"]
 
 
 def test_help_names_it():

@@ -88,7 +88,7 @@ def test_a_case_that_is_expected_to_be_refused_is_not_in_the_core() -> None:
 
 
 def test_run_in_which_a_rank_reported_nothing_has_not_passed() -> None:
-    plan = Plan.build({"torch": "2.13.0"}, ranks=4, backend="gloo")
+    plan = Plan.build({"torch": "2.13.0"}, ranks=4, backend="gloo", steps=False)
     rows = [
         {"event": "row", "run": "collectives", "row": "case", "rank": rank, "case": index, "status": "ok"}
         for rank in range(4)

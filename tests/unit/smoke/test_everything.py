@@ -35,9 +35,10 @@ NEW = Machine(backend="nccl", gpus=1, nccl="2.30.7", torch="2.15.0+cu132")
 EIGHT = Machine(backend="nccl", gpus=8, nccl="2.30.7", torch="2.15.0+cu132")
 CPU = Machine(backend="gloo", torch="2.13.0+cpu")
 FOUND = Subject(
-    cell="torch2.11.0-cu130-py312", components={"torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"}, engine="found",
-    environment="sha256:0",
+    cell="ds0.19.8-torch2.11.0-cu130-py312", engine="found", environment="sha256:0",
+    components={"deepspeed": "0.19.8", "torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"},
 )  # fmt: skip
+ALONE = replace(FOUND, cell="torch2.11.0-cu130-py312", components={"torch": "2.11.0+cu130", "python": "3.12"})
 
 
 FAULTS = ["fault-hang", "fault-kill", "fault-wrong", "fault-dtype"]
@@ -309,23 +310,24 @@ def test_one_record_holds_cases_steps_and_bandwidth_and_can_be_merged(tmp_path) 
     assert any("one-rank, hostid, multi-rank, fault-hang" in note for note in read.to_json()["notes"])
 
 
-def test_cell_of_torch_alone_asks_nobody_to_build_it() -> None:
+def test_a_cell_of_torch_alone_is_built_by_asking_for_torch() -> None:
     from envsmith.matrix.cells import TOOLS, commands_of
-    from envsmith.matrix.tables import commands
 
-    told = commands({"id": FOUND.cell, "framework": None, "torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"})
-    assert set(told) == {"pip", "smoke"}
-    assert list(commands_of(FOUND.cell, TOOLS)) == ["uv", "pip"]
+    commands = commands_of(ALONE.cell, TOOLS)
+    assert list(commands) == list(TOOLS)
+    ask = "envsmith build --framework torch --torch 2.11.0 --cuda 13.0 --python 3.12 --engine venv"
+    assert commands["venv"] == ask
 
 
-def test_steps_of_torch_alone_prove_no_framework(tmp_path) -> None:
+@pytest.mark.parametrize(("subject", "proved"), [(FOUND, []), (ALONE, [Rung.FRAMEWORK_GPU])])
+def test_steps_of_torch_prove_a_cell_of_torch_and_no_other_framework(tmp_path, subject, proved) -> None:
     def script(plan, limit):
         taken, result = _good(plan, limit)
         control = replace(ZERO, name="torch ddp fp32")
         return taken, replace(result, steps=(control,)) if result.steps else result
 
-    record = record_of_parts(FOUND, _run(H200, tmp_path, script), started="2026-11-21T12:00:00+00:00")
-    assert record.rungs == (Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_GPU)
+    record = record_of_parts(subject, _run(H200, tmp_path, script), started="2026-11-21T12:00:00+00:00")
+    assert record.rungs == (Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_GPU, *proved)
 
 
 def test_a_way_of_sharing_that_fails_is_a_note_and_does_not_speak_against_the_cell(tmp_path) -> None:

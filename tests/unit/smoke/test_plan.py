@@ -7,7 +7,7 @@ import json
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import FRAMEWORKS, added_frameworks
 from envsmith.model.cell import Cell
 from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.agent.steps import STEPS
@@ -91,7 +91,9 @@ def test_nonsense_is_a_usage_error(bad) -> None:
 
 def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framework_tier() -> None:
     frameworks = dict.fromkeys(FRAMEWORKS, "1")
-    assert len(framework_steps(frameworks, every=False, control=False)) == len(FRAMEWORKS)
+    assert len(framework_steps(dict.fromkeys(added_frameworks(), "1"), every=False, control=False)) == len(
+        added_frameworks()
+    )
     every = framework_steps(frameworks, every=True, control=True)
     assert {step.kind for step in every} == set(STEPS) - {"imports"}  # that one is of a cell with further packages
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
@@ -106,6 +108,15 @@ def test_framework_tier_runs_the_quick_cases_first_unless_they_are_left_out() ->
     alone = Plan.build(TORCH, tier="framework", cases=False)
     assert not alone.cases
     assert alone.steps
+
+
+def test_a_cell_of_torch_has_every_step_of_torch_and_another_cell_only_its_control() -> None:
+    own = Plan.build({"torch": "2.9.1"}, tier="framework").steps
+    control = Plan.build({"torch": "2.9.1"}, tier="quick").steps
+    assert len(own) > len(control)
+    assert Plan.build({"torch": "2.9.1", "accelerate": "1.15.0"}, tier="framework").steps[: len(control)] == control
+    assert {"torch checkpoint resharded fp32"} <= {s.name for s in own}
+    assert not [s for s in Plan.build({"torch": "2.9.1", "accelerate": "1.15.0"}).steps if s.name.startswith("torch ")]
 
 
 def test_both_nccl_engines_of_torch_2_15_are_in_the_framework_tier() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from envsmith.smoke.agent.counter import Counter
@@ -150,15 +150,25 @@ class Stage:
         x = self.torch.randn(4, 16, generator=self.torch.Generator().manual_seed(100 + rank))
         return x, x.sum(1, keepdim=True)
 
-    def reference(self) -> list[float]:
-        """Return this rank's losses under plain data parallelism, computed here alone."""
-        model = self.model()
-        optimizer, batches, losses = self.optimizer(model), [self.batch(r) for r in range(self.size)], []
-        for _ in range(TRAIN_STEPS):
+    def reference(
+        self,
+        model: Any = None,
+        batches: Sequence[Any] | None = None,
+        own: int | None = None,
+        steps: int = TRAIN_STEPS,
+    ) -> list[float]:
+        """Return the losses of batch number ``own`` under plain data parallelism, computed here alone.
+
+        Unless given, the model is the toy problem's and each rank has a batch of its own.
+        """
+        model = model or self.model()
+        batches = batches or [self.batch(r) for r in range(self.size)]
+        optimizer, losses = self.optimizer(model), []
+        for _ in range(steps):
             each = [((model(x) - y) ** 2).mean() for x, y in batches]
-            losses.append(float(each[self.rank].item()))
+            losses.append(float(each[self.rank if own is None else own].item()))
             optimizer.zero_grad()
-            (sum(each) / self.size).backward()
+            (sum(each) / len(each)).backward()
             optimizer.step()
         return losses
 
@@ -180,9 +190,14 @@ class Stage:
         return step
 
     def train(
-        self, forward: Callable[[Any], Any], backward: Callable[[Any], None], step: Callable[[], None]
+        self,
+        forward: Callable[[Any], Any],
+        backward: Callable[[Any], None],
+        step: Callable[[], None],
+        own: int | None = None,
     ) -> list[float]:
-        x, y = (t.to(self.device) for t in self.batch(self.rank))
+        """Train on batch number ``own``, which is the rank's unless given, and return the losses."""
+        x, y = (t.to(self.device) for t in self.batch(self.rank if own is None else own))
         losses = []
         for i in range(TRAIN_STEPS):
             self.enter(f"train step {i}")

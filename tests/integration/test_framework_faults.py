@@ -1,0 +1,63 @@
+"""A rank that raises, dies, hangs or computes another value in a step of any framework is named, with what it was doing.
+
+One table for all frameworks: each is asked where ENVSMITH_TEST_TORCH_PYTHON has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks.framework import Step
+from envsmith.smoke import run
+from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import LocalTarget
+from envsmith.smoke.verdict import SmokeResult
+
+PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.integration,
+    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
+]
+# What a fault is called, the verdict, the exit code, and what the summary says of it.
+FAULTS = [
+    ("raise", "error", 1, ["rank 1 in train step 2", "injected: this rank raises"]),
+    ("kill", "crash", 6, ["rank 1", "SIGKILL", "train step 2"]),
+    ("segv", "crash", 6, ["rank 1", "SIGSEGV", "train step 2"]),
+    ("hang", "hang", 5, ["rank 1", "still in 'train step 2'"]),
+    ("wrong", "wrong", 4, ["rank 1: the losses differ from the reference"]),
+]
+
+
+@functools.cache
+def _has(module: str) -> bool:
+    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module.partition('.')[0]!r}) is None)"
+    return subprocess.run([str(PYTHON), "-c", code], check=False).returncode == 0
+
+
+def _broken(name: str, kind: str) -> SmokeResult:
+    """Return what comes of the first step of a framework when rank 1 is broken in its third training step."""
+    step = next(s for s in FRAMEWORKS[name].quick_steps if s.needs != "gpu")
+    broken: Step = replace(step, name="broken", deadline=max(60.0, step.deadline) if kind != "hang" else 60.0)
+    fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
+    plan = Plan.build({}, ranks=2, cases=False, steps=False, backend="gloo").with_(steps=(broken,), fault=fault)
+    return run.run(plan, LocalTarget(python=Path(PYTHON or "")))
+
+
+@pytest.mark.parametrize(("kind", "verdict", "code", "words"), FAULTS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_broken_rank_of_a_framework_is_named(name, kind, verdict, code, words) -> None:
+    if not _has(FRAMEWORKS[name].module):
+        pytest.skip(f"that interpreter has no {name}")
+    result = _broken(name, kind)
+    assert [step.verdict.value for step in result.steps] == [verdict], result.summary
+    assert result.exit_code == code
+    for word in words:
+        assert word in result.summary
