@@ -15,6 +15,7 @@ from envsmith.frameworks.horovod import HOROVOD
 from envsmith.frameworks.lightning import LIGHTNING
 from envsmith.frameworks.megatron_core import MEGATRON_CORE
 from envsmith.frameworks.ray import RAY
+from envsmith.frameworks.torch import TORCH
 
 FRAMEWORKS: dict[str, Framework] = {
     "deepspeed": DEEPSPEED,
@@ -24,6 +25,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "lightning": LIGHTNING,
     "ray": RAY,
     "horovod": HOROVOD,
+    "torch": TORCH,
 }
 # The one that examples in hints name.
 EXAMPLE = "deepspeed"

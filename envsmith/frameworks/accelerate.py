@@ -33,6 +33,8 @@ ACCELERATE = Framework(
     distributions=("accelerate",),
     module="accelerate",
     aliases=("hf-accelerate",),
+    # torch 2.1 compares versions with pkg_resources, and 0.16 to 0.20 import it.
+    undeclared=("numpy", "setuptools"),
     quick_steps=(_DDP,),
     steps=(_DDP, _FSDP2, _ZERO, _LLAMA),
 )

@@ -39,6 +39,8 @@ LIGHTNING = Framework(
     distributions=("lightning", "pytorch-lightning"),
     module="lightning",
     aliases=("pytorch-lightning",),
+    # torch 2.1 compares versions with pkg_resources, and 2.0 to 2.3 import it.
+    undeclared=("numpy", "setuptools"),
     quick_steps=(_DDP,),
     steps=(_DDP, _FSDP2, _FSDP, _ZERO),
 )

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import envsmith
-from envsmith.frameworks import EXAMPLE, FRAMEWORKS
+from envsmith.frameworks import CORE, EXAMPLE, FRAMEWORKS, added_frameworks, frameworks_of
 from envsmith.graph.load import components
-from envsmith.model.cell import CellId, short_names
+from envsmith.model.cell import CellId, Request, short_names
 from envsmith.model.component import Role
+from envsmith.solve import solve
 
 ROOT = Path(envsmith.__file__).parent
 NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
@@ -54,7 +55,8 @@ def test_frameworks_are_registered_under_their_names():
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_is_a_component_with_releases_and_rules(name):
     component = components().by_name[name]
-    assert (component.role, component.short) == (Role.FRAMEWORK, FRAMEWORKS[name].short)
+    assert component.role is (Role.CORE if name == CORE else Role.FRAMEWORK)
+    assert component.short == FRAMEWORKS[name].short
     matrix = ROOT.parent / "matrix"
     assert (matrix / "releases" / f"{name}.yaml").is_file()
     assert (matrix / "rules" / f"{name}.yaml").is_file()
@@ -67,7 +69,7 @@ def test_short_names_are_those_of_the_components():
     assert len(set(spelt.values())) == len(spelt)
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", added_frameworks())
 def test_a_cell_id_spells_the_framework_short_and_is_read_back(name):
     cell = CellId(((name, "1.2"), ("torch", "2.13.0+cu130"), ("cuda", "13.0"), ("python", "3.12")))
     assert str(cell) == f"{FRAMEWORKS[name].short}1.2-torch2.13.0-cu130-py312"
@@ -79,6 +81,18 @@ def test_every_step_begins_with_the_name_of_its_framework(name):
     steps = (*FRAMEWORKS[name].quick_steps, *FRAMEWORKS[name].steps)
     assert FRAMEWORKS[name].quick_steps
     assert all(step.name.startswith(f"{name} ") for step in steps)
+
+
+def test_a_cell_that_adds_no_framework_is_one_of_its_core():
+    assert frameworks_of(["torch", "cuda", "numpy"]) == ("torch",)
+    assert frameworks_of(["deepspeed", "torch", "accelerate"]) == ("deepspeed", "accelerate")
+    assert frameworks_of(["cuda"]) == ()
+
+
+def test_asking_for_the_core_gives_the_cell_that_asking_for_its_release_gives():
+    both = Request(frameworks={"torch": ">=2.9"}, constraints={"torch": "<2.12"})
+    assert solve(both).cell == solve(Request(constraints={"torch": ">=2.9,<2.12"})).cell
+    assert solve(both).cell.frameworks == ("torch",)
 
 
 def test_the_package_imports_nothing_heavy():

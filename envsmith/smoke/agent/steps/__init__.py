@@ -41,12 +41,14 @@ from envsmith.smoke.agent.steps import (
     packages,
     ray,
     torch,
+    torch_parallel,
 )
 from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import Preload, Stage
 
 STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **torch.STEPS,
+    **torch_parallel.STEPS,
     **deepspeed.STEPS,
     **megatron_core.STEPS,
     **colossalai.STEPS,
@@ -61,6 +63,7 @@ LAUNCHERS: dict[str, Callable[[Launch], object]] = {**ray.LAUNCHERS, **horovod.L
 # Which of these distributions are installed is reported.
 FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning", "ray", "horovod"]
 PRELOAD: dict[str, Preload] = {
+    "torch": torch.PRELOAD,
     "megatron": megatron_core.PRELOAD,
     "deepspeed": deepspeed.PRELOAD,
     "colossalai": colossalai.PRELOAD,
