@@ -10,7 +10,7 @@
     python tools/modules.py [DISTRIBUTION...]
 
 Reads again what ``matrix/modules.yaml`` lists, and what is named. A module that two distributions bring belongs to the
-one that stands first in the file.
+one that stands first in the file. What stands before the list, ``behind`` among it, is written by people.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.remote_wheel import RemoteWheel
 from envsmith.schema import parse_document
 
-_HEAD = """\
-# Which distribution brings which module: the top names in the newest wheel of each, read by tools/modules.py.
-# envsmith installs for a project without requirements what stands here, and guesses no other name.
-"""
+_LISTED = "distributions:\n"
 _NOT_MODULES = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools", "build", "dist"})
 
 
 def main(names: list[str]) -> int:
     """Write the file. 1 when a distribution could not be read; its line stays as it was."""
     path = own_matrix() / "modules.yaml"
-    listed = parse_document(path.name, path.read_bytes())["distributions"] if path.is_file() else {}
+    text = path.read_text(encoding="utf-8")
+    listed = parse_document(path.name, text.encode())["distributions"]
     index = PackageIndex(HttpClient(), find_index())
     failures = 0
     for name in dict.fromkeys([*listed, *(canonicalize_name(n) for n in names)]):
@@ -47,7 +45,7 @@ def main(names: list[str]) -> int:
             failures += 1
             print(f"{name}: {error}", file=sys.stderr)
     lines = [f"  {name}: {{{_row(row)}}}\n" for name, row in listed.items()]
-    write_whole(path, f"{_HEAD}distributions:\n{''.join(lines)}")
+    write_whole(path, f"{text.partition(_LISTED)[0]}{_LISTED}{''.join(lines)}")
     return 1 if failures else 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from envsmith.files import read_bounded
 from envsmith.graph.location import find_matrix
@@ -13,14 +15,25 @@ _MAX_BYTES = 1 << 20
 
 
 @lru_cache(maxsize=1)
+def _document() -> Mapping[str, Any]:
+    path = find_matrix() / _FILE
+    document: Mapping[str, Any] = parse_document(_FILE, read_bounded(path, _MAX_BYTES)) if path.is_file() else {}
+    return document
+
+
+@lru_cache(maxsize=1)
 def distributions_by_module() -> dict[str, str]:
     """Return the distribution of each module that ``matrix/modules.yaml`` lists."""
-    path = find_matrix() / _FILE
-    if not path.is_file():
-        return {}
-    rows = parse_document(_FILE, read_bounded(path, _MAX_BYTES))["distributions"]
     modules: dict[str, str] = {}
-    for distribution, row in rows.items():
+    for distribution, row in _document().get("distributions", {}).items():
         for module in row["modules"]:
             modules.setdefault(module, distribution)
     return modules
+
+
+def distributions_behind(chain: Sequence[str]) -> Iterator[str]:
+    """Yield distributions that a module imports, though the one it belongs to does not require them."""
+    path = ".".join(chain) + "."
+    for module, row in _document().get("behind", {}).items():
+        if path.startswith(f"{module}."):
+            yield row["distribution"]

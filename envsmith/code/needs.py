@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.code.judge import Index, Need, Questions, is_guarded, severity_of
-from envsmith.code.modules import distributions_by_module
+from envsmith.code.modules import distributions_behind, distributions_by_module
 from envsmith.code.reading import ProjectUses, UsePlace
 from envsmith.code.requirements import Requirements, Stated
 from envsmith.graph.load import version_graph
@@ -97,6 +97,8 @@ def _owners(
             distribution = same
         if is_guarded(place.use.guard) or place.use.guard.tests:
             continue
+        for behind in distributions_behind(place.use.chain):
+            owners.setdefault(behind, []).append(place)
         if distribution is None:
             unnamed.add(top)
         else:

@@ -22,6 +22,11 @@ def test_releases_that_have_every_name_are_asked_for_and_the_place_is_said(index
     assert answer.reasons == ("transformers <4.42.0: train.py:1 takes transformers.Conversation",)
 
 
+def test_what_a_module_imports_without_its_package_requiring_it_is_installed_too(index):
+    answer = infer(uses_of(train="from torch.utils.tensorboard import SummaryWriter"), Requirements(), index)
+    assert "tensorboard" in {*answer.components, *answer.packages}
+
+
 def test_a_pin_of_the_project_is_kept_where_it_has_the_names(index):
     uses = uses_of(train="from transformers import Conversation")
     assert infer(uses, stated(transformers="==4.41.0"), index).components["transformers"] == "==4.41.0"
