@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Answer:
     names: Mapping[str, str] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     not_installed: tuple[str, ...] = ()
+    not_read: tuple[str, ...] = ()
 
     @property
     def flags(self) -> RequestFlags:
@@ -71,6 +72,7 @@ class Answer:
             "date": self.base.date,
             "from": list(self.reasons),
             "not_installed": list(self.not_installed),
+            "not_read": list(self.not_read),
         }
 
 
@@ -83,7 +85,8 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
         return Answer(base=flags)
     index = name_index()
     project, uses = _read(flags.code, index)
-    inferred = infer(uses, read_requirements(project), index)
+    requirements = read_requirements(project)
+    inferred = infer(uses, requirements, index)
     reasons = list(inferred.reasons)
     date = flags.date
     if date is None and project.day is not None:
@@ -94,14 +97,15 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
         flags = replace(flags, python=inferred.components["python"])
     wishes = {name: spec for name, spec in inferred.components.items() if name not in {*named, "python"}}
     further = {r.name: str(r.specifier) or "*" for r in map(Requirement, inferred.packages)}
-    answer = Answer(base=replace(flags, code=None, date=date), not_installed=inferred.unnamed)
+    base = replace(flags, code=None, date=date)
+    answer = Answer(base=base, not_installed=inferred.unnamed, not_read=requirements.unread)
 
     def all_wishes(some: Mapping[str, str]) -> dict[str, str]:
         return {distribution_of(name): spec for name, spec in some.items()} | further
 
     wishes, sentences = settle(wishes, inferred.names, lambda some: answer.asking(all_wishes(some)).request(files))
     reasons += sentences
-    _say(inferred, reasons)
+    _say(inferred, reasons, requirements.unread)
     needed = {distribution_of(name) if name in wishes else name: spec for name, spec in inferred.names.items()}
     return replace(answer, wishes=all_wishes(wishes), names=needed, reasons=tuple(reasons))
 
@@ -146,13 +150,15 @@ def _named(flags: RequestFlags) -> frozenset[str]:
     return frozenset(stated)
 
 
-def _say(inferred: Inferred, reasons: Iterable[str]) -> None:
+def _say(inferred: Inferred, reasons: Iterable[str], unread: Sequence[str]) -> None:
     say("inferred from the code:")
     for reason in reasons:
         say(f"  {reason}")
     if inferred.unnamed:
         names = ", ".join(inferred.unnamed[:_SHOWN])
         say(f"  not installed: {names}: no file of the project says which package has it (--package NAME)")
+    for line in unread[:_SHOWN]:
+        say(f"  not read: {line}")
 
 
 def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement) -> Judgement:

@@ -54,7 +54,7 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
     names: dict[str, str] = {}
     packages: dict[str, str] = {}
     reasons: list[str] = []
-    for distribution in sorted({*owners, *(s.name for s in requirements.stated if not s.in_text)}):
+    for distribution in sorted({*owners, *(s.name for s in requirements.stated if not s.optional)}):
         component = table.find(distribution)
         is_component = component is not None and component.distributions[:1] == (distribution,)
         name = component.name if component and is_component else distribution

@@ -11,13 +11,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.code.sources import Project
-from envsmith.errors import EnvsmithError
+from envsmith.errors import DataError, EnvsmithError
 from envsmith.files import read_bounded
 from envsmith.project.declared import MAX_BYTES, read_declared
 from envsmith.project.setup_script import read_setup
 
-# Texts for people in which a project says what to install.
-_GUIDES = re.compile(r"(readme|install)[\w.-]{0,40}\.(md|rst|txt)", re.IGNORECASE)
+# Texts in which a project says what to install: for people, and for an engine.
+_GUIDES = re.compile(r"(readme|install)[\w.-]{0,40}\.(md|rst|txt)|(docker|container)file[\w.-]{0,40}", re.IGNORECASE)
 _INSTALL = re.compile(r"\bpip3?\s+install\s+([^\n`;|&#)]{1,2000})")
 _WITH_VALUE = frozenset(
     {"-r", "-c", "-e", "-i", "-f", "-t", "--index-url", "--extra-index-url", "--find-links", "--editable"}
@@ -27,20 +27,24 @@ _MOST = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """One requirement of a project and where it stands. A text for people (``in_text``) also names what is optional."""
+    """One requirement of a project and where it stands. What is ``optional`` is needed where the code imports it."""
 
     name: str
     spec: str
     where: str
-    in_text: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requirements:
-    """All of them, one for each distribution: a file of requirements comes before a text. ``python`` is a spec."""
+    """All of them, one for each distribution: a file of requirements comes before an extra, and that before a text.
+
+    ``python`` is a spec. ``unread`` says what was not read, with file and line.
+    """
 
     stated: tuple[Stated, ...] = ()
     python: str | None = None
+    unread: tuple[str, ...] = ()
 
     def of(self, distributions: Iterable[str]) -> Stated | None:
         """Return what is stated of one of some distributions."""
@@ -51,29 +55,34 @@ class Requirements:
 def read_requirements(project: Project) -> Requirements:
     """Read what stands in the project's own folder. What cannot be read states nothing."""
     stated: dict[str, Stated] = {}
-    python = None
+    python, unread = None, list[str]()
     try:
         declaration = read_declared(project.root)
-    except EnvsmithError:
+    except EnvsmithError as error:
         declaration = None
+        unread += [] if isinstance(error, DataError) and "no file for that" in error.message else [error.reason]
     if declaration is not None:
         python = declaration.python
-        for declared in declaration.requirements:
-            if declared.extra is None:
-                name = canonicalize_name(declared.name)
-                where = f"{declared.file}:{declared.line}"
-                # A Conda file lists every package of an environment, libraries of other languages among them.
-                in_text = declared.file.startswith("environment")
-                spec = _exact(declared.spec) if in_text else declared.spec
-                stated.setdefault(name, Stated(name=name, spec=spec, where=where, in_text=in_text))
+        unread += declaration.skipped
+        for declared in sorted(declaration.requirements, key=lambda d: d.extra is not None):
+            name = canonicalize_name(declared.name)
+            # A Conda file lists every package of an environment, libraries of other languages among them.
+            is_conda = declared.file.startswith("environment")
+            one = Stated(
+                name=name,
+                spec=_exact(declared.spec) if is_conda else declared.spec,
+                where=f"{declared.file}:{declared.line}",
+                optional=is_conda or declared.extra is not None,
+            )
+            stated.setdefault(name, one)
     for file, read in (
         ("setup.py", _setup_lines),
         *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
     ):
         for line, text in read(_text(project.root / file)):
-            if (one := _stated(text, f"{file}:{line}", in_text=_is_guide(file))) is not None:
+            if (one := _stated(text, f"{file}:{line}", optional=_is_guide(file))) is not None:
                 stated.setdefault(one.name, one)
-    return Requirements(stated=tuple(list(stated.values())[:_MOST]), python=python)
+    return Requirements(stated=tuple(list(stated.values())[:_MOST]), python=python, unread=tuple(unread[:_MOST]))
 
 
 def _exact(spec: str) -> str:
@@ -92,7 +101,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stated(text: str, where: str, *, in_text: bool) -> Stated | None:
+def _stated(text: str, where: str, *, optional: bool) -> Stated | None:
     try:
         requirement = Requirement(text)
     except (InvalidRequirement, ValueError):
@@ -100,7 +109,7 @@ def _stated(text: str, where: str, *, in_text: bool) -> Stated | None:
     if requirement.url:
         return None
     name = canonicalize_name(requirement.name)
-    return Stated(name=name, spec=str(requirement.specifier), where=where, in_text=in_text)
+    return Stated(name=name, spec=str(requirement.specifier), where=where, optional=optional)
 
 
 def _setup_lines(text: str) -> Iterator[tuple[int, str]]:

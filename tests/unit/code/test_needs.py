@@ -65,8 +65,8 @@ def test_only_a_single_exact_clause_is_a_pin():
 
 
 def test_what_only_a_text_for_people_names_is_installed_where_the_code_imports_it(index):
-    named = Stated(name="flash-attn", spec="==2.3.6", where="README.md:3", in_text=True)
-    used = Stated(name="tiktoken", spec=">=0.2", where="README.md:4", in_text=True)
+    named = Stated(name="flash-attn", spec="==2.3.6", where="README.md:3", optional=True)
+    used = Stated(name="tiktoken", spec=">=0.2", where="README.md:4", optional=True)
     answer = infer(uses_of(train="import tiktoken"), Requirements(stated=(named, used)), index)
     assert (answer.components, answer.packages) == ({}, ("tiktoken>=0.2",))
 

@@ -38,6 +38,28 @@ def test_what_cannot_be_read_states_nothing(tmp_path):
 
 def test_a_conda_file_lists_what_is_installed_where_the_code_imports_it(tmp_path):
     (tmp_path / "environment.yml").write_text("dependencies: [cudatoolkit=11.3, numpy=1.19.2, pip: [einops==0.6]]")
-    stated = {s.name: (s.spec, s.in_text) for s in read_requirements(Project(root=tmp_path, sources=())).stated}
+    stated = {s.name: (s.spec, s.optional) for s in read_requirements(Project(root=tmp_path, sources=())).stated}
     assert stated["numpy"] == ("==1.19.2", True)
     assert stated["cudatoolkit"][1]
+
+
+def test_an_extra_and_a_dockerfile_name_what_is_installed_where_the_code_imports_it(tmp_path):
+    (tmp_path / "Dockerfile").write_text("RUN pip install --no-cache-dir tqdm==4.65 && true\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\nname = 'x'\nversion = '1'\ndependencies = ['torch']\n"
+        "[project.optional-dependencies]\ntrain = ['wandb>=0.15', 'torch==2.0']\n"
+    )
+    project = Project(root=tmp_path, sources=(), files=frozenset({"Dockerfile", "pyproject.toml"}))
+
+    stated = {s.name: (s.spec, s.optional) for s in read_requirements(project).stated}
+
+    assert stated == {"torch": ("", False), "wandb": (">=0.15", True), "tqdm": ("==4.65", True)}
+
+
+def test_what_was_not_read_is_said(tmp_path):
+    (tmp_path / "requirements.txt").write_text("torch\npeft @ git+https://example.org/peft\n")
+    project = Project(root=tmp_path, sources=(), files=frozenset({"requirements.txt"}))
+
+    (line,) = read_requirements(project).unread
+
+    assert line.startswith("requirements.txt:2: peft comes from a URL")
