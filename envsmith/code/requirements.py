@@ -68,13 +68,13 @@ def read_requirements(project: Project) -> Requirements:
             name = canonicalize_name(declared.name)
             # A Conda file lists every package of an environment, libraries of other languages among them.
             is_conda = declared.file.startswith("environment")
-            one = Stated(
+            requirement = Stated(
                 name=name,
                 spec=_exact(declared.spec) if is_conda else declared.spec,
                 where=f"{declared.file}:{declared.line}",
                 optional=is_conda or declared.extra is not None,
             )
-            stated.setdefault(name, one)
+            stated.setdefault(name, requirement)
     for file, read in (
         ("setup.py", _setup_lines),
         *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
