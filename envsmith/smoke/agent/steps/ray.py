@@ -47,8 +47,8 @@ def launch(launch: Launch) -> None:
     train = _home()
     devices = launch.job["devices"] or []
     worker = {"CPU": 1.0, **({"GPU": len(set(devices)) / launch.ranks} if devices else {})}
-    # Up to 2.50 the trainer takes a processor beside those of the workers. A worker that no processor is left for waits
-    # for ever.
+    # The trainer of Ray Train's first version takes a processor beside those of the workers. A worker that no processor
+    # is left for waits for ever.
     ray.init(
         address="local", _node_ip_address=loopback(), num_cpus=launch.ranks + 1, num_gpus=len(set(devices)),
         include_dashboard=False, object_store_memory=_OBJECT_STORE, _temp_dir=os.path.join(launch.directory, "ray"),
