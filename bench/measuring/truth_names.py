@@ -144,10 +144,11 @@ for line in sys.stdin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Release:
+class Release:
     name: str
     version: str
     day: dt.date
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +283,7 @@ def run(options: argparse.Namespace) -> int:
     drawn = draw(folder, seed, options.environments, options.count, torch, packages=options.package)
     for (name, version), questions in drawn.items():
         day = next(m.date for m in NamesFile(folder / f"{name}.names").head.releases if m.version == version)
-        release = _Release(name=name, version=version, day=dt.date.fromisoformat(day))
+        release = Release(name=name, version=version, day=dt.date.fromisoformat(day))
         answers = dict(_imported(release, questions, torch, scratch))
         tally: Counter[str] = Counter()
         for at, question in enumerate(questions):
@@ -316,12 +317,12 @@ def _compared(index: NameIndex, question: Question, answer: str) -> tuple[str, s
 
 
 def _imported(
-    release: _Release, questions: list[Question], torch: dict[str, Path], scratch: Path
+    release: Release, questions: list[Question], torch: dict[str, Path], scratch: Path
 ) -> Iterator[tuple[int, str]]:
     """Yield what a real import says. An interpreter that dies is started again after the question that killed it."""
     home = Path(tempfile.mkdtemp(prefix=f"{release.name}-", dir=scratch))
     try:
-        python = _environment(home, release, torch)
+        python = environment(home, release, torch)
         if python is None:
             yield from ((at, "elsewhere: it cannot be installed") for at in range(len(questions)))
             return
@@ -353,18 +354,22 @@ def _answers(python: Path, rows: Sequence[Mapping[str, object]]) -> dict[int, st
     return {row["id"]: row["answer"] for row in answers}
 
 
-def _environment(home: Path, release: _Release, torch: dict[str, Path]) -> Path | None:
-    """Return the interpreter of a new environment: the release, what it requires as of its day, torch of its time."""
+def environment(home: Path, release: Release, torch: dict[str, Path]) -> Path | None:
+    """Return the interpreter of a new environment: the release, what it requires as of its day, torch of its time.
+
+    What stands beside it is installed whatever the release declares of it.
+    """
     if release.name == "torch":
         return torch[release.version]
     override = home / "override.txt"
-    override.write_text("torch; python_version < '3'\ntriton; python_version < '3'\n")
+    fixed = ["torch; python_version < '3'", "triton; python_version < '3'", *release.beside]
+    override.write_text("".join(f"{line}\n" for line in fixed))
     python = home / "env" / "bin" / "python"
     newest = (release.day + dt.timedelta(days=30)).isoformat()
     options = ["--override", str(override), "--exclude-newer", newest]
     options += ["--no-build-isolation"] if release.name == "deepspeed" else []
     beside = {"setuptools", "packaging", *_BESIDE.get(release.name, ())} - {release.name}
-    named = [f"{release.name}=={release.version}", *sorted(beside)]
+    named = [f"{release.name}=={release.version}", *release.beside, *sorted(beside)]
     commands = [
         ["uv", "venv", "-q", "--python", "3.11", str(home / "env")],
         ["uv", "pip", "install", "-q", "--python", str(python), *options, *named],

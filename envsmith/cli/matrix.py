@@ -181,15 +181,20 @@ def refresh(
 
 
 def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
+    from envsmith.matrix.refresh.gaps import plan_gaps
     from envsmith.matrix.refresh.names import plan_names, write_names
     from envsmith.matrix.refresh.updates import open_context
 
     with _progress() as progress:
         context, store = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
         changes = plan_names(root / "names", context, packages, store / "names")
+        written = write_names(changes) if write else []
+        rules = plan_gaps(root, context.today)  # they follow from the names that were written
+        written += write_names(rules) if write else []
+    changes += rules
     for change in changes:
         say(f"  {clean(change.summary)}")
-    for path in write_names(changes) if write else ():
+    for path in written:
         say(f"written: {path}")
     if not changes:
         say("nothing learned" if context.problems else "nothing to do")

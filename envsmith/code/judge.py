@@ -16,8 +16,9 @@ from envsmith.graph.load import components
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Severity
 from envsmith.model.version import public
+from envsmith.names.guards import Guard
 from envsmith.names.presence import Presence
-from envsmith.names.uses import Guard, Use
+from envsmith.names.uses import Use
 
 _SHOWN = 12
 _GRAVEST = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
@@ -136,7 +137,7 @@ def severity_of(use: Use) -> Severity:
 
 def is_guarded(guard: Guard) -> bool:
     """Return whether the code itself asks for a version, or takes the failure."""
-    return guard.caught or guard.version
+    return guard.asks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

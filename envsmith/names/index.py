@@ -13,7 +13,7 @@ from envsmith.files import read_text
 from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.names.presence import Presence
 from envsmith.names.store import NamesFile
-from envsmith.names.walk import Place, Walk
+from envsmith.names.walk import Answer, Place, Walk
 
 SUMMARY = "summary.tsv"
 SUFFIX = ".names"
@@ -62,20 +62,20 @@ class NameIndex:
             return None
         reached = walk.follow(path)
         answer = walk.accepts(reached, argument) if argument is not None else walk.summed(reached)
-        releases = walk.releases
-        present, unknown = answer.present, answer.unknown & ~answer.present
-        everything = (1 << len(releases)) - 1
-        return Presence(
-            distribution=name,
-            path=path,
-            argument=argument,
-            releases=releases,
-            date=walk.date,
-            present=walk.versions(present),
-            unknown=walk.versions(unknown),
-            absent=walk.versions(everything & ~present & ~unknown),
-            successor=walk.successor(path, argument, reached, answer),
-        )
+        successor = walk.successor(path, argument, reached, answer)
+        return _presence(walk, name, path, answer, argument=argument, successor=successor)
+
+    def ask_module(self, path: str) -> Presence | None:
+        """Return which releases have a module that can be imported. What a package answers for is not one."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        return _presence(walk, name, path, walk.as_module(path)) if name and walk else None
+
+    def is_compiled(self, path: str) -> bool:
+        """Return whether a name comes from a compiled module. The stub of a release may leave out what it has."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        return walk is not None and walk.is_compiled(path)
 
     def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
         """Return the file that was read of a release. Where it was not read, those of its neighbours."""
@@ -121,3 +121,21 @@ class NameIndex:
         if presence is None or presence.unknown or not presence.releases:
             return None
         return None if presence.present and presence.absent else bool(presence.present)
+
+
+def _presence(
+    walk: Walk, name: str, path: str, answer: Answer, *, argument: str | None = None, successor: str | None = None
+) -> Presence:
+    present, unknown = answer.present, answer.unknown & ~answer.present
+    everything = (1 << len(walk.releases)) - 1
+    return Presence(
+        distribution=name,
+        path=path,
+        argument=argument,
+        releases=walk.releases,
+        date=walk.date,
+        present=walk.versions(present),
+        unknown=walk.versions(unknown),
+        absent=walk.versions(everything & ~present & ~unknown),
+        successor=successor,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -30,12 +31,17 @@ class Presence:
         Without any release it is the impossible ``<0``. What is older than the first measured release, or newer than
         the last, is taken to be like that one.
         """
-        having = [v in self.present for v in self.releases]
-        if not any(having):
-            return "<0"
-        first, last = having.index(True), len(having) - 1 - having[::-1].index(True)
-        clauses = [f">={self.releases[first]}"] if first else []
-        if last + 1 < len(having):
-            clauses.append(f"<{self.releases[last + 1]}")
-        clauses += [f"!={self.releases[at]}" for at in range(first, last) if not having[at]]
-        return ",".join(clauses)
+        return spec_of(self.releases, self.present)
+
+
+def spec_of(releases: Sequence[str], having: Collection[str]) -> str:
+    """Return the specifier of ``having`` among ``releases``, oldest first, as :meth:`Presence.spec` describes it."""
+    places = [at for at, release in enumerate(releases) if release in having]
+    if not places:
+        return "<0"
+    first, last = places[0], places[-1]
+    clauses = [f">={releases[first]}"] if first else []
+    if last + 1 < len(releases):
+        clauses.append(f"<{releases[last + 1]}")
+    clauses += [f"!={releases[at]}" for at in range(first, last) if releases[at] not in having]
+    return ",".join(clauses)

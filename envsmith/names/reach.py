@@ -2,126 +2,163 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
+from envsmith.names.blocks import Blocks
+from envsmith.names.guards import Guard
 from envsmith.names.scopes import Chain
-from envsmith.names.uses import Guard, ModuleUses, Use, read_uses
+from envsmith.names.uses import ModuleUses, OpenModule, Use
 
 # Calls of calls that are followed while a package is imported.
 _DEPTH = 4
 _MOST_RE_EXPORTS = 6
-# What each text of a module takes. Most files are the same in the next release.
-Memo = dict[tuple[str, str], "ModuleUses | None"]
+# The package that is imported needs them, or the environment has them.
+_PRESENT = frozenset({"torch", "tokenizers", "safetensors"})
+_File = TypeVar("_File", bound=Hashable)
 
 
-class Stage(str, Enum):
-    """What a missing name stops.
+@dataclass(frozen=True, slots=True)
+class Memo(Generic[_File]):
+    """What each text of a module takes at import, what its functions take, and the blocks of each module."""
 
-    ``IMPORT``: the import of the package. ``MAYBE``: the same where a condition on the way holds. ``MODULE``: the
-    import of the module that names it. ``CALL``: a function.
-    """
-
-    IMPORT = "import"
-    MAYBE = "maybe"
-    MODULE = "module"
-    CALL = "call"
+    contents: dict[tuple[str, str | None, _File], ModuleUses | None] = field(default_factory=dict)
+    blocks: dict[str, Blocks] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """A use, the module in which it stands, and what it stops."""
+    """A use, the module in which it stands, and the packages that must be installed for it to run."""
 
     use: Use
     module: str
-    stage: Stage
+    available: frozenset[str]
 
 
-class PackageUses:
-    """What one release of a package takes from others, by stage."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A module that is imported (no ``function``), or a function of it that is called meanwhile."""
 
-    def __init__(self, top: str, files: Mapping[str, bytes], *, skip: str = "", memo: Memo | None = None) -> None:
-        """Take the sources of a package ``top`` (``megatron.core``) by path.
+    module: str
+    function: str | None
+    depth: int
+    available: frozenset[str]
 
-        Modules whose name matches ``skip`` are left out, with what only they import. Releases may share a ``memo``.
+
+class PackageUses(Generic[_File]):
+    """What the import of one release of a package takes from others."""
+
+    def __init__(
+        self,
+        roots: Sequence[str],
+        files: Mapping[str, _File],
+        read: Callable[[_File], bytes],
+        memo: Memo[_File] | None = None,
+    ) -> None:
+        """Take the sources below ``roots`` by path. ``read`` returns the text of one.
+
+        Releases may share a ``memo``: most files are the same in the next one.
         """
-        self._top = top
-        self._files = files
-        self._paths = {m: p for m, p in module_paths(files, top).items() if not (skip and re.search(skip, m))}
-        self._memo = {} if memo is None else memo
-        self._modules: dict[str, ModuleUses | None] = {}
+        self._roots = tuple(roots)
+        self._files, self._text = files, read
+        self._paths = {module: path for root in roots for module, path in module_paths(files, root).items()}
+        self._memo: Memo[_File] = memo or Memo()
+        self._modules: dict[str, OpenModule | None] = {}
 
-    def module(self, name: str) -> ModuleUses | None:
-        """Return what a module takes, or ``None`` for one that does not exist or that this Python cannot read."""
-        if name not in self._modules:
-            self._modules[name] = self._read(name)
-        return self._modules[name]
+    def content(self, name: str, function: str | None = None) -> ModuleUses | None:
+        """Return what a module takes at import, or what a function of it takes.
 
-    def _read(self, name: str) -> ModuleUses | None:
+        ``None`` where the one or the other does not exist, or this Python cannot read it.
+        """
         path = self._paths.get(name)
         if path is None:
             return None
-        source = self._files[path]
-        key = (name, hashlib.sha256(source).hexdigest())
-        if key not in self._memo:
+        contents, key = self._memo.contents, (name, function, self._files[path])
+        if key not in contents:
+            module = self._open(name, path)
+            if module is None:
+                contents[key] = None
+            else:
+                contents[key] = module.at_import if function is None else module.function(function)
+        return contents[key]
+
+    def _open(self, name: str, path: str) -> OpenModule | None:
+        if name not in self._modules:
+            text, package = self._text(self._files[path]), path.endswith("/__init__.py")
+            blocks = self._memo.blocks.setdefault(name, Blocks())
             try:
-                self._memo[key] = read_uses(source, name, package=path.endswith("/__init__.py"), own={self._top})
+                self._modules[name] = OpenModule(text, name, package=package, own=self._roots, blocks=blocks)
             except SyntaxError:
-                self._memo[key] = None
-        return self._memo[key]
+                self._modules[name] = None
+        return self._modules[name]
 
-    def places(self) -> Iterator[Place]:
-        """Yield every use that nothing guards, with the worst that it stops."""
-        run, maybe = self._run(certain=True), self._run(certain=False)
-        for module in sorted(self._paths):
-            content = self.module(module)
+    def at_import(self, entry: str) -> Iterator[Place]:
+        """Yield every use that runs while a module, or a name of one, is imported, unless a guard takes its failure.
+
+        A use that a condition other than ``hasattr`` or the presence of a package decides is left out.
+        """
+        for step in self._run(tuple(entry.split("."))):
+            content = self.content(step.module, step.function)
             for use in content.uses if content else ():
-                if use.guard.caught or use.guard.version:
-                    continue
-                if (module, use.function) in run and not use.guard.branch:
-                    stage = Stage.IMPORT
-                elif (module, use.function) in maybe:
-                    stage = Stage.MAYBE
-                elif use.function is None and not use.guard.branch:
-                    stage = Stage.MODULE
-                else:
-                    stage = Stage.CALL
-                yield Place(use=use, module=module, stage=stage)
+                if use.function == step.function and self._is_certain(step.module, use.guard):
+                    yield Place(use=use, module=step.module, available=_available(step, use.guard))
 
-    def _run(self, *, certain: bool) -> set[tuple[str, str | None]]:
-        """Return ``(module, None)`` for each module that is imported, ``(module, function)`` for what it calls."""
+    def _run(self, entry: Chain) -> Iterator[_Step]:
+        """Yield what runs. What runs whatever is installed comes first."""
         visited: set[tuple[str, str | None]] = set()
-        pending: list[tuple[str, str | None, int]] = [(self._top, None, 0)]
-        while pending:
-            module, function, depth = pending.pop()
-            content = self.module(module)
-            if (module, function) in visited or content is None:
+        pending = deque(_Step(module, None, 0, frozenset()) for module in self._modules_in(entry))
+        later: deque[_Step] = deque()
+        while pending or later:
+            step = (pending or later).popleft()
+            content = self.content(step.module, step.function)
+            if (step.module, step.function) in visited or content is None:
                 continue
-            visited.add((module, function))
-            for use in content.imports:
-                if use.function == function and _is_way(use.guard, certain=certain):
-                    pending += [(m, None, 0) for m in self._modules_in(use.chain)]
-            for call in content.calls:
-                if call.function == function and _is_way(call.guard, certain=certain) and depth < _DEPTH:
-                    target = self._function(call.chain)
-                    if target is not None:
-                        pending += [(target[0], f, depth + 1) for f in (target[1], f"{target[1]}.__init__")]
-        return visited
+            visited.add((step.module, step.function))
+            yield step
+            for following in self._following(step, content):
+                (later if following.available else pending).append(following)
 
-    def _modules_in(self, chain: Chain) -> Iterator[str]:
-        """``a.b.c`` imports a, a.b and, where it is a module, a.b.c."""
-        for depth in range(self._top.count(".") + 1, len(chain) + 1):
-            name = ".".join(chain[:depth])
+    def _following(self, step: _Step, content: ModuleUses) -> Iterator[_Step]:
+        for use in content.imports:
+            if use.function == step.function and self._is_certain(step.module, use.guard) and not use.guard.tests:
+                for module in self._modules_in(use.chain):
+                    yield _Step(module, None, 0, _available(step, use.guard))
+        for call in content.calls if step.depth < _DEPTH else ():
+            if call.function == step.function and self._is_certain(step.module, call.guard) and not call.guard.tests:
+                target = self._function(call.chain)
+                for function in (target[1], f"{target[1]}.__init__") if target else ():
+                    yield _Step(target[0], function, step.depth + 1, _available(step, call.guard))  # type: ignore[index]
+
+    def _modules_in(self, chain: Chain, depth: int = 0) -> Iterator[str]:
+        """``a.b.c`` imports a, a.b and, where it is a module, a.b.c. A lazy module imports what it makes the name of."""
+        for end in range(1, len(chain) + 1):
+            name = ".".join(chain[:end])
             if name in self._paths:
                 yield name
+                continue
+            content = self.content(name.rpartition(".")[0])
+            target = content.lazy.get(chain[end - 1]) if content else None
+            if target is not None and target != chain and depth < _MOST_RE_EXPORTS:
+                yield from self._modules_in(target, depth + 1)
+
+    def _is_certain(self, module: str, guard: Guard) -> bool:
+        """Return whether what runs is taken to come here. A way whose failure is caught never counts."""
+        if guard.caught or guard.version or guard.branch:
+            return False
+        return not any(self._asks_version(module, package) for package in guard.available if package not in _PRESENT)
+
+    def _asks_version(self, module: str, package: str) -> bool:
+        content, name = self.content(module), f"is_{package}_available"
+        origin = self._function(content.names.get(name, (*module.split("."), name))) if content else None
+        definition = self.content(origin[0]) if origin else None
+        return definition is not None and package in definition.versioned
 
     def _function(self, chain: Chain, depth: int = 0) -> tuple[str, str] | None:
         """Return the module that defines a function, through re-exports."""
         module, name = ".".join(chain[:-1]), chain[-1]
-        content = self.module(module)
+        content = self.content(module)
         if content is None or depth > _MOST_RE_EXPORTS:
             return None
         origin = content.names.get(name)
@@ -130,7 +167,7 @@ class PackageUses:
         return module, name
 
 
-def module_paths(files: Mapping[str, bytes], top: str) -> dict[str, str]:
+def module_paths(files: Collection[str], top: str) -> dict[str, str]:
     """Return the dotted name and the path of every module below a package (``megatron.core``)."""
     base = top.replace(".", "/")
     return {
@@ -140,6 +177,5 @@ def module_paths(files: Mapping[str, bytes], top: str) -> dict[str, str]:
     }
 
 
-def _is_way(guard: Guard, *, certain: bool) -> bool:
-    """Return whether what runs is taken to come here. A way whose failure is caught never counts."""
-    return not guard.caught and not (certain and (guard.version or guard.branch or guard.tests))
+def _available(step: _Step, guard: Guard) -> frozenset[str]:
+    return step.available | (frozenset(guard.available) - _PRESENT)

@@ -6,9 +6,12 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from envsmith.names.blocks import remember
+
 Chain = tuple[str, ...]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,10 @@ class Scope:
 
 def own_members(node: ast.ClassDef) -> frozenset[str]:
     """Return what a class defines itself, and what its methods store in the object."""
+    return remember(node, "own_members", lambda: _own_members(node))
+
+
+def _own_members(node: ast.ClassDef) -> frozenset[str]:
     stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
     return frozenset(stored | {name for name, _ in _bindings(node.body)})
 
@@ -73,9 +80,10 @@ def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, object]]:
 
 def _in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield nodes of one scope: functions, classes and comprehensions themselves, not what is inside them."""
-    for node in nodes:
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
         yield node
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            continue  # its targets are yielded by the statement
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS)):
-            yield from _in_scope(ast.iter_child_nodes(node))
+        is_plain = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if not is_plain and not isinstance(node, _CLOSED):  # the statement yields the targets of a plain one
+            pending += ast.iter_child_nodes(node)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
 
+from envsmith.names.blocks import Blocks
+from envsmith.names.dotted import dotted
+from envsmith.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.names.scopes import COMPREHENSIONS, FUNCTIONS, Chain, Origin, Scope, own_members, unsure_names
+from envsmith.names.tables import lazy_names, makes_names, statements
 
 # The function of what runs only when a file is the program itself.
 MAIN = "__main__"
@@ -23,29 +27,10 @@ _ASKS = re.compile(
     r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch",
     re.IGNORECASE,
 )
-_CATCHES = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"})
 _MAIN_TESTS = frozenset({"__name__ == '__main__'", "'__main__' == __name__"})
-_FOR_TYPES = frozenset({"TYPE_CHECKING", "typing.TYPE_CHECKING"})
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LOADERS = frozenset({"importlib.import_module", "import_module", "__import__"})
-
-
-class Test(NamedTuple):
-    """``hasattr(torch.compiler, "is_compiling")`` was true, or false, on the way here."""
-
-    chain: Chain
-    name: str
-    holds: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Guard:
-    """``caught``: a handler takes the failure. ``version``: a condition asks for it. ``branch``: another condition."""
-
-    caught: bool = False
-    version: bool = False
-    branch: bool = False
-    tests: tuple[Test, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,14 +56,17 @@ class Use:
 class ModuleUses:
     """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
 
-    ``names`` are its own imports by the name they get. ``unseen`` are lines that choose a name at run time, and the
-    package they choose from where that is known.
+    ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
+    ``versioned`` are packages of which a function like ``is_peft_available`` asks for a version, not for presence alone.
+    ``unseen`` are lines that choose a name at run time, and the package they choose from where that is known.
     """
 
     uses: list[Use] = field(default_factory=list)
     imports: list[Use] = field(default_factory=list)
     calls: list[Use] = field(default_factory=list)
     names: dict[str, Chain] = field(default_factory=dict)
+    lazy: dict[str, Chain] = field(default_factory=dict)
+    versioned: set[str] = field(default_factory=set)
     unseen: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -87,10 +75,34 @@ def read_uses(source: bytes | str, module: str, *, package: bool, own: Collectio
 
     Raises ``SyntaxError`` for what this Python cannot read.
     """
+    return _read(_Reader(module, module if package else module.rpartition(".")[0], frozenset(own)), source)
+
+
+class OpenModule:
+    """A module of which its functions are read when they are asked for. ``SyntaxError`` as :func:`read_uses`.
+
+    ``blocks`` are those of other releases of it. No line number is right with them.
+    """
+
+    def __init__(self, source: bytes, module: str, *, package: bool, own: Collection[str], blocks: Blocks) -> None:
+        self._reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
+        self._reader.later = {}
+        self.at_import = _read(self._reader, source, blocks.parse)
+
+    def function(self, name: str) -> ModuleUses | None:
+        """Return what a function of it takes (``Class.method`` in a class), ``None`` where it has none of that name."""
+        body = (self._reader.later or {}).get(name)
+        if body is None:
+            return None
+        self._reader.result = ModuleUses(names=self.at_import.names, lazy=self.at_import.lazy)
+        body()
+        return self._reader.result
+
+
+def _read(reader: _Reader, source: bytes | str, parse: Callable[..., ast.Module] = ast.parse) -> ModuleUses:
     try:
-        tree = ast.parse(source)
-        reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
-        reader.module_body(tree)
+        text = source if isinstance(source, bytes) else source.encode(errors="replace")
+        reader.module_body(parse(source), rebinds=b"global " in text)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
         raise SyntaxError(str(error) or type(error).__name__) from None
     return reader.result
@@ -109,6 +121,7 @@ class _Reader:
     def __init__(self, module: str, package: str, own: frozenset[str]) -> None:
         self.result = ModuleUses()
         self.module, self.package, self.own = module, package, own
+        self.later: dict[str, Callable[[], None]] | None = None
         self.lazy_annotations = False
         self.function: str | None = None
         self.bases: list[Origin | None] = []
@@ -116,17 +129,22 @@ class _Reader:
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
-    def module_body(self, tree: ast.Module) -> None:
+    def module_body(self, tree: ast.Module, *, rebinds: bool) -> None:
         self.lazy_annotations = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
-        rebound = {name for n in ast.walk(tree) if isinstance(n, ast.Global) for name in n.names}
+        nodes = ast.walk(tree) if rebinds else ()
+        rebound = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
         self.scopes.append(Scope(unsure_names(tree.body) | rebound))
         self.block(tree.body, Guard())
+        if makes_names(tree):
+            tables = (lazy_names(node, self.package) for node in statements(tree.body))
+            listed = (pair for table in tables for pair in table.items())
+            self.result.lazy = {n: tuple(re.split(r"[.:]", min(places)[1:])) for n, places in listed}
 
     def block(self, body: list[ast.stmt], guard: Guard) -> None:
         """Read statements in order. What follows an early leave under a condition stands under its opposite."""
         for node in body:
             self.statement(node, guard)
-            if isinstance(node, ast.If) and _leaves(node.body) and not node.orelse:
+            if isinstance(node, ast.If) and leaves(node.body) and not node.orelse:
                 guard = self.under(guard, node.test, holds=False)
             elif isinstance(node, ast.Assert):
                 guard = self.under(guard, node.test, holds=True)
@@ -150,7 +168,7 @@ class _Reader:
             self.simple(node, guard)
 
     def attempt(self, node: ast.Try, guard: Guard) -> None:
-        self.block(node.body, replace(guard, caught=guard.caught or _catches(node)))
+        self.block(node.body, replace(guard, caught=guard.caught or catches(node)))
         for handler in node.handlers:
             self.block(handler.body, replace(guard, branch=True, version=True))
         self.block(node.orelse, replace(guard, branch=True))
@@ -195,12 +213,14 @@ class _Reader:
             self.function = MAIN
             self.block(node.body, guard)
             self.function = None
-        elif test not in _FOR_TYPES:
+        elif (runs := decided(node.test)) is not False:
             self.expression(node.test, guard)
             self.block(node.body, self.under(guard, node.test, holds=True))
-        self.block(node.orelse, self.under(guard, node.test, holds=False) if test not in _FOR_TYPES else guard)
+            if runs:
+                return
+        self.block(node.orelse, self.under(guard, node.test, holds=False))
 
-    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, guard: Guard) -> None:
+    def define(self, node: _Function, name: str, guard: Guard) -> None:
         """Read a function. Decorators, defaults and annotations run now, the body later."""
         for decorator in node.decorator_list:
             self.expression(decorator, guard)
@@ -214,18 +234,29 @@ class _Reader:
             for annotation in (*(a.annotation for a in every), node.returns):
                 if annotation is not None:
                     self.expression(annotation, guard)
+        self.bind(node.name, None)
+        if (asked := AVAILABLE.fullmatch(name)) and "version" in ast.unparse(node).lower():
+            self.result.versioned.add(asked[1])
+        body = partial(self.body, node, name, guard, tuple(self.scopes), self.bases[-1] if self.bases else None)
+        if self.later is not None and self.function is None:
+            self.later[name] = body
+        else:
+            body()
+
+    def body(self, node: _Function, name: str, guard: Guard, scopes: tuple[Scope, ...], base: Origin | None) -> None:
+        """Read what a function runs, in the scopes in which it stands."""
+        arguments = node.args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
         scope = Scope(unsure_names(node.body))
         scope.names |= {a.arg: self.class_of(a.annotation) for a in every}
         scope.names |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
-        if self.scopes[-1].is_class and every and not _is_static(node):
-            scope.names[every[0].arg] = self.bases[-1]
-        self.bind(node.name, None)
-        outer, self.function = self.function, self.function or name
-        self.scopes.append(scope)
+        if scopes[-1].is_class and every and not _is_static(node):
+            scope.names[every[0].arg] = base
+        function, outer, bases = self.function, self.scopes, self.bases
+        self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
         # Nothing in a function is caught by what stood around its definition.
         self.block(node.body, replace(guard, caught=False))
-        self.scopes.pop()
-        self.function = outer
+        self.function, self.scopes, self.bases = function, outer, bases
 
     def klass(self, node: ast.ClassDef, guard: Guard) -> None:
         for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
@@ -343,7 +374,7 @@ class _Reader:
 
     def at_run_time(self, node: ast.Call, guard: Guard) -> None:
         """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""
-        function = ast.unparse(node.func) if isinstance(node.func, (ast.Name, ast.Attribute)) else ""
+        function = dotted(node.func)
         if function in _LOADERS and node.args:
             text = _text(node.args[0])
             if text is None:
@@ -414,6 +445,10 @@ class _Reader:
 
     def under(self, guard: Guard, test: ast.expr, *, holds: bool) -> Guard:
         """Return the guard below a condition that holds, or does not."""
+        if decided(test) is not None:
+            return guard
+        if (packages := available(test, holds=holds)) is not None:
+            return replace(guard, available=(*guard.available, *packages))
         tests = tuple(self.tests(test, holds=holds))
         exact = len(tests) == 1 and self.tested(test) is not None
         version = guard.version or (not exact and bool(_ASKS.search(ast.unparse(test))))
@@ -452,19 +487,5 @@ def _text(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _is_static(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_static(node: _Function) -> bool:
     return any(isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"} for d in node.decorator_list)
-
-
-def _leaves(body: list[ast.stmt]) -> bool:
-    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
-
-
-def _catches(node: ast.Try) -> bool:
-    for handler in node.handlers:
-        if handler.type is None:
-            return True
-        parts = {getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(handler.type)}
-        if parts & _CATCHES:
-            return True
-    return False

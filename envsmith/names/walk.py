@@ -99,6 +99,18 @@ class Walk:
         """Return a module's lines."""
         return self._file.module(name)
 
+    def as_module(self, path: str) -> Answer:
+        """Return the releases in which a path is a module, a file or a folder."""
+        facts = self.module(path)
+        present = facts.bits if facts else 0
+        return Answer(present=present, unknown=self._everything & ~present if self._unmeasured(path) else 0)
+
+    def is_compiled(self, path: str) -> bool:
+        """Return whether a release has a name from a compiled module."""
+        modules = {place.module for place in self.follow(path).places}
+        facts = (self.module(module) for module in modules)
+        return any(body == "!" for f in facts if f for body, _ in f.names.get("*", ()))
+
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a class or function of that name is written."""
         return self._file.modules_defining(name)

@@ -1,4 +1,4 @@
-"""Refresh ``matrix/names``: which release of a package has which name, from the sources of every final release.
+"""Refresh ``matrix/names``: which release of a package has which name, and which the import of it takes from others.
 
 A release that was read already is not read again. Of a new one only those files are fetched that no release before it
 has. A newer reader, or ``again``, measures everything anew, from the sources that the cache keeps.
@@ -6,8 +6,8 @@ has. A newer reader, or ``again``, measures everything anew, from the sources th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.version import Version
@@ -18,6 +18,8 @@ from envsmith.graph.fields import load_table
 from envsmith.matrix.refresh.name_table import add_moves, count_names, measure, merge
 from envsmith.matrix.refresh.shared import Context
 from envsmith.matrix.refresh.source_store import SourceStore
+from envsmith.matrix.refresh.takes import measure_takes
+from envsmith.names import takes
 from envsmith.names.index import SUFFIX, SUMMARY
 from envsmith.names.stars import write_out
 from envsmith.names.store import Head, Measured, NamesFile, Table, encode
@@ -25,18 +27,22 @@ from envsmith.names.walk import UNMEASURED
 from envsmith.python.index import IndexFile
 from envsmith.python.sources import choose_file, open_archive
 
-# One more when the lines of the same source change, so that nothing is added to lines of another kind.
-READER = 2
 _SINCE = "2022-10-28"
 _COLUMNS = ("distribution", "roots", "releases", "first", "last", "modules", "names", "bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Package:
-    """What ``packages.yaml`` says of a distribution."""
+    """What ``packages.yaml`` says of a distribution.
+
+    ``entries`` are names that programs begin with, and ``parts`` those that some programs import besides. What their
+    import takes from other packages is measured too.
+    """
 
     roots: tuple[str, ...] = ()
     since: str = _SINCE
+    entries: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,21 +64,20 @@ def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Pat
 
     ``UsageError`` for a package that the list does not have. What cannot be read is a problem of the context.
     """
-    packages = load_table(_Packages, "packages.yaml", folder).packages
+    packages = read_packages(folder)
     missing = [name for name in chosen if name not in packages]
     if missing:
         hint = "Add it to matrix/names/packages.yaml."
         raise UsageError(f"Cannot measure {missing[0]}: it is not in the list of packages.", hint=hint)
-    changes = []
+    changes: list[NamesChange] = []
     for name in chosen or packages:
-        try:
-            change = _plan_package(folder, context, name, packages[name], store)
-        except NetworkError as error:
-            context.problems.append(f"{name}: {error.message}")
-            continue
-        if change is not None:
-            changes.append(change)
+        changes += _plan_package(folder, context, name, packages[name], store)
     return (*changes, *_plan_summary(folder, changes))
+
+
+def read_packages(folder: Path) -> Mapping[str, Package]:
+    """Return the packages that ``packages.yaml`` lists."""
+    return load_table(_Packages, "packages.yaml", folder).packages
 
 
 def write_names(changes: Sequence[NamesChange]) -> list[Path]:
@@ -82,31 +87,95 @@ def write_names(changes: Sequence[NamesChange]) -> list[Path]:
     return [change.path for change in changes]
 
 
-def _plan_package(folder: Path, context: Context, name: str, package: Package, store: Path) -> NamesChange | None:
-    path = folder / f"{name}{SUFFIX}"
-    file = NamesFile(path) if path.is_file() else None
-    before = {m.version: m for m in file.head.releases} if file is not None else {}
-    listed = _releases(context, name, package.since)
-    anew = context.again or file is None or file.head.reader != READER
-    read = {v: f for v, f in listed.items() if anew or v not in before or before[v].sha256 != f.sha256}
-    if not read:
-        return None
-    roots = package.roots or (name.replace("-", "_"),)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kind:
+    """A file of a package: how its table is made.
+
+    ``reader`` is one more when the lines of the same source change, so that nothing is added to lines of another kind.
+    """
+
+    suffix: str
+    reader: int
+    measure: Callable[[SourceStore, Sequence[str], Package], Table]
+    has_moves: bool = False
+
+
+def _measure_names(sources: SourceStore, versions: Sequence[str], package: Package) -> Table:
+    table = measure(sources, versions, package.roots)
+    write_out(table, package.roots)
+    return table
+
+
+_KINDS = (
+    _Kind(suffix=SUFFIX, reader=2, measure=_measure_names, has_moves=True),
+    _Kind(
+        suffix=takes.SUFFIX,
+        reader=1,
+        measure=lambda s, versions, p: measure_takes(s, versions, p.roots, (*p.entries, *p.parts)),
+    ),
+)
+
+
+def _plan_package(folder: Path, context: Context, name: str, package: Package, store: Path) -> Iterator[NamesChange]:
+    package = package if package.roots else replace(package, roots=(name.replace("-", "_"),))
+    try:
+        listed = _releases(context, name, package.since)
+    except NetworkError as error:
+        context.problems.append(f"{name}: {error.message}")
+        return
+    kinds = _KINDS if package.entries else _KINDS[:1]
+    states = [_state(folder / f"{name}{kind.suffix}", kind, listed, again=context.again) for kind in kinds]
     with SourceStore(store / f"{name}.sqlite") as sources:
-        complete = _fetch(context, name, read, sources)
-        table = measure(sources, complete, roots)
-        write_out(table, roots)
-    old: Table = file.table() if file is not None and not anew else {}
-    stays = [v for v in before if v not in complete] if not anew else []
-    versions = sorted({*stays, *complete}, key=Version)
-    table = merge((old, list(before), stays), (table, complete, complete), versions=versions)
-    add_moves(table, 1 << (len(versions) - 1), roots)
+        wanted = set().union(*(state.new for state in states))
+        complete = set(_fetch(context, name, {v: f for v, f in listed.items() if v in wanted}, sources))
+        for state in states:
+            new = [v for v in state.new if v in complete]
+            if new:
+                yield from _plan_file(state, name, package, new, listed=listed, sources=sources)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A file as it is, and the releases that are to be read for it."""
+
+    path: Path
+    kind: _Kind
+    file: NamesFile | None
+    new: tuple[str, ...]
+    anew: bool
+
+
+def _state(path: Path, kind: _Kind, listed: Mapping[str, IndexFile], *, again: bool) -> _State:
+    file = NamesFile(path) if path.is_file() else None
+    before = {m.version: m.sha256 for m in file.head.releases} if file is not None else {}
+    anew = again or file is None or file.head.reader != kind.reader
+    return _State(path, kind, file, tuple(v for v, f in listed.items() if anew or before.get(v) != f.sha256), anew)
+
+
+def _plan_file(
+    state: _State,
+    name: str,
+    package: Package,
+    new: Sequence[str],
+    *,
+    listed: Mapping[str, IndexFile],
+    sources: SourceStore,
+) -> Iterator[NamesChange]:
+    table = state.kind.measure(sources, new, package)
+    existing = state.file if not state.anew else None
+    before = {m.version: m for m in existing.head.releases} if existing else {}
+    stays = [v for v in before if v not in new]
+    versions = sorted({*stays, *new}, key=Version)
+    old: Table = existing.table() if existing else {}
+    table = merge((old, list(before), stays), (table, new, new), versions=versions)
+    if state.kind.has_moves:
+        add_moves(table, 1 << (len(versions) - 1), package.roots)
     measured = tuple(before[v] if v in stays else _measured(v, listed[v]) for v in versions)
-    content = encode(Head(distribution=name, reader=READER, roots=roots, releases=measured), table)
-    if file is not None and content == path.read_bytes():
-        return None
-    sentence = f"{name}: {len(complete)} releases read, {count_names(table):,} names of {len(versions)} releases"
-    return NamesChange(path=path, content=content, summary=sentence)
+    head = Head(distribution=name, reader=state.kind.reader, roots=package.roots, releases=measured)
+    content = encode(head, table)
+    if state.file is None or content != state.path.read_bytes():
+        counts = f"{len(new)} releases read, {count_names(table):,} names of {len(versions)} releases"
+        yield NamesChange(path=state.path, content=content, summary=f"{state.path.name}: {counts}")
 
 
 def _releases(context: Context, name: str, since: str) -> dict[str, IndexFile]:
@@ -141,6 +210,7 @@ def _fetch(context: Context, name: str, files: Mapping[str, IndexFile], sources:
 
 def _plan_summary(folder: Path, changes: Sequence[NamesChange]) -> tuple[NamesChange, ...]:
     """Return the list of what every file holds: it names the file of a module, and shows a reviewer what changed."""
+    changes = [change for change in changes if change.path.suffix == SUFFIX]
     if not changes:
         return ()
     path = folder / SUMMARY

@@ -14,6 +14,7 @@ from envsmith.matrix.refresh.names import plan_names, write_names
 from envsmith.matrix.refresh.shared import Context
 from envsmith.model.component import ComponentTable
 from envsmith.names.index import NameIndex
+from envsmith.names.store import NamesFile
 from envsmith.python.index import IndexFile, Project
 
 
@@ -158,3 +159,17 @@ def test_a_stub_beside_a_source_adds_no_names_and_one_alone_is_no_module(folder)
     assert asked.ask("pkg.g").absent == {"1.0"}
     assert asked.ask("pkg._c.run").present == {"1.0"}
     assert asked.ask("pkg._types").absent == {"1.0"}
+
+
+def test_what_the_import_takes_is_measured_with_the_names_of_a_release(folder):
+    (folder / "packages.yaml").write_text("packages: {pkg: {entries: [pkg, pkg.far]}}\n")
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "from torch.a import b", "pkg/far.py": "from torch.a import b, c"})
+    write_names(plan(folder, index))
+    index.release("2.0", {"pkg/__init__.py": "from torch.a import d"})
+    write_names(plan(folder, index))
+
+    table = NamesFile(folder / "pkg.takes").table()
+
+    assert table["pkg"] == {"torch.a.b =pkg :": 0b01, "torch.a.d =pkg :": 0b10}
+    assert table["pkg.far"] == {"torch.a.c =pkg.far :": 0b01}

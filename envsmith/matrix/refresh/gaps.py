@@ -1,0 +1,213 @@
+"""``rules/imports.yaml``: which releases of other packages the import of a package fails with.
+
+The names that the import takes (``names/NAME.takes``) are held against the names that each release of another package
+has. A pair that another rule forbids already makes no rule. The file is made here as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envsmith.files import read_text
+from envsmith.graph.location import MAX_FILE_BYTES
+from envsmith.graph.read import read_knowledge
+from envsmith.matrix.refresh.names import NamesChange, read_packages
+from envsmith.model.component import ComponentTable
+from envsmith.model.rule import Knowledge, Row, Severity
+from envsmith.model.version import Spec
+from envsmith.names.gaps import Gap, find_gaps
+from envsmith.names.index import NameIndex
+from envsmith.names.presence import spec_of
+from envsmith.names.store import NamesFile
+from envsmith.names.takes import SUFFIX
+
+FILE = "rules/imports.yaml"
+_DATE = re.compile(r"^  (?P<name>[\w-]+): \{kind: measured, .* date: (?P<day>[\d-]+)\}$", re.MULTILINE)
+_HEAD = """\
+# Made by `envsmith matrix refresh --names`: names that the import of a package takes, and releases of others that lack
+# them. Change the maker (envsmith/matrix/refresh/gaps.py), not the lines.
+evidence:
+"""
+_EVIDENCE = '  {name}: {{kind: measured, source: "sources of {name} {first} to {last} on the package index, held against matrix/names", date: {day}}}\n'
+_RULE = """\
+- id: {name}-imports-{offering}
+  kind: requires
+  severity: error
+  stage: import
+  fix: "Use a release of {offering} with that name, or another one of {name}."
+  rows:
+{rows}
+  evidence: [{name}]
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """The rules of one package as text, and the releases that they were made from."""
+
+    name: str
+    first: str
+    last: str
+    text: str
+
+
+def plan_gaps(matrix_dir: Path, today: str) -> tuple[NamesChange, ...]:
+    """Return the file where it would change. It follows from ``names/`` and from the other rules."""
+    path = matrix_dir / FILE
+    old = read_text(path, MAX_FILE_BYTES) if path.is_file() else ""
+    measured = list(measure_gaps(matrix_dir))
+    changed = [m for m in measured if m.text not in old]
+    days = {match["name"]: match["day"] for match in _DATE.finditer(old)}
+    days |= {m.name: today for m in measured if m in changed or m.name not in days}
+    evidence = [_EVIDENCE.format(name=m.name, first=m.first, last=m.last, day=days[m.name]) for m in measured]
+    new = "".join([_HEAD, *evidence, "rules:\n", *(m.text for m in measured)])
+    if new == old or not measured:
+        return ()
+    counts = (
+        f"{sum(m.text.count('- id:') for m in measured)} rules, {sum(m.text.count('{when') for m in measured)} rows"
+    )
+    names = ", ".join(m.name for m in changed) or "evidence"
+    return (NamesChange(path=path, content=new.encode(), summary=f"{FILE}: {counts}; new: {names}"),)
+
+
+def measure_gaps(matrix_dir: Path) -> Iterator[Measured]:
+    """Yield the rules of each package that takes names which a release of another lacks."""
+    knowledge = read_knowledge(matrix_dir)
+    index, packages = NameIndex(matrix_dir / "names"), read_packages(matrix_dir / "names")
+    for path in sorted((matrix_dir / "names").glob(f"*{SUFFIX}")):
+        file = NamesFile(path)
+        user = _component(file.head.distribution, knowledge.components)
+        if user is None:
+            continue
+        versions = [m.version for m in file.head.releases]
+        parts = frozenset(packages[file.head.distribution].parts)
+        gaps: dict[str, list[Gap]] = defaultdict(list)
+        for gap in _merged(find_gaps(file.table(), file.head.distribution, index)):
+            offering = _component(gap.offering, knowledge.components)
+            # Of what is published in several distributions, the names of one say too little.
+            is_whole = offering and len(knowledge.components.by_name[offering].distributions) == 1
+            if offering and is_whole and offering != user:
+                gaps[offering].append(gap)
+        text = "".join(_rule(knowledge, (user, versions), offering, gaps[offering], parts) for offering in sorted(gaps))
+        if text:
+            yield Measured(name=user, first=versions[0], last=versions[-1], text=text)
+
+
+def _component(distribution: str, table: ComponentTable) -> str | None:
+    """Return the component whose releases are those of a distribution."""
+    component = table.find(distribution)
+    return component.name if component and component.distributions[:1] == (distribution,) else None
+
+
+def _merged(gaps: Iterable[Gap]) -> Iterator[Gap]:
+    """Yield gaps of one name as one, whichever modules take it."""
+    same: dict[tuple[str, str, frozenset[str]], Gap] = {}
+    for gap in gaps:
+        key = (gap.entry, gap.name, gap.lacking)
+        earlier = same.get(key, gap)
+        newest = max(earlier, gap, key=lambda g: g.users)
+        same[key] = replace(newest, users=earlier.users | gap.users)
+    yield from same.values()
+
+
+def _rule(
+    knowledge: Knowledge, users: tuple[str, Sequence[str]], offering: str, gaps: Sequence[Gap], parts: frozenset[str]
+) -> str:
+    user, versions = users
+    forbidden = _forbidden(knowledge, users, (offering, gaps[0].releases))
+    rows = [
+        (bits, _row(user, offering, [v for at, v in enumerate(versions) if bits >> at & 1], gap, parts))
+        for gap, bits in _choose(gaps, [forbidden[v] for v in versions], parts)
+    ]
+    texts = [text for _, text in sorted(rows, key=lambda row: (row[0] & -row[0], row[1]))]
+    return _RULE.format(name=user, offering=offering, rows="\n".join(texts)) if texts else ""
+
+
+def _row(user: str, offering: str, run: Sequence[str], gap: Gap, parts: frozenset[str]) -> str:
+    when = f"=={run[0]}" if len(run) == 1 else f">={run[0]},<={run[-1]}"
+    needs = spec_of(gap.releases, frozenset(gap.releases) - gap.lacking)
+    cause = f"The import of {gap.entry} takes {gap.name} in {gap.module}."
+    severity = "severity: warning, " if gap.entry in parts else ""
+    return (
+        f'  - {{when: {{{user}: "{when}"}}, needs: {{{offering}: "{needs}"}}, {severity}'
+        f"symptom: {json.dumps(gap.error)}, cause: {json.dumps(cause)}}}"
+    )
+
+
+def _choose(
+    gaps: Sequence[Gap], forbidden: Sequence[frozenset[str]], parts: frozenset[str]
+) -> Iterator[tuple[Gap, int]]:
+    """Yield the gaps that say something new, each with runs of the releases for which it does.
+
+    Of two names of which more releases lack the one, that one says it all. What stops a part only says nothing of what
+    stops every program.
+    """
+    chosen: dict[Gap, int] = defaultdict(int)
+    order = sorted(gaps, key=lambda gap: (gap.entry in parts, _weight(gap)))
+    for at, pairs in enumerate(forbidden):
+        covered: list[frozenset[str]] = []
+        for gap in (_new_side(gap, pairs) for gap in order if gap.users >> at & 1):
+            if gap.lacking and not any(gap.lacking <= lacking for lacking in covered):
+                covered.append(gap.lacking)
+                chosen[gap] |= 1 << at
+    for gap, bits in chosen.items():
+        for run in _runs(gap.users):
+            if new := run & bits:  # from the first to the last: between them a pair may be forbidden otherwise
+                yield gap, run & -(new & -new) & ((1 << new.bit_length()) - 1)
+
+
+def _new_side(gap: Gap, forbidden: frozenset[str]) -> Gap:
+    """Return a gap without the ends of its releases that are forbidden already: too old, or too new."""
+    bits = sum(1 << at for at, release in enumerate(gap.releases) if release in gap.lacking)
+    runs = [frozenset(r for at, r in enumerate(gap.releases) if run >> at & 1) for run in _runs(bits)]
+    return replace(gap, lacking=frozenset().union(*(run for run in runs if run - forbidden)))
+
+
+def _weight(gap: Gap) -> tuple[object, ...]:
+    return -len(gap.lacking), -gap.users.bit_count(), gap.entry, gap.name
+
+
+def _runs(bits: int) -> Iterator[int]:
+    """Yield the runs of neighbouring bits."""
+    while bits:
+        run = ((bits + (bits & -bits)) ^ bits) & bits
+        yield run
+        bits ^= run
+
+
+def _forbidden(
+    knowledge: Knowledge, user: tuple[str, Sequence[str]], offering: tuple[str, Sequence[str]]
+) -> dict[str, frozenset[str]]:
+    """Return for each release of the one which releases of the other a rule forbids with it, whatever else is there."""
+    names = {user[0], offering[0]}
+    own = f"{user[0]}-imports-{offering[0]}"
+    forbidden: dict[str, frozenset[str]] = dict.fromkeys(user[1], frozenset())
+    for rule in knowledge.rules:
+        if rule.locking or rule.policies or rule.id == own or not names & set(rule.components):
+            continue
+        for row in rule.rows:
+            if row.severity is not Severity.ERROR or row.platforms or not set(row.scope) <= names:
+                continue
+            matching, fitting = _releases(row, *offering)
+            for version in (v for v in user[1] if _admits(row.when, user[0], v)):
+                right = bool(row.needs) and _admits(row.needs, user[0], version)
+                forbidden[version] |= matching - fitting if right else matching
+    return forbidden
+
+
+def _releases(row: Row, name: str, releases: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the releases of which a row speaks, and those that have what it needs."""
+    return (
+        frozenset(v for v in releases if _admits(row.when, name, v)),
+        frozenset(v for v in releases if _admits(row.needs, name, v)),
+    )
+
+
+def _admits(specs: Mapping[str, Spec], name: str, version: str) -> bool:
+    spec = specs.get(name)
+    return spec is None or spec.contains(version)

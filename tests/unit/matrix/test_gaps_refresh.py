@@ -1,0 +1,122 @@
+"""Rules that the refresh makes of what imports take and releases lack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envsmith.graph.read import read_knowledge
+from envsmith.matrix.refresh.gaps import FILE, plan_gaps
+from envsmith.matrix.refresh.names import write_names
+from envsmith.names.index import SUMMARY
+from envsmith.names.store import Head, Measured, Table, encode
+from envsmith.names.takes import Take
+
+_USERS, _OFFERED = ("1.0", "1.1", "2.0", "3.0"), ("1.0", "2.0", "3.0")
+_NAMES: Table = {"offer": {"": 0b111, "new (": 0b110, "newest (": 0b100, "old (": 0b001}}
+
+
+def head(name: str, versions: tuple[str, ...]) -> Head:
+    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in versions)
+    return Head(distribution=name, reader=1, roots=(name,), releases=releases)
+
+
+def line(name: str) -> str:
+    return Take(path=f"offer.{name}", module="user.part", imported=True).line()
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    rows = [{"name": n, "role": "companion", "short": n, "title": n, "distributions": [n]} for n in ("user", "offer")]
+    (tmp_path / "components.yaml").write_text(json.dumps({"components": rows}))
+    for folder in ("names", "rules"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "names" / "packages.yaml").write_text("packages: {user: {entries: [user], parts: [user.extra]}}")
+    (tmp_path / "names" / SUMMARY).write_text("distribution\troots\noffer\toffer\nuser\tuser\n")
+    (tmp_path / "names" / "offer.names").write_bytes(encode(head("offer", _OFFERED), _NAMES))
+    return tmp_path
+
+
+def take(matrix: Path, lines: dict[str, int]) -> None:
+    table = {"user": {line(name): bits for name, bits in lines.items()}}
+    (matrix / "names" / "user.takes").write_bytes(encode(head("user", _USERS), table))
+
+
+def rows(matrix: Path) -> list[tuple[str, str, str]]:
+    write_names(plan_gaps(matrix, "2026-01-01"))
+    rules = (
+        [r for r in read_knowledge(matrix).rules if r.id == "user-imports-offer"] if (matrix / FILE).exists() else []
+    )
+    return [(str(w.when["user"]), str(w.needs["offer"]), w.symptom or "") for rule in rules for w in rule.rows]
+
+
+def error(name: str) -> str:
+    return f"ImportError: cannot import name '{name}' from 'offer'"
+
+
+def declare(matrix: Path, version: str, spec: str) -> None:
+    evidence = {"kind": "declared", "source": "METADATA", "date": "2026-01-01"}
+    release = {"version": version, "date": "2024-01-01", "requires": {"offer": spec}, "evidence": evidence}
+    (matrix / "releases").mkdir(exist_ok=True)
+    (matrix / "releases" / "user.yaml").write_text(json.dumps({"component": "user", "releases": [release]}))
+
+
+def test_a_name_that_neighbouring_releases_take_is_one_row(matrix):
+    take(matrix, {"new": 0b0011, "old": 0b1000})
+
+    assert rows(matrix) == [(">=1.0,<=1.1", ">=2.0", error("new")), ("==3.0", "<2.0", error("old"))]
+
+
+def test_of_two_names_the_one_that_more_releases_lack_says_it_all(matrix):
+    take(matrix, {"new": 0b1111, "newest": 0b0100})
+
+    assert rows(matrix) == [
+        (">=1.0,<=3.0", ">=2.0", error("new")),
+        ("==2.0", ">=3.0", error("newest")),
+    ]
+
+
+def test_a_pair_that_the_metadata_forbids_makes_no_rule(matrix):
+    take(matrix, {"new": 0b0100})
+    declare(matrix, "2.0", ">=2.0")
+
+    assert rows(matrix) == []
+
+
+def test_of_a_name_that_came_and_went_only_the_new_end_is_said(matrix):
+    names = {"offer": {"": 0b111, "short (": 0b010}}
+    (matrix / "names" / "offer.names").write_bytes(encode(head("offer", _OFFERED), names))
+    take(matrix, {"short": 0b0100})
+    declare(matrix, "2.0", "<3.0")
+
+    assert rows(matrix) == [("==2.0", ">=2.0", error("short"))]
+
+
+def test_a_second_run_writes_nothing_whatever_the_day(matrix):
+    take(matrix, {"new": 0b1111})
+    write_names(plan_gaps(matrix, "2026-01-01"))
+
+    assert plan_gaps(matrix, "2026-02-02") == ()
+
+
+def test_the_day_changes_with_the_rows(matrix):
+    take(matrix, {"new": 0b1111})
+    write_names(plan_gaps(matrix, "2026-01-01"))
+    take(matrix, {"newest": 0b1111})
+
+    (change,) = plan_gaps(matrix, "2026-02-02")
+
+    assert b"date: 2026-02-02" in change.content
+    assert b"date: 2026-01-01" not in change.content
+
+
+def test_what_stops_a_part_is_a_warning_that_hides_no_error(matrix):
+    table = {"user": {line("new"): 0b0001}, "user.extra": {line("newest"): 0b0001}}
+    (matrix / "names" / "user.takes").write_bytes(encode(head("user", _USERS), table))
+
+    write_names(plan_gaps(matrix, "2026-01-01"))
+
+    (rule,) = (r for r in read_knowledge(matrix).rules if r.id == "user-imports-offer")
+    assert [(r.severity.value, r.needs["offer"].text) for r in rule.rows] == [("error", ">=2.0"), ("warning", ">=3.0")]
