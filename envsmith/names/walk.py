@@ -108,8 +108,8 @@ class Walk:
     def is_compiled(self, path: str) -> bool:
         """Return whether a release has a name from a compiled module."""
         modules = {place.module for place in self.follow(path).places}
-        facts = (self.module(module) for module in modules)
-        return any(body == "!" for f in facts if f for body, _ in f.names.get("*", ()))
+        facts = (self.module(name) for name in modules)
+        return any(body == "!" for module in facts if module for body, _ in module.of("*"))
 
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a class or function of that name is written."""
