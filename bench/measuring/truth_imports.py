@@ -97,22 +97,22 @@ def _pair(rule: Rule, row: Row, chance: random.Random, torches: set[str], *, bad
     match = _CAUSE.search(row.cause or "")
     assert match is not None
     mine = [v for v, day in _released(user) if when.contains(v) and day >= _SINCE]
-    others = [v for v, day in _released(offering) if day >= "2022-10-28"]
-    others = [v for v in others if offering != "torch" or v in torches]
-    if not mine or not others:
+    releases = [v for v, day in _released(offering) if day >= "2022-10-28"]
+    releases = [v for v in releases if offering != "torch" or v in torches]
+    if not mine or not releases:
         return None
     version = chance.choice(mine)
-    inside = {v for v in others if not needs.contains(v)}
-    candidates = sorted(inside) if bad else _outside(others, inside)
+    inside = {v for v in releases if not needs.contains(v)}
+    candidates = sorted(inside) if bad else _outside(releases, inside)
     chance.shuffle(candidates)
-    for other in candidates:
-        findings = [f.rule for f in check({user: version, offering: other}).findings if f.severity.value == "error"]
+    for neighbour in candidates:
+        findings = [f.rule for f in check({user: version, offering: neighbour}).findings if f.severity.value == "error"]
         if (findings == [rule.id]) if bad else not findings:
             return Pair(
                 user=user,
                 user_version=version,
                 offering=offering,
-                offering_version=other,
+                offering_version=neighbour,
                 entry=match["entry"],
                 name=match["name"],
                 bad=bad,
@@ -164,14 +164,14 @@ def _verdict(pair: Pair, torch: dict[str, Path], scratch: Path) -> tuple[str, st
     home = Path(tempfile.mkdtemp(prefix=f"{pair.user}-", dir=scratch))
     try:
         day = dict(_released(pair.user))[pair.user_version]
-        other = f"{pair.offering}=={pair.offering_version}"
+        neighbour = f"{pair.offering}=={pair.offering_version}"
         if pair.offering == "torch":
-            torch, other = {pair.offering_version: torch[pair.offering_version]}, ""
+            torch, neighbour = {pair.offering_version: torch[pair.offering_version]}, ""
         release = Release(
             name=pair.user,
             version=pair.user_version,
             day=dt.date.fromisoformat(day),
-            beside=(other,) if other else (),
+            beside=(neighbour,) if neighbour else (),
         )
         python = environment(home, release, torch)
         if python is None:
@@ -188,18 +188,20 @@ def _verdict(pair: Pair, torch: dict[str, Path], scratch: Path) -> tuple[str, st
 
 def _of_failure(pair: Pair, texts: list[str]) -> tuple[str, str]:
     name = pair.name.partition("(")[0].rpartition(".")[2]
-    told = " · ".join(texts)
+    message = " · ".join(texts)
     if pair.bad:
-        return ("right" if name in told else "not judged"), told
+        return ("right" if name in message else "not judged"), message
     root = pair.name.partition(".")[0]
-    return ("wrong" if f"'{root}" in told else "not judged"), told
+    return ("wrong" if f"'{root}" in message else "not judged"), message
 
 
 def _imported(python: Path, entry: str) -> list[str] | None:
     command = [str(python), "-c", _RUNNER, entry]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=python.parent)
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False, cwd=python.parent
+        )
     except subprocess.TimeoutExpired:
         return None
-    line = next((line for line in done.stdout.splitlines() if line.startswith("@@")), None)
+    line = next((line for line in result.stdout.splitlines() if line.startswith("@@")), None)
     return json.loads(line[2:]) if line else None

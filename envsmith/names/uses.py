@@ -235,8 +235,8 @@ class _Reader:
                 if annotation is not None:
                     self.expression(annotation, guard)
         self.bind(node.name, None)
-        if (asked := AVAILABLE.fullmatch(name)) and "version" in ast.unparse(node).lower():
-            self.result.versioned.add(asked[1])
+        if (match := AVAILABLE.fullmatch(name)) and "version" in ast.unparse(node).lower():
+            self.result.versioned.add(match[1])
         body = partial(self.body, node, name, guard, tuple(self.scopes), self.bases[-1] if self.bases else None)
         if self.later is not None and self.function is None:
             self.later[name] = body

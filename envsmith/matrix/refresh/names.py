@@ -126,8 +126,8 @@ def _plan_package(folder: Path, context: Context, name: str, package: Package, s
     kinds = _KINDS if package.entries else _KINDS[:1]
     states = [_state(folder / f"{name}{kind.suffix}", kind, listed, again=context.again) for kind in kinds]
     with SourceStore(store / f"{name}.sqlite") as sources:
-        wanted = set().union(*(state.new for state in states))
-        complete = set(_fetch(context, name, {v: f for v, f in listed.items() if v in wanted}, sources))
+        missing = set().union(*(state.new for state in states))
+        complete = set(_fetch(context, name, {v: f for v, f in listed.items() if v in missing}, sources))
         for state in states:
             new = [v for v in state.new if v in complete]
             if new:
