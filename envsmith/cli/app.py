@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "solve": ("solve", "Choose one release per component for a framework, with reasons, or say why none fits."),
     "lock": ("lock", "Pin the cell completely: hashed requirements, pylock.toml, conda-lock.yml, Dockerfile."),
     "build": ("build", "Solve, lock, build an image (or a virtual environment), prove it, write the record."),
+    "pack": ("pack", "Write one archive that installs and proves a cell without network and root."),
     "wheel": ("wheel", "List ready wheels of a compiled extension that fit a cell, so that nothing is compiled."),
     "smoke": ("smoke", "Test collectives and one step of the framework in an environment that exists."),
     "check": ("check", "Judge a given set of versions: what is wrong with it, on what evidence, and the repair."),

@@ -7,7 +7,7 @@ import datetime as dt
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,7 @@ from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.index import PackageIndex, find_index
+from envsmith.python.wheel_tags import best_artifact, wheel_tags
 
 LOCK_FILE = "conda-lock.yml"
 _FORMAT = 1  # raised when equal requests must be locked again because the meaning of a lock changed
@@ -283,7 +284,7 @@ def pip_section(
             notes.append(
                 f"{name}: the pip lock has {pin.version}, Conda brings {clean(brought.version)} on {platform.value}"
             )
-    tags = list(_tags(platform, python, glibc))
+    tags = list(wheel_tags(platform, python, glibc))
     names = {fold(p.name) for p in chosen}
     chosen.sort(key=lambda p: fold(p.name))
     return tuple(_package(pin, tags, names, platform, files_of) for pin in chosen), tuple(notes)
@@ -292,9 +293,9 @@ def pip_section(
 def _package(
     pin: Pin, tags: Sequence[str], names: set[str], platform: Platform, files_of: FilesOf | None
 ) -> PipPackage:
-    artifact = _best(pin, tags)
+    artifact = best_artifact(pin, tags)
     if artifact is None and files_of is not None:
-        artifact = _best(replace(pin, artifacts=tuple(files_of(pin))), tags)
+        artifact = best_artifact(replace(pin, artifacts=tuple(files_of(pin))), tags)
     if artifact is None:
         raise LockError(
             f"Cannot add {pin.name} {pin.version} to the Conda lock: the pip lock has no file that {platform.value} "
@@ -319,47 +320,6 @@ def _package(
         sha256=artifact.sha256,
         requires=tuple(sorted({fold(r) for r in pin.requires} & names)),
     )
-
-
-def _best(pin: Pin, tags: Sequence[str]) -> Artifact | None:
-    """Return the wheel whose tag stands first, else the source distribution, else nothing."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
-    rank = {tag: place for place, tag in enumerate(tags)}
-    wheels: list[tuple[int, str, Artifact]] = []
-    for artifact in pin.artifacts:
-        if artifact.filename.endswith(".whl"):
-            try:
-                tags_of_wheel = parse_wheel_filename(artifact.filename)[3]
-            except InvalidWheelFilename as error:
-                raise LockError(
-                    f"Cannot add {pin.name} {pin.version} to the Conda lock: {clean(artifact.filename)!r} is not "
-                    "the name of a wheel."
-                ) from error
-            places = [rank[str(t)] for t in tags_of_wheel if str(t) in rank]
-            wheels += [(min(places), artifact.filename, artifact)] if places else []
-    if wheels:
-        return min(wheels)[2]
-    return next((a for a in pin.artifacts if a.filename.endswith((".tar.gz", ".zip"))), None)
-
-
-def _tags(platform: Platform, python: str, glibc: str) -> Iterator[str]:
-    """Yield the wheel tags that CPython ``python`` on ``platform`` with ``glibc`` installs, best first."""
-    from packaging.tags import compatible_tags, cpython_tags
-
-    version = tuple(int(n) for n in python.split(".")[:2])
-    legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-    systems = []
-    for minor in range(int(glibc.split(".")[1]), 4, -1):
-        systems.append(f"manylinux_2_{minor}_{platform.machine}")
-        if minor in legacy:
-            systems.append(f"{legacy[minor]}_{platform.machine}")
-    systems.append(f"linux_{platform.machine}")
-    for tag in (
-        *cpython_tags(version, platforms=systems),
-        *compatible_tags(version, f"cp{version[0]}{version[1]}", systems),
-    ):
-        yield str(tag)
 
 
 # The Conda part of a cell's folder: kept while it answers the same request, made again otherwise, never half.

@@ -1,0 +1,81 @@
+"""``envsmith pack``: a lock, its wheels and its proof as one archive for a host without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.cli.console import Console, dumps, print_out
+from envsmith.cli.declare import EXISTING_FOLDER, FILE, flag, group, option, takes, verb
+from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
+from envsmith.cli.solve import show_refusal
+from envsmith.cli.sources import SourceFlags, lock_options
+from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.frameworks import EXAMPLE
+from envsmith.model.cell import RUNTIME
+from envsmith.progress import Clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackFlags:
+    """The options of ``pack``."""
+
+    request: RequestFlags = group(RequestFlags, "Request")
+    lock: Path | None = option(
+        "--lock", type=EXISTING_FOLDER, metavar="DIR", help="Pack this cell's folder as it is.", section="Request"
+    )
+    archive: Path | None = option(
+        "--archive", type=FILE, metavar="FILE", help="The archive (default: CELL.tar).", section="Output"
+    )
+    output: Path = cells_option("Folder for the cell's own folder.")
+    sources: SourceFlags = group(SourceFlags, "Sources")
+    locking: LockFlags = group(LockFlags, "Lock and network")
+    as_json: bool = flag("--json", "One JSON object on stdout: path, sha256, bytes.", section="Output")
+    talk: Talk = group(Talk, "Output")
+
+
+@verb(
+    f"envsmith pack --framework {EXAMPLE}",
+    f"envsmith pack --framework {EXAMPLE} --platform linux-aarch64",
+    "envsmith pack --lock envsmith-build/CELL --archive env.tar",
+)
+@takes(PackFlags)
+def pack(settings: PackFlags) -> int:
+    """Write one archive that installs and proves a cell on a host without network and root.
+
+    It holds every wheel, what source distributions are built with, uv, envsmith, the lock and install.sh.
+    """
+    from envsmith import build
+    from envsmith.lock import store
+    from envsmith.pack.archive import Packer
+
+    flags = settings.request
+    is_asked = flags.framework or flags.with_ or flags.torch is not None or flags.code is not None
+    if bool(is_asked) == bool(settings.lock):
+        raise UsageError(
+            "Cannot pack a cell: give either a request or --lock.",
+            hint=f"Run envsmith pack --framework {EXAMPLE}, or envsmith pack --lock DIR.",
+        )
+    try:
+        with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
+            if settings.lock:
+                lock = store.read(settings.lock)
+            else:
+                options = lock_options(
+                    flags, settings.sources, settings.locking, flavour=RUNTIME, conda=False, output=settings.output
+                )
+                lock = build.lock_only(options, progress=console).lock
+            if lock is None:
+                raise UsageError(
+                    f"Cannot pack {settings.lock}: it has no lock.json.", hint="Write one with envsmith lock."
+                )
+            path = settings.archive or Path(f"{lock.name}.tar")
+            packed = Packer().pack(lock, path, Clock(console))
+    except UnsatisfiableError as error:
+        return show_refusal(error, as_json=settings.as_json)
+    if settings.as_json:
+        print_out(dumps({"path": str(path), "sha256": packed.sha256, "bytes": packed.size, "files": packed.files}))
+        return 0
+    print_out(f"{path}: {packed.files} files, {packed.size / 1e9:.2f} GB, sha256 {packed.sha256}")
+    print_out(f"there: tar xf {path.name} && sh {lock.name}/install.sh DIR")
+    return 0
