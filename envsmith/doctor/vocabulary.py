@@ -65,6 +65,7 @@ class Words:
     aliases: Mapping[Text, Text]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
+    modules: Mapping[Text, Text]
     launchers: Mapping[Text, Pattern]
     launcher_hints: tuple[Text, ...]
     configuration: Configuration

@@ -26,6 +26,7 @@ from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin
 from envsmith.model.version import minor_of
 from envsmith.pack.own_wheel import own_requirements, own_wheel
 from envsmith.progress import Clock
+from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.interpreters import running_interpreter
 from envsmith.python.uv import Uv
 from envsmith.python.wheel_tags import best_artifact, wheel_tags
@@ -67,7 +68,7 @@ class Packer:
         own = self._own_pins(lock)
         clock.done("resolve", f"{len(own)} distributions")
         pins = tuple(map(_by_name, lock.pins))
-        artifacts = _artifacts(lock, (*pins, *lock.build_pins, *own))
+        artifacts = _artifacts(lock, (*pins, *map(self._located, lock.build_pins), *own))
         wheel_name, wheel = own_wheel()
         texts = _texts(lock, pins, own, wheel)
         clock.start("download", f"{len(artifacts)} files")
@@ -97,6 +98,15 @@ class Packer:
             edges=False,
         )
         return to_pins(resolve(query, self.uv, work="resolve what envsmith needs").packages, {})
+
+    def _located(self, pin: Pin) -> Pin:
+        """Return a pin with the addresses of its files. A lock that was read again has none for what builds."""
+        if all(artifact.url for artifact in pin.artifacts):
+            return pin
+        files = PackageIndex(self.fetcher, find_index(self.uv.environ)).project(pin.name).files
+        urls = {(file.filename, file.sha256): file.url for file in files}
+        located = (replace(a, url=a.url or urls.get((a.filename, a.sha256))) for a in pin.artifacts)
+        return replace(pin, artifacts=tuple(located))
 
     @contextmanager
     def _fetched(self, artifact: Artifact, folder: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from envsmith.doctor.facts import Draft, Facts, Read
 from envsmith.doctor.read.launching import read_launches
 from envsmith.doctor.read.lines import read_lines
 from envsmith.doctor.read.logs import kinds_of_log, read_files, read_log
+from envsmith.doctor.read.modules import read_modules
 from envsmith.doctor.read.packages import is_dockerfile, read_dockerfile, read_packages
 from envsmith.doctor.read.pasted import clean, decode, read_bounded, unprefixed
 
@@ -28,6 +29,7 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
     kinds += read_launches(text, draft, source)
     read_log(text, draft, source)
     read_lines(text, draft, source)
+    kinds += read_modules(text, draft, source)
     read_files(text, draft, source)
     _settle(draft)
     new_facts = draft.size() - before
