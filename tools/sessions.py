@@ -7,6 +7,7 @@ A block of commands is fenced as ``console``; its commands begin with ``$``. The
     <!-- not run: reason -->     tests do not run it, and why
     <!-- exit N ... -->          the commands end with these codes (one for all, or one each) instead of 0
     <!-- in: library -->         it is run in a small library under git instead of an empty folder
+    <!-- in: batch -->           it is run beside `job.sbatch` and `pip-list.txt`
     <!-- in: log -->             it is run beside `train.log` and `name.log` of trainings that failed
     <!-- in: old-repository -->  it is run in a repository of 2023 without pins
     <!-- output -->              what stands below a command is all that it prints to stdout
@@ -105,6 +106,14 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(str(page.relative_to(ROOT)), number, names, outputs, marks, *match.span(2))
 
 
+_BATCH = """#!/bin/bash
+#SBATCH --nodes 2
+module purge
+module load cuda/12.1 gcc/13.2.0
+srun python train.py
+"""
+
+
 def prepare(block: Block, folder: Path) -> None:
     """Write into ``folder`` what the block's commands read."""
     kind = block.marks.get("in")
@@ -116,6 +125,9 @@ def prepare(block: Block, folder: Path) -> None:
         (folder / "requirements.txt").write_text("torch\ntransformers\naccelerate\nwandb\n", encoding="utf-8")
         day = {"GIT_COMMITTER_DATE": "2023-06-01T12:00:00Z", "GIT_AUTHOR_DATE": "2023-06-01T12:00:00Z"}
         _commit(folder, {**os.environ, **day})
+    elif kind == "batch":
+        (folder / "job.sbatch").write_text(_BATCH, encoding="utf-8")
+        (folder / "pip-list.txt").write_text("Package Version\n------- -------\ntorch   2.2.2\n", encoding="utf-8")
     elif kind == "log":
         (folder / "train.log").write_text(LOG, encoding="utf-8")
         (folder / "name.log").write_text(NAME_LOG, encoding="utf-8")

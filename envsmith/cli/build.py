@@ -188,7 +188,7 @@ _SAID = {
     "lock.json": "the whole lock",
     "docker-bake.json": "for docker buildx bake",
     ".devcontainer.json": "for editors with dev containers",
-    "apptainer.def": "for Apptainer, from the OCI layout",
+    "apptainer.def": "for Apptainer, without a container engine",
     "record.json": "the proof",
 }
 

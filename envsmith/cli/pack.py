@@ -37,6 +37,7 @@ class PackFlags:
 @verb(
     f"envsmith pack --framework {EXAMPLE}",
     f"envsmith pack --framework {EXAMPLE} --platform linux-aarch64",
+    "envsmith pack -r requirements.txt --archive env.tar",
     "envsmith pack --lock envsmith-build/CELL --archive env.tar",
 )
 @takes(PackFlags)
@@ -50,8 +51,7 @@ def pack(settings: PackFlags) -> int:
     from envsmith.pack.archive import Packer
 
     flags = settings.request
-    is_asked = flags.framework or flags.with_ or flags.torch is not None or flags.code is not None
-    if bool(is_asked) == bool(settings.lock):
+    if (flags.names_something or flags.torch is not None) == bool(settings.lock):
         raise UsageError(
             "Cannot pack a cell: give either a request or --lock.",
             hint=f"Run envsmith pack --framework {EXAMPLE}, or envsmith pack --lock DIR.",

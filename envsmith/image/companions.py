@@ -2,7 +2,7 @@
 
 Pure.
 
-None of them names packages: all three lead to the image of the lock. Every value passes :mod:`envsmith.plain` first.
+The first two lead to the image of the lock. The definition installs the lock on its base where that needs no compiler. Every value passes :mod:`envsmith.plain` first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ import json
 from collections.abc import Mapping
 
 from envsmith import plain
-from envsmith.image.dockerfile import GENERATED, SECRETS, ImageOptions, labels
+from envsmith.image.dockerfile import (
+    GENERATED,
+    PACKAGES_FILE,
+    SECRETS,
+    STEPS,
+    UV_FILE,
+    ImageOptions,
+    archive_day,
+    labels,
+    torch_backend,
+)
+from envsmith.lock.pip_files import ALL_FILE, BUILD_FILE, requirement_files
 from envsmith.model.lock import Lock
 
 BAKE_FILE = "docker-bake.json"
@@ -95,21 +106,23 @@ def devcontainer(lock: Lock) -> str:
 
 
 def apptainer(lock: Lock) -> str:
-    """Return an Apptainer definition that takes the cell's OCI layout (``envsmith build --oci``). It needs no engine.
+    """Return an Apptainer definition of the cell, for a host without a container engine.
 
-    Inside, the home folder is the host's: packages below it must not be seen, byte-code and compiled operators go to a
-    temporary folder.
+    On a registry's base it installs the lock by itself. A base of packages, and what is compiled, take the cell's OCI
+    layout (``envsmith build --oci``). Inside, the home folder is the host's: packages below it must not be seen,
+    byte-code and compiled operators go to a temporary folder.
     """
     prefix = plain.path(ImageOptions().prefix)
     label_text = "\n".join(
         f"    {plain.label_key(key)} {plain.label_value(value)}" for key, value in sorted(labels(lock).items()) if value
     )
     command = f"apptainer build {plain.tag(lock.name)}.sif {APPTAINER_FILE}; run with apptainer run --nv."
+    before, source = (
+        _installed_here(lock, prefix) if _installs_itself(lock) else ("after envsmith build --oci", _LAYOUT)
+    )
     return f"""# Cell {plain.cell_id(str(lock.cell.id))}, lock {plain.digest(lock.digest)}. {GENERATED}
-# In this folder, after envsmith build --oci: {command}
-Bootstrap: oci
-From: ./oci
-
+# In this folder, {before}: {command}
+{source}
 %labels
 {label_text}
 
@@ -126,3 +139,59 @@ From: ./oci
 %test
     {prefix}/bin/python -c 'import torch; print(torch.__version__)'
 """
+
+
+_LAYOUT = """Bootstrap: oci
+From: ./oci
+"""
+
+
+def _installs_itself(lock: Lock) -> bool:
+    """Return whether the base comes from a registry and no compiler is needed: then Apptainer alone is enough."""
+    return lock.base is not None and lock.base.origin == "registry" and not lock.compiled
+
+
+def _installed_here(lock: Lock, prefix: str) -> tuple[str, str]:
+    """Return when it can be built, and the sections that install the lock on its base, everything by hash."""
+    base = lock.base
+    if base is None:
+        raise ValueError("a lock without a base image renders no definition")
+    is_built = BUILD_FILE in requirement_files(lock)
+    names = [
+        STEPS,
+        ALL_FILE,
+        UV_FILE,
+        *([BUILD_FILE] if is_built else []),
+        *([PACKAGES_FILE] if lock.os_packages else []),
+    ]
+    files = "\n".join(f"    {name} /cell/{name}" for name in names)
+    python = plain.path(base.python)
+    options = f" --torch-backend {torch_backend(lock)}" if torch_backend(lock) else ""
+    if is_built:
+        options += f" --build-constraints /cell/{BUILD_FILE} --require-build-hashes"
+        options += " --preview-features build-dependency-hashes"
+    packages = f"    sh /cell/{STEPS}/cell.sh os_packages {archive_day(lock)}\n" if lock.os_packages else ""
+    image = plain.image(f"{base.name.split('@')[0].partition(':')[0]}@{plain.digest(base.digest)}")
+    return (
+        "with a network and without a container engine",
+        f"""Bootstrap: docker
+From: {image}
+
+%files
+{files}
+
+%post
+    set -eu
+    # /dev is the host's while this runs.
+    sed -i 's|/dev/cell|/cell|g' /cell/{STEPS}/cell.sh
+{packages}    {python} -m venv /cell/uv
+    /cell/uv/bin/python -m pip --quiet --no-cache-dir install --require-hashes --no-deps --only-binary :all: \\
+        --requirement /cell/{UV_FILE}
+    export UV_NO_CONFIG=1 UV_CACHE_DIR={prefix}.cache UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1
+    export PYTHONHASHSEED=0 DS_BUILD_OPS=0 BUILD_EXT=0 CUDA_EXT=0
+    /cell/uv/bin/uv venv --quiet --python {python} {prefix}
+    /cell/uv/bin/uv pip install --quiet --python {prefix}/bin/python --no-deps --require-hashes \\
+        --requirements /cell/{ALL_FILE}{options}
+    rm -rf /cell {prefix}.cache
+""",
+    )

@@ -201,7 +201,7 @@ def _from_packages(lock: Lock, base: BaseImage) -> list[str]:
     distribution = plain.distribution(base.distribution)
     mounts = [bind(BASE_FILE, BASE_FILE), *secrets()[:1]]
     architecture = lock.cell.platform.docker.partition("/")[2]
-    command = f"sh {IN}/{STEPS}/base.sh {distribution} {architecture} {_day(lock)}"
+    command = f"sh {IN}/{STEPS}/base.sh {distribution} {architecture} {archive_day(lock)}"
     return [
         f"# The base: the packages of {BASE_FILE} on nothing. {TOOL} only unpacks them, and nothing of it stays.",
         f"ARG {TOOL}={tool_image(base)}",
@@ -221,7 +221,7 @@ def package_digest(packages: tuple[OsPackage, ...]) -> str:
     return digest_of(package_list(packages).encode())
 
 
-def _day(lock: Lock) -> str:
+def archive_day(lock: Lock) -> str:
     """Return the day of the archive that has the versions of the lock's OS packages."""
     return plain.os_version(lock.os_source.partition(" ")[2] or lock.exclude_newer[:10])
 
@@ -232,7 +232,7 @@ def _ground(lock: Lock, options: ImageOptions) -> list[str]:
     return [
         *base_stages(lock),
         "FROM base AS ground\n" + step("The user, and an empty environment.", [UV], f"environment {python}"),
-        _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True), backend=_backend(lock)),
+        _python_layer("torch", TORCH_FILE, options, sdists=_has_sdist(lock, torch=True), backend=torch_backend(lock)),
         *([_os_layer(lock)] if lock.os_packages else []),
     ]
 
@@ -290,7 +290,7 @@ def source_archive(lock: Lock, name: str) -> Artifact:
 
 def _compiling(lock: Lock) -> str:
     """Return what is compiled against torch, one step each, after the step that brings what it is built with."""
-    backend = f" --torch-backend {_backend(lock)}" if _backend(lock) else ""
+    backend = f" --torch-backend {torch_backend(lock)}" if torch_backend(lock) else ""
     title = "What is compiled needs these, and the cell's own torch."
     environment = step(title, [UV, bind(BUILD_FILE, "requirements.txt"), *secrets()], f"build_environment{backend}")
     return "\n".join([environment, *(_one_source(s, source_archive(lock, s.name)) for s in lock.compiled)])
@@ -313,7 +313,7 @@ def _has_sdist(lock: Lock, *, torch: bool) -> bool:
     return any(pin.sdist for pin in lock.pins if (pin.layer == "torch") is torch)
 
 
-def _backend(lock: Lock) -> str:
+def torch_backend(lock: Lock) -> str:
     """Return the word after ``--torch-backend`` for a torch on its own index, or nothing for the default index."""
     if lock.cell.index != "pytorch":
         return ""
@@ -419,7 +419,7 @@ def _os_layer(lock: Lock) -> str:
     mounts = [bind(PACKAGES_FILE, PACKAGES_FILE), *secrets()[:1]]
     if _base(lock).origin == PACKAGES:
         mounts += [mount(type="bind", **{"from": "tool"}, source="/etc/apt", target=f"{IN}/apt")]
-    return step("Packages of the distribution.", mounts, f"os_packages {_day(lock)}")
+    return step("Packages of the distribution.", mounts, f"os_packages {archive_day(lock)}")
 
 
 def label_lines(pairs: Mapping[str, str]) -> str:

@@ -12,6 +12,8 @@ import pytest
 
 from envsmith.errors import UsageError
 from envsmith.image.companions import apptainer, bake, companions, devcontainer
+from envsmith.image.dockerfile import image_files
+from envsmith.model.lock import CompiledSource
 
 # Keys of the dev container specification's base and image schemas that we use or may use.
 DEVCONTAINER_KEYS = {
@@ -48,8 +50,22 @@ def test_a_dev_container_runs_the_cell_s_image_as_its_user(locks):
     assert "hostRequirements" not in json.loads(devcontainer(locks.deepspeed(cuda="cpu", torch="2.13.0+cpu")))
 
 
-def test_an_apptainer_definition_takes_the_layout_and_keeps_the_host_s_packages_out(locks):
-    text = apptainer(locks.deepspeed())
+def test_an_apptainer_definition_on_a_registry_s_base_installs_the_lock_by_itself(locks):
+    lock = locks.deepspeed()
+
+    text = apptainer(lock)
+
+    header = [line for line in text.splitlines() if line and not line.startswith("#")][:2]
+    assert header == ["Bootstrap: docker", f"From: python@{lock.base.digest}"]
+    assert re.findall(r"^%(\w+)", text, re.MULTILINE) == ["files", "post", "labels", "environment", "runscript", "test"]
+    copied = set(re.findall(r"^    (\S+) /cell/", text, re.MULTILINE))
+    assert copied - {"steps"} <= {*image_files(lock)}
+    assert "requirements.txt" in copied
+    assert text.count("--require-hashes") == 2
+
+
+def test_an_apptainer_definition_of_what_is_compiled_takes_the_layout_and_keeps_the_host_s_packages_out(locks):
+    text = apptainer(dataclasses.replace(locks.deepspeed(), compiled=(CompiledSource(name="apex"),)))
     header = [line for line in text.splitlines() if line and not line.startswith("#")][:2]
     assert header == ["Bootstrap: oci", "From: ./oci"]
     assert re.findall(r"^%(\w+)", text, re.MULTILINE) == ["labels", "environment", "runscript", "test"]
@@ -59,7 +75,7 @@ def test_an_apptainer_definition_takes_the_layout_and_keeps_the_host_s_packages_
 @pytest.mark.skipif(not shutil.which("sh"), reason="no shell")
 def test_the_sections_of_the_definition_are_valid_shell(locks):
     text = apptainer(locks.deepspeed())
-    for section in ("environment", "runscript", "test"):
+    for section in ("post", "environment", "runscript", "test"):
         body = text.split(f"%{section}\n")[1].split("\n%")[0]
         subprocess.run(["sh", "-n"], input=body, text=True, check=True)
 
