@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from packaging.utils import parse_wheel_filename
 from envsmith import __version__
 from envsmith.build import last_day
 from envsmith.errors import ContentError, LockError, UsageError
-from envsmith.files import scratch, writing
+from envsmith.files import read_text, scratch, writing
 from envsmith.http import HttpClient, parts_of
 from envsmith.lock.pip_files import ALL_FILE, BUILD_FILE, layer_text, pylock_text
 from envsmith.lock.resolve import DEFAULT_GLIBC, Query, cutoff, resolve, uv_platform
@@ -34,6 +34,8 @@ from envsmith.python.wheel_tags import best_artifact, wheel_tags
 if TYPE_CHECKING:
     from envsmith.http import Fetcher
 
+# (file name, sha256) -> address.
+Addresses = Mapping[tuple[str, str], str]
 OWN_FILE = "requirements-envsmith.txt"
 _SUMS = "SHA256SUMS"
 _WHEELS = "wheels"
@@ -53,10 +55,11 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packer:
-    """Who resolves what envsmith itself needs, and who fetches files."""
+    """Who resolves what envsmith itself needs, who fetches files, and who knows where the files of a project are."""
 
     uv: Uv = field(default_factory=Uv)
     fetcher: Fetcher = field(default_factory=HttpClient)
+    addresses: Callable[[str], Addresses] | None = None
 
     def pack(self, lock: Lock, output: Path, clock: Clock) -> Packed:
         """Write the archive of a lock. The same lock, day and envsmith give the same bytes.
@@ -103,10 +106,13 @@ class Packer:
         """Return a pin with the addresses of its files. A lock that was read again has none for what builds."""
         if all(artifact.url for artifact in pin.artifacts):
             return pin
-        files = PackageIndex(self.fetcher, find_index(self.uv.environ)).project(pin.name).files
-        urls = {(file.filename, file.sha256): file.url for file in files}
+        urls = (self.addresses or self._of_index)(pin.name)
         located = (replace(a, url=a.url or urls.get((a.filename, a.sha256))) for a in pin.artifacts)
         return replace(pin, artifacts=tuple(located))
+
+    def _of_index(self, name: str) -> Addresses:
+        files = PackageIndex(self.fetcher, find_index(self.uv.environ)).project(name).files
+        return {(file.filename, file.sha256 or ""): file.url for file in files}
 
     @contextmanager
     def _fetched(self, artifact: Artifact, folder: Path) -> Iterator[Path]:
@@ -244,7 +250,7 @@ def _script(lock: Lock) -> str:
         "@MACHINE@": lock.cell.platform.machine,
         "@GLIBC@": lock.cell.components.get("glibc") or DEFAULT_GLIBC,
     }
-    text = Path(__file__).with_name("install.sh").read_text(encoding="utf-8")
+    text = read_text(Path(__file__).with_name("install.sh"))
     for word, value in words.items():
         text = text.replace(word, value)
     return text

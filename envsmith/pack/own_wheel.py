@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 
 from envsmith import __version__
+from envsmith.files import read_bounded
 from envsmith.graph.location import find_matrix
 
 # The first time that a zip file can hold.
 _TIME = (1980, 1, 1, 0, 0, 0)
+_MOST = 64 << 20
 _SKIPPED = frozenset({"__pycache__", "_matrix"})
 
 
@@ -43,7 +45,7 @@ def own_wheel() -> tuple[str, bytes]:
 
 def _files(folder: Path, prefix: str) -> dict[str, bytes]:
     return {
-        f"{prefix}/{path.relative_to(folder).as_posix()}": path.read_bytes()
+        f"{prefix}/{path.relative_to(folder).as_posix()}": read_bounded(path, _MOST)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not _SKIPPED & set(path.relative_to(folder).parts)
     }

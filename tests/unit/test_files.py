@@ -351,6 +351,7 @@ _WRITERS = {
     "oci/saved.py": "in a scratch folder, from which the layout is moved",
     "smoke/nodes.py": "in a scratch folder",
     "engines/podman.py": "in a scratch folder",
+    "pack/archive.py": "in a scratch folder",
     "python/compiled.py": "a nameless file",
 }
 _WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy", "copy2", "copytree", "move", "fdopen", "rename"}

@@ -19,7 +19,7 @@ from envsmith.errors import ContentError, UsageError
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
-from envsmith.model.lock import CompiledSource, Lock
+from envsmith.model.lock import CompiledSource, Lock, Pin
 from envsmith.pack.archive import Packer
 from envsmith.progress import Clock, silent
 
@@ -91,6 +91,21 @@ def test_a_file_that_is_not_the_lock_s_is_not_packed(packer: Packer, whole_lock:
         packer.pack(lock, tmp_path / "cell.tar", Clock(silent))
 
     assert not (tmp_path / "cell.tar").exists()
+
+
+def test_what_builds_is_looked_up_where_a_lock_that_was_read_again_has_no_address(
+    packer: Packer, whole_lock: Lock, whole: TinyIndex, tmp_path: Path
+) -> None:
+    def without(pin: Pin) -> Pin:
+        return dataclasses.replace(pin, artifacts=tuple(dataclasses.replace(a, url=None) for a in pin.artifacts))
+
+    page = {(a.filename, a.sha256): a.url for pin in whole_lock.build_pins for a in pin.artifacts}
+    lock = dataclasses.replace(whole_lock, build_pins=tuple(map(without, whole_lock.build_pins)))
+    packer = dataclasses.replace(packer, addresses=lambda _name: page)
+
+    packed = packer.pack(lock, tmp_path / "cell.tar", Clock(silent))
+
+    assert {f"wheels/{name}" for name, _ in page} <= members(packed.path).keys()
 
 
 def test_what_is_compiled_in_an_image_is_refused(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
