@@ -62,6 +62,8 @@ def judge(case: dict[str, Any], result: dict[str, Any]) -> list[str]:
         wrong.append("something fails after")
     if not any(case["rule"] in change["why"] for change in changed.values()):
         wrong.append(f"{case['rule']} is not the reason")
+    if still := [name for name in case.get("gone", ()) if changed.get(name, {}).get("to", "") is not None]:
+        wrong.append(f"still there: {', '.join(still)}")
     own = {n for n, change in changed.items() if change["why"] != "the new releases need it"}
     if not own & set(case["change"]):
         wrong.append("none of the labelled packages changed")
@@ -87,9 +89,9 @@ def one(case: dict[str, Any], folder: Path, python: str) -> dict[str, Any]:
         except ValueError:
             return {**row, "wrong": [f"no answer (exit {answer.returncode}): {answer.stderr.strip()[-400:]}"]}
         wrong = judge(case, result)
-        if result["status"] != "mended" and freeze(environment) != old:
+        if result["status"] == "rolled back" and freeze(environment) != old:
             wrong.append("another freeze than before")
-        if result["status"] == "mended":
+        if result["status"] in {"mended", "improved"}:
             undone = run(sys.executable, "-m", "envsmith", "doctor", "--python", str(environment), "--undo", "--yes")
             if undone.returncode or freeze(environment) != old:
                 wrong.append("undo gives another freeze")

@@ -109,6 +109,7 @@ def _difference_text(proposal: Proposal) -> str:
 
 _WORDS = {
     "mended": "mended",
+    "improved": "changed: it comes further than before, and something still fails",
     "rolled back": "not changed: the changes would not have made it better",
     "nothing": "nothing to change with pip or uv",
     "undone": "as before the last --apply",
@@ -124,6 +125,6 @@ def _print(result: MendResult, *, as_json: bool) -> None:
     if result.before and result.after:
         lines += [f"before: {clean(result.before.sentence)}", f"after:  {clean(result.after.sentence)}"]
     lines += [f"by hand: {clean(text)}" for text in result.by_hand if result.status != "undone"]
-    if result.status == "mended":
+    if result.status in {"mended", "improved"}:
         lines.append(f"undo: envsmith doctor --python {result.environment} --undo")
     print_answer("\n".join(lines))

@@ -40,7 +40,10 @@ class Proposal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MendResult(AsJson):
-    """What came of it. ``status`` is mended, rolled back, nothing or undone."""
+    """What came of it.
+
+    ``status`` is mended, improved (something still fails, but less than before), rolled back, nothing or undone.
+    """
 
     status: str
     environment: str
@@ -91,7 +94,7 @@ class Mender:
             if is_better:
                 exchange(copied, {"changes": [change.to_json() for change in difference_.changes]})
         return MendResult(
-            status="mended" if is_better else "rolled back",
+            status="rolled back" if not is_better else "mended" if after.is_good else "improved",
             environment=str(environment.root),
             changes=difference_.changes,
             by_hand=proposal.treatment.by_hand,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import signal
@@ -141,6 +142,18 @@ def test_what_works_already_may_change_as_long_as_it_works(env: Path, numpy_inde
     mender = Mender(uv=uv_for(numpy_index.url, tmp_path / "uv-cache"), trial=lambda *_: GOOD)
 
     assert mender.apply(mender.propose(numpy_repair(), env), Clock(silent)).status == "mended"
+
+
+def test_what_only_comes_further_is_kept_and_not_called_mended(
+    env: Path, numpy_index: TinyIndex, tmp_path: Path
+) -> None:
+    steps = {"smoke test before": BAD, "smoke test after": dataclasses.replace(BAD, rungs=BAD.rungs + 1)}
+    mender = Mender(uv=uv_for(numpy_index.url, tmp_path / "uv-cache"), trial=lambda *words: steps[words[3]])
+
+    result = mender.apply(mender.propose(numpy_repair(), env), Clock(silent))
+
+    assert result.status == "improved"
+    assert read_environment(env).freeze == AFTER
 
 
 def test_a_package_that_is_not_installed_cannot_be_kept(env: Path, numpy_index: TinyIndex, tmp_path: Path) -> None:
