@@ -91,7 +91,12 @@ def smoke_trial(python: Path, distributions: Collection[str], clock: Clock, step
     broken = _imports(python, distributions)
     with scratch() as folder:
         target = run.LocalTarget(python=python, extra={"TORCH_EXTENSIONS_DIR": str(folder)})
-        plan = Plan.build(run.probe(target), tier=Tier.QUICK, ranks=_RANKS)
+        try:
+            versions = run.probe(target)
+        except SmokeError as error:
+            clock.done(step, error.message)
+            return Ability(passed=False, rungs=0, summary=error.message, broken=broken)
+        plan = Plan.build(versions, tier=Tier.QUICK, ranks=_RANKS)
         result = run.run(plan, target, progress=lambda p: clock.line(step, p.line))
     if result.host_fault and not result.cause.lasting:
         raise SmokeError(

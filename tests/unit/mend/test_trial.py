@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from envsmith.mend.trial import Ability
+from envsmith.mend.trial import Ability, smoke_trial
+from envsmith.progress import Clock, silent
+
+
+def test_an_interpreter_that_does_not_start_can_do_nothing(tmp_path: Path) -> None:
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho 'own code needs numpy 2' >&2\nexit 1\n")
+    python.chmod(0o755)
+
+    ability = smoke_trial(python, ["numpy"], Clock(silent), "smoke test after")
+
+    assert (ability.passed, ability.rungs) == (False, 0)
+    assert "own code needs numpy 2" in ability.summary
 
 
 def able(rungs: int, *broken: str, passed: bool = False) -> Ability:
