@@ -20,7 +20,8 @@ from envsmith.errors import ContentError, LockError, UsageError
 from envsmith.files import read_text, scratch, writing
 from envsmith.http import HttpClient, parts_of
 from envsmith.lock.pip_files import ALL_FILE, BUILD_FILE, layer_text, pylock_text
-from envsmith.lock.resolve import DEFAULT_GLIBC, Query, cutoff, resolve, uv_platform
+from envsmith.lock.query import Query, cutoff, resolve
+from envsmith.lock.resolve import DEFAULT_GLIBC, uv_platform
 from envsmith.lock.uv_output import to_pins
 from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin
 from envsmith.model.version import minor_of
