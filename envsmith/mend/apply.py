@@ -81,38 +81,38 @@ class Mender:
 
         Killed at any moment, the environment is what it was before or what it is after.
         """
-        environment, difference_ = proposal.environment, proposal.difference
+        environment, delta = proposal.environment, proposal.difference
         with twin(environment.root) as copied:
             before = self.trial(environment.interpreter, proposal.subjects, clock, "smoke test before")
-            clock.start("install", f"{len(difference_.changes)} changes")
-            self._install(copied, difference_)
-            _compare(copied, environment, difference_)
+            clock.start("install", f"{len(delta.changes)} changes")
+            self._install(copied, delta)
+            _compare(copied, environment, delta)
             clock.done("install")
             python = copied.copy / "bin" / "python"
             after = self.trial(python, proposal.subjects, clock, "smoke test after")
             is_better = after.is_better_than(before)
             if is_better:
-                exchange(copied, {"changes": [change.to_json() for change in difference_.changes]})
+                exchange(copied, {"changes": [change.to_json() for change in delta.changes]})
         return MendResult(
             status="rolled back" if not is_better else "mended" if after.is_good else "improved",
             environment=str(environment.root),
-            changes=difference_.changes,
+            changes=delta.changes,
             by_hand=proposal.treatment.by_hand,
             before=before,
             after=after,
         )
 
-    def _install(self, copied: Twin, difference_: Difference) -> None:
+    def _install(self, copied: Twin, delta: Difference) -> None:
         tool = replace(self.uv, inherit=(copied.handle,))
         python = copied.copy / "bin" / "python"
         work = f"install into a copy of {copied.environment}"
         try:
-            gone = [*difference_.removed, *difference_.again]
+            gone = [*delta.removed, *delta.again]
             if gone:
                 tool.check(["pip", "uninstall", "--python", str(python), *gone], work=work)
-            if difference_.pins:
-                pins, build = difference_.pins, difference_.build
-                with installation(python, pins, build, backend=difference_.backend) as arguments:
+            if delta.pins:
+                pins, build = delta.pins, delta.build
+                with installation(python, pins, build, backend=delta.backend) as arguments:
                     tool.check(arguments, work=work, extra=PLAIN_BUILD)
         except LockError as error:
             raise BuildError(error.message, details=error.details, hint=error.hint) from None
@@ -196,9 +196,9 @@ def _judge(diagnosis: Diagnosis, changes: Difference) -> None:
         )
 
 
-def _compare(copied: Twin, environment: Environment, difference_: Difference) -> None:
+def _compare(copied: Twin, environment: Environment, delta: Difference) -> None:
     """Compare what is installed in the copy with what was planned. ``ContentError`` where they differ."""
-    planned = difference_.after({d.name: d.version for d in environment.distributions.values()})
+    planned = delta.after({d.name: d.version for d in environment.distributions.values()})
     installed = {d.name: d.version for d in read_environment(copied.copy).distributions.values()}
     odd = sorted(n for n in {*planned, *installed} if not is_same(installed.get(n, "0"), planned.get(n, "0")))
     if odd:
