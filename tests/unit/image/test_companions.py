@@ -58,7 +58,8 @@ def test_an_apptainer_definition_on_a_registry_s_base_installs_the_lock_by_itsel
     header = [line for line in text.splitlines() if line and not line.startswith("#")][:2]
     assert header == ["Bootstrap: docker", f"From: python@{lock.base.digest}"]
     assert re.findall(r"^%(\w+)", text, re.MULTILINE) == ["files", "post", "labels", "environment", "runscript", "test"]
-    copied = set(re.findall(r"^    (\S+) /cell/", text, re.MULTILINE))
+    section = text.split("%files\n")[1].split("\n%")[0]
+    copied = set(re.findall(r"^    (\S+) /cell/", section, re.MULTILINE))
     assert copied - {"steps"} <= {*image_files(lock)}
     assert "requirements.txt" in copied
     assert text.count("--require-hashes") == 2
