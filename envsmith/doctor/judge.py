@@ -14,6 +14,7 @@ from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
+from envsmith.doctor.rank_failures import Blame, blame, of_blame, read_launch
 from envsmith.doctor.ranking import diagnosis_of
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
@@ -48,6 +49,7 @@ class Case:
     of_rules: Mapping[str, Hit]
     judgement: Judgement
     explained: Sequence[tuple[Lack, Explanation, tuple[Hit, ...]]] = ()
+    blamed: Sequence[tuple[str, Blame]] = ()
     platform: Platform = Platform.LINUX_64
     symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
 
@@ -88,6 +90,7 @@ def diagnose(
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
         judgement=_check(facts, platform or _platform(facts), keep),
         explained=explained,
+        blamed=[(source, answer) for source, text in texts if (answer := blame(read_launch(text)))],
         platform=platform or _platform(facts),
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
@@ -252,8 +255,9 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         weight = min(weight, Weight.SUGGESTED)
     elif severity is Severity.NOTE:
         weight = Weight.OTHER if signature.kind == "other" else Weight.REMARK
-    if set(signature.consequence_of) & {h.signature.id for h in case.own}:
+    if set(signature.consequence_of) & {*(h.signature.id for h in case.own), *(each.kind for _, each in case.blamed)}:
         weight = Weight.EXPLAINED
+        severity = Severity.WARNING if severity is Severity.ERROR and case.blamed else severity
     elif hit.standing == "follows":
         weight = min(weight, Weight.FOLLOWS)
     elif hit.standing == "cause":
@@ -393,6 +397,7 @@ JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
     lambda case: [with_builds(_of_message(h, case), h, case.facts, case.platform, case.symbols) for h in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
+    lambda case: [of_blame(*each) for each in case.blamed],
     _judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.judge import diagnose
+from envsmith.doctor.rank_failures import KINDS
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.signatures import catalogue, find_hits, needle_of, read_signatures
@@ -111,7 +112,7 @@ def test_every_signature_has_a_needle_and_evidence():
 
 
 def test_consequence_of_names_signatures_that_exist():
-    ids = {s.id for s in catalogue().signatures}
+    ids = {s.id for s in catalogue().signatures} | KINDS
     assert not [c for s in catalogue().signatures for c in s.consequence_of if c not in ids]
 
 
