@@ -45,8 +45,9 @@ class DoctorFlags:
     sources: tuple[str, ...] = option(
         "--from",
         multiple=True,
-        metavar="FILE",
-        help="Judge a pasted text (log, report, list of packages, Dockerfile, snapshot); '-' is stdin; repeatable.",
+        metavar="FILE|DIR",
+        help="Judge a pasted text (log, report, list of packages, Dockerfile, snapshot) or a folder of the ranks' logs; "
+        "'-' is stdin; repeatable.",
     )
     python: str | None = option(
         "--python", metavar="PATH", help="The interpreter whose environment is judged (default: the active one)."
@@ -154,6 +155,15 @@ def _interpreter(text: str | None) -> str | None:
     return path_of if Path(path_of).exists() else shutil.which(path_of)
 
 
+def _opened(source: str) -> list[tuple[str, str, list[str]]]:
+    """Read a file, or every text of a folder."""
+    if Path(source).is_dir():
+        from envsmith.doctor.read.folder import read_folder
+
+        return read_folder(Path(source))
+    return [(source, *open_source(source))]
+
+
 def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
     """Collect facts and texts of this machine, or of every ``--from``."""
     if not sources:
@@ -161,8 +171,7 @@ def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tupl
         imports = facts.host.get("deep")
         return facts, [("imports", imports)] if imports else []
     draft, texts, snapshots = Draft(), [], []
-    for source in sources:
-        text, notes = open_source(source)
+    for source, text, notes in (opened for each in sources for opened in _opened(each)):
         if looks_like_snapshot(text):
             snapshots.append(load(text, source))
             continue

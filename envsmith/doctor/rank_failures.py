@@ -125,7 +125,8 @@ def read_launch(text: str) -> Launch:
 def blame(launch: Launch) -> Blame | None:
     """Return which rank ended or stopped first, and why. ``None`` where the text does not say that ranks failed."""
     judges = (_own_error, _different_sizes, _absent, _ended, _different_places, _late, _left)
-    answers = (judge(launch) for judge in judges) if launch.world > 1 else ()
+    several = len({*(error.rank for error in launch.errors), *launch.exits}) > 1
+    answers = (judge(launch) for judge in judges) if several else ()
     return next(filter(None, answers), None)
 
 

@@ -77,8 +77,9 @@ def test_the_rank_that_failed_first_is_named(text, expected):
         rank(0, "ImportError: cannot import name 'x' from 'y'"),
         rank(0, "ImportError: no module 5") + rank(1, "ImportError: no module 5"),
         "[rank0] step 0 loss 0.1\n[rank1] step 0 loss 0.1\n",
+        "[rank3]: ValueError: the moon is full\n",
     ],
-    ids=["no-rank", "one-rank", "every-rank-alike", "healthy"],
+    ids=["no-rank", "one-rank", "every-rank-alike", "healthy", "another-rank-alone"],
 )
 def test_nobody_is_blamed_where_the_ranks_do_not_differ(text):
     assert _blamed(text) is None

@@ -1,0 +1,75 @@
+"""A folder of logs: one text for what the ranks wrote, each line with its rank, and one for each other file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from envsmith.doctor.read.pasted import read_bounded
+from envsmith.errors import UsageError
+from envsmith.files import open_input
+
+# Files of a folder that are read, and how deep it may be.
+_MOST_FILES, _DEEPEST = 2000, 6
+# Of each file of a rank the end is what matters.
+_KEPT_LINES = 20_000
+# torchrun --log-dir: RUN/attempt_0/3/stderr.log; DeepSpeed, srun, our own: rank_3.log, rank3.err, job-12_3.out.
+_RANK = re.compile(
+    r"(?:^|/)attempt_\d+/(\d{1,5})/[^/]+$|rank[_-]?(\d{1,5})(?=[^/\d][^/]*$|$)|slurm-\d+[_.](\d{1,5})\.(?:out|err)$"
+)
+_TEXT = re.compile(
+    r"\.(?:log|out|err|txt|json|ya?ml|lock|toml)$|(?:^|/)(?:stdout|stderr|dmesg|nvidia-smi)[^/]*$|rank[_-]?\d+$"
+)
+
+
+def read_folder(folder: Path) -> list[tuple[str, str, list[str]]]:
+    """Return ``(source, text, notes)`` of a folder. ``UsageError`` where it holds no file of text.
+
+    What several ranks wrote into files of their own becomes one text, each line marked with its rank, the file first
+    that was written to last the longest ago: the rank that ended first stands first.
+    """
+    ranks: list[tuple[float, int, str]] = []
+    texts: list[tuple[str, str, list[str]]] = []
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        with open_input(path, UsageError) as file:
+            text, notes = read_bounded(file)
+        if (rank := _rank_of(name)) is None:
+            texts.append((name, text, notes))
+        else:
+            ranks.append((path.stat().st_mtime, rank, text))
+    if ranks:
+        lines = [f"[rank{rank}]: {line}" for _, rank, text in sorted(ranks) for line in _end(text)]
+        note = f"{len(ranks)} files of {len({rank for _, rank, _ in ranks})} ranks"
+        texts.insert(0, (f"{folder.name}: ranks", "\n".join(lines) + "\n", [note]))
+    if not texts:
+        raise UsageError(
+            f"Cannot read {folder}: no file in it is a text.",
+            hint="Give a folder of logs, such as torchrun's --log-dir.",
+        )
+    return texts
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that are texts, in the order of their names."""
+    count = 0
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        if len(Path(place).relative_to(folder).parts) >= _DEEPEST:
+            folders.clear()
+        for name in sorted(names):
+            path = Path(place, name)
+            if count < _MOST_FILES and _TEXT.search(path.as_posix()) and path.is_file() and not path.is_symlink():
+                count += 1
+                yield path
+
+
+def _rank_of(name: str) -> int | None:
+    match = _RANK.search(name)
+    return next((int(number) for number in match.groups() if number), None) if match else None
+
+
+def _end(text: str) -> list[str]:
+    return text.splitlines()[-_KEPT_LINES:]
