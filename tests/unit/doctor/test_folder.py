@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from envsmith.doctor.ranks import blame, read_launch
+from envsmith.doctor.rank_failures import blame, read_launch
 from envsmith.doctor.read.folder import read_folder
 from envsmith.errors import UsageError
 
