@@ -114,7 +114,7 @@ class Search:
             guilty=tuple(self._narrowed(culprit) for culprit in answer.culprits),
             within=tuple(self.groups[number] for number in answer.within),
             explains=answer.explains,
-            trials=len(self.trials.seen),
+            trials=len(self.trials.sets),
             runs=self.trials.runs,
             seconds=self.trials.seconds,
             skipped=tuple(f"{text}: {o.error}" for text, o in self.tried.items() if o.passed is None),
@@ -148,7 +148,7 @@ class Search:
         if text not in self.tried:
             self.tried[text] = outcome
             verdict = {True: "passes", False: f"fails: {outcome.error}", None: f"skipped: {outcome.error}"}
-            self._say(f"trial {len(self.trials.seen)}: {text}: {verdict[outcome.passed][:200]}")
+            self._say(f"trial {len(self.trials.sets)}: {text}: {verdict[outcome.passed][:200]}")
         return outcome
 
     def _narrowed(self, culprit: Culprit) -> Guilty:

@@ -49,7 +49,7 @@ class Trials:
     """Runs a command in one environment after the other, each made anew at one path, and keeps what came of it.
 
     ``tries`` is how often a set is run: it fails where the share of failures is above ``threshold``, and with a
-    threshold of 0 at the first failure. ``limit`` is how many seconds a run may take. ``seen`` are the sets that were
+    threshold of 0 at the first failure. ``limit`` is how many seconds a run may take. ``sets`` are those that were
     asked about, ``runs`` counts what was not in the journal, ``seconds`` adds up the making of environments.
     """
 
@@ -64,7 +64,7 @@ class Trials:
     exclude_newer: str | None = None
     runs: int = 0
     seconds: float = 0.0
-    seen: set[str] = field(default_factory=set)
+    sets: set[str] = field(default_factory=set)
     _installed: PackageSet | None = None
     _requires: dict[tuple[str, str], dict[str, Requirement]] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ class Trials:
     def _once(self, packages: PackageSet, number: int) -> Outcome:
         key = key_of(packages.pins, packages.python, self.command, platform.machine(), number)
         if number == 0:
-            self.seen.add(key)
+            self.sets.add(key)
         row = self.journal.get(key)
         if row is None:
             row = self._run(packages)

@@ -109,12 +109,12 @@ def read_launch(text: str) -> Launch:
     sizes, key = _SIZES.search(plain), _STORE_KEY.search(plain)
     stated = [int(size) for size in _SIZE.findall(plain)]
     speakers = {rank for speaker, _ in lines if (rank := _rank_of(speaker)) is not None}
-    seen = [*speakers, *exits]
+    ranks = [*speakers, *exits]
     mark = sizes or key
     return Launch(
         errors=errors,
         exits=exits,
-        world=max([*stated, *(rank + 1 for rank in seen)], default=0),
+        world=max([*stated, *(rank + 1 for rank in ranks)], default=0),
         is_listed=bool(_TABLE.search(plain)),
         sizes=(int(sizes[1]), int(sizes[2])) if sizes else None,
         absent=(int(key[2]), int(key[1])) if key else None,
@@ -203,11 +203,11 @@ def _ended(launch: Launch) -> Blame | None:
             continue
         if status == -9 and _OF_LAUNCHER in launch.exits.values() and not launch.errors:
             continue  # the launcher insists where SIGTERM was not enough
-        how = f"was ended by {_signal(status)}" if status < 0 else f"ended with exit status {status}"
+        ending = f"was ended by {_signal(status)}" if status < 0 else f"ended with exit status {status}"
         return Blame(
             kind="rank-died",
             rank=rank,
-            message=f"Rank {rank} {how}, without an error of Python. What the other ranks print follows from it.",
+            message=f"Rank {rank} {ending}, without an error of Python. What the other ranks print follows from it.",
             fix=_ADVICE.get(
                 status, "Look for a sys.exit or os._exit on that rank, or run it with python -X faulthandler."
             ),

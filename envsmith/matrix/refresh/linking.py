@@ -88,10 +88,10 @@ def update_linking(
     specs = {} if old is None else _read(old)
     summary: list[str] = []
     for name, records in releases.items():
-        known = {} if context.again else specs.get(name, {})
+        earlier = {} if context.again else specs.get(name, {})
         open_releases = {str(r["version"]) for r in records if not _pins_torch(r)}
         wheels = {v: f for v, f in _wheels(context, name).items() if v in open_releases}
-        tasks = {v: f"{name} {v}" for v in wheels if v not in known}
+        tasks = {v: f"{name} {v}" for v in wheels if v not in earlier}
         read = in_parallel(
             context,
             f"symbols of {name}",
@@ -99,7 +99,7 @@ def update_linking(
             lambda v, w=wheels: read_needs(w[v].url, context.index.fetcher),  # type: ignore[misc]
         )
         fresh = {version: _linking(needs, table) for version, needs in read.items()}
-        specs[name] = {**known, **fresh}
+        specs[name] = {**earlier, **fresh}
         summary += [f"{name} {v}: links with torch {fresh[v] or 'of no measured release'}" for v in fresh]
     return (_text(specs, context.today) if summary else old), summary
 

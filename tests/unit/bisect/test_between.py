@@ -58,7 +58,7 @@ def test_the_answer_names_the_remedy_and_a_rule_to_contribute(found):
 
 
 def test_a_second_search_repeats_no_trial(found, trials):
-    again = dataclasses.replace(trials, runs=0, seen=set())
+    again = dataclasses.replace(trials, runs=0, sets=set())
 
     answer = Search(good=GOOD, bad=BAD, trials=again, index=Listed()).run()
 

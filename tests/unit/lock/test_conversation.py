@@ -186,8 +186,8 @@ def test_uv_is_asked_and_believed_in_the_words_that_were_read(
     golden(f"lock/{name}.txt", _told(uv, lock))
 
 
-@pytest.mark.parametrize("repairs", [0, 3, 4, 5, 9])
-def test_a_chain_of_repairs_ends_after_five_rounds(repairs: int, chosen: Cell, table: ComponentTable) -> None:
+@pytest.mark.parametrize("repairs", [0, 3, 7, 8, 12])
+def test_a_chain_of_repairs_ends_after_eight_rounds(repairs: int, chosen: Cell, table: ComponentTable) -> None:
     def judge(cell: Cell, components: Mapping[str, str]) -> Any:
         version = components["numpy"]
         number = int(version.split(".")[1]) if version != "2.3.0" else 0
@@ -203,10 +203,10 @@ def test_a_chain_of_repairs_ends_after_five_rounds(repairs: int, chosen: Cell, t
             return {**super()._resolved(arguments), "numpy": max(versions, default="2.3.0")}
 
     uv = Newest(INDEX)
-    if repairs > 4:
+    if repairs > 7:
         with pytest.raises(LockError, match="no set of packages keeps every rule") as caught:
             _locked(chosen, table, uv, resolver={"judge": judge})
-        assert caught.value.details == tuple(f"numpy==2.{number}.9" for number in range(1, 6))
+        assert caught.value.details == tuple(f"numpy==2.{number}.9" for number in range(1, 9))
         return
     assert len(_locked(chosen, table, uv, resolver={"judge": judge}).constraints) == repairs
 

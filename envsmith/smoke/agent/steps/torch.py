@@ -107,13 +107,13 @@ def step_checkpoint(s: Stage) -> dict[str, Any]:
         save({"model": weights, "optimizer": moments}, checkpoint_id=folder)
         (init_device_mesh,) = part_of(s, "torch.distributed.device_mesh", "init_device_mesh")
         fewer = init_device_mesh(s.device.type, (2, s.size // 2), mesh_dim_names=("replica", "shard"))
-        other = _sharded(s, fewer)
-        resumed = s.optimizer(other)
+        reduced = _sharded(s, fewer)
+        resumed = s.optimizer(reduced)
         s.enter("checkpoint load")
-        weights, moments = states(other, resumed)
+        weights, moments = states(reduced, resumed)
         load({"model": weights, "optimizer": moments}, checkpoint_id=folder)
-        set_states(other, resumed, model_state_dict=weights, optim_state_dict=moments)
-    again = s.train(other, lambda loss: loss.backward(), s.stepper(resumed))
+        set_states(reduced, resumed, model_state_dict=weights, optim_state_dict=moments)
+    again = s.train(reduced, lambda loss: loss.backward(), s.stepper(resumed))
     reference = s.reference(steps=2 * TRAIN_STEPS)
     facts = {"saved from": f"{s.size} shards", "loaded into": f"{s.size // 2} shards on each of 2 replicas"}
     return {"losses": losses + again, "reference": reference, "facts": facts}

@@ -82,8 +82,8 @@ def step_pipeline(s: Stage) -> dict[str, Any]:
     example = x[:_MICROBATCHES] if s.rank == 0 else torch.zeros(_MICROBATCHES, 32, device=s.device)
     stage = stage_of(part, s.rank, s.size, s.device, input_args=(example,))
     # The loss of all is the sum of the micro-batches' own, so gradients are not to be divided by their number.
-    whole = {"scale_grads": False} if "scale_grads" in inspect.signature(schedule_of).parameters else {}
-    schedule = schedule_of(stage, _MICROBATCHES, lambda z, t: ((z - t) ** 2).sum() / y.numel(), **whole)
+    unscaled = {"scale_grads": False} if "scale_grads" in inspect.signature(schedule_of).parameters else {}
+    schedule = schedule_of(stage, _MICROBATCHES, lambda z, t: ((z - t) ** 2).sum() / y.numel(), **unscaled)
     optimizer, losses = s.optimizer(part), []
     for i in range(TRAIN_STEPS):
         s.enter(f"train step {i}")
