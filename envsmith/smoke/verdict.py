@@ -42,6 +42,8 @@ _BAD = {
 
 
 _CELL = Cause(fault=Fault.CELL)
+# How Python names an exception at the end of a traceback.
+_EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -388,9 +390,10 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
 
 
 def _last_words(halt: Mapping[str, Any]) -> str:
-    """Return the last line of the launcher that started the ranks, which may know why."""
+    """Return the first exception that the launcher of the ranks wrote, which may know why, or else its last line."""
     lines = str((halt.get("launcher") or {}).get("words", "")).strip().splitlines()
-    return f"; the launcher wrote: {lines[-1].strip()[:300]}" if lines else ""
+    line = next((line for line in lines if _EXCEPTION.match(line)), lines[-1] if lines else "").strip()
+    return f"; the launcher wrote: {line[:300]}" if line else ""
 
 
 # -- the whole --------------------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
         row["recorded"] = recorded
     log.write(row)
     dist = sys.modules["torch"].distributed
-    if row["status"] == "ok" and dist.is_initialized():
+    if row["status"] == "ok" and stage.ends_group and dist.is_initialized():
         stage.enter("destroy_process_group")
         _destroy_group(dist, job["rank"], log)
     board.mark(job["rank"], FINISHED, Phase.DONE)

@@ -42,7 +42,7 @@ def test_framework_that_says_that_the_machine_started_it_too_slowly_says_nothing
     words = "Exception: The current node timed out during startup. This could happen because some of the raylet failed"
     detail = "the launcher ended (exit code 1)"
     halt = {"event": "halt", "run": step.name, "reason": "launcher", "detail": detail, "where": [], "exits": []}
-    halt["launcher"] = {"code": 1, "words": f"Traceback\n{words}\n"}
+    halt["launcher"] = {"code": 1, "words": f"Traceback\n{words}\nSee the log of the session.\n"}
     result = judge(
         PLAN.with_(cases=(), steps=(step,)), [{"event": "hello"}, HOST, halt, {"event": "bye", "seconds": {}}]
     )

@@ -125,6 +125,7 @@ class Stage:
         if self.cuda:
             torch.cuda.set_device(self.device)
         self.at = 0
+        self.ends_group = True  # unless somebody else made it and wants to end it
         self.counter = Counter.of_process(torch)
 
     def enter(self, what: str) -> None:
