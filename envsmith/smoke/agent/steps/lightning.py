@@ -79,10 +79,11 @@ def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> di
             return s.optimizer(self.model)
 
         def training_step(self, batch: Any, index: int) -> Any:
-            s.enter(f"train step {index}")
+            stage = f"train step {index}"
+            s.enter(stage)
             x, y = batch
             loss = ((self.model(x).float() - y) ** 2).mean()
-            losses.append(float(loss.item()))
+            losses.append(s.altered(float(loss.item()), stage))
             return loss
 
     s.enter("Trainer")
