@@ -214,6 +214,17 @@ def _symptom(dead: Mapping[int, int], raised: Mapping[int, Mapping[str, Any]]) -
     return ", ".join(sentences)
 
 
+def first_fallen(halt: Mapping[str, Any], dead: Mapping[int, int]) -> int:
+    """Return the rank that died first.
+
+    C++ aborts on an exception that a dying peer caused: any other signal comes first. Of ranks that ended without a
+    word it is the earliest, because their launcher ends the others.
+    """
+    ended = {int(e["rank"]): float(e.get("at") or 0.0) for e in halt.get("exits", ()) if isinstance(e, Mapping)}
+    silent = {rank: ended.get(rank, 0.0) for rank, code in dead.items() if code == Exit.CRASH}
+    return min(dead, key=lambda r: (dead[r] == -signal.SIGABRT, silent.get(r, 0.0), r))
+
+
 def _blame_signal(
     halt: Mapping[str, Any],
     where: Sequence[Mapping[str, Any]],
@@ -221,8 +232,7 @@ def _blame_signal(
     at: Mapping[int, int],
     names: Sequence[str],
 ) -> Blame:
-    """Name the first that died. C++ aborts on an exception that a dying peer caused: any other signal comes first."""
-    rank = min(dead, key=lambda r: (dead[r] == -signal.SIGABRT, r))
+    rank = first_fallen(halt, dead)
     case, step = at.get(rank, -1), next((str(row["step"]) for row in where if row["rank"] == rank), "")
     sentence = f"{_who([rank], where)} was {describe_exit(dead[rank])} in {_place(case, names)} (step {step})"
     output = str(halt.get("output", {}).get(str(rank), "")).strip().splitlines()

@@ -18,6 +18,7 @@ from envsmith.smoke.blame import (
     blame_halt,
     blame_unsupervised,
     blame_wrong,
+    first_fallen,
     ranks_text,
     refreshed,
     transport_sentence,
@@ -347,7 +348,10 @@ def _step(step: Step, log: Events) -> StepOutcome:
         trace = {"trace": str(errors[0].get("trace", ""))[-2000:]}
         return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts=trace)
     if halt:
-        blame = _blame_step(halt)
+        issued = {
+            int(r["rank"]): int(r["count"]) for r in log.of_run(name) if r.get("row") == "flight" and "count" in r
+        }
+        blame = _blame_step(halt, issued)
         return StepOutcome(name=name, verdict=blame.verdict, seconds=seconds, detail=blame.sentence)
     if not rows:
         return StepOutcome(name=name, verdict=Verdict.NOT_RUN, detail="the run ended before this step")
@@ -361,8 +365,12 @@ def _step(step: Step, log: Events) -> StepOutcome:
     return judge_step(step, rows, seconds)
 
 
-def _blame_step(halt: Mapping[str, Any]) -> Blame:
-    """Blame a rank in a step. There the signature is the stage in words, and ranks may stand in different ones."""
+def _blame_step(halt: Mapping[str, Any], issued: Mapping[int, int]) -> Blame:
+    """Blame a rank in a step. There the signature is the stage in words, and ranks may stand in different ones.
+
+    ``issued`` are the collectives that torch's flight recorder counted on each rank: of ranks that are late in the same
+    stage, those with the fewest keep the others waiting.
+    """
     where = [w for w in halt.get("where", ()) if isinstance(w, Mapping)]
     dead = {
         int(e["rank"]): int(e["code"] or 0)
@@ -371,22 +379,33 @@ def _blame_step(halt: Mapping[str, Any]) -> Blame:
     }
     stage = {int(w["rank"]): str(w.get("signature") or "start") for w in where}
     if dead:
-        rank = min(dead)
+        rank = first_fallen(halt, dead)
         plain = blame_halt({**halt, "where": [{**w, "signature": ""} for w in where]}, (), ())
         sentence = f"{plain.sentence.split(' in ')[0]} in {stage.get(rank, 'the step')}"
         return Blame(sentence=sentence, verdict=Verdict.CRASH, code=plain.code)
     if halt.get("reason") in {"deadline", "total"}:
         behind = min(int(w["case"]) for w in where) if where else 0
-        late = [int(w["rank"]) for w in where if int(w["case"]) == behind]
+        together = [int(w["rank"]) for w in where if int(w["case"]) == behind]
+        late, counted = _fewest(together, issued)
         at = stage.get(late[0], "start") if late else "start"
         names = ", ".join(map(str, late))
         stacks = halt.get("stacks", {})
         frames = "; ".join(f"rank {rank} in {stacks[str(rank)][0]}" for rank in late if str(rank) in stacks)
         sentence = f"no end after {float(halt.get('limit') or 0):.0f} s: rank {names} still in {at!r}"
-        sentence += (f" ({frames})" if frames else "") + _last_words(halt)
+        sentence += (f" ({frames})" if frames else "") + counted
+        sentence += _last_words(halt) if at == "start" else ""
         return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG)
     sentence = str(halt.get("detail") or f"ended: {halt.get('exits')}") + _last_words(halt)
     return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.ERROR)
+
+
+def _fewest(ranks: Sequence[int], issued: Mapping[int, int]) -> tuple[list[int], str]:
+    """Return the ranks that issued fewer collectives than others among them, and the words. All where none did."""
+    counts = {rank: issued[rank] for rank in ranks if rank in issued}
+    if len(counts) < len(ranks) or len(set(counts.values())) < 2:
+        return list(ranks), ""
+    least, most = min(counts.values()), max(counts.values())
+    return [rank for rank in ranks if counts[rank] == least], f"; {least} collectives issued, others have {most}"
 
 
 def _last_words(halt: Mapping[str, Any]) -> str:

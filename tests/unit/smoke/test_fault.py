@@ -134,3 +134,28 @@ def test_recorded_faults_of_the_machine_are_not_the_cells_and_those_of_the_versi
     of_machine = {name for name, fault in faults.items() if fault is not Fault.CELL}
     assert {"full_shared_memory", "out_of_memory", "port_taken"} <= of_machine
     assert faults["different_reduction"] is Fault.CELL
+
+
+def _step(halt: dict[str, Any], *rows: dict[str, Any]) -> str:
+    step = next(iter(FRAMEWORKS["ray"].quick_steps))
+    where = [{"rank": r, "case": 4, "step": "entered", "signature": "train step 2", "pid": 10 + r} for r in range(2)]
+    events = [{"event": "row", "run": step.name, **row} for row in rows]
+    halt = {"event": "halt", "run": step.name, "where": where, "exits": [], **halt}
+    plan = PLAN.with_(cases=(), steps=(step,))
+    return judge(plan, [{"event": "hello"}, HOST, *events, halt, {"event": "bye", "seconds": {}}]).steps[0].detail
+
+
+def test_of_ranks_that_ended_without_a_word_the_first_is_named_because_their_launcher_ends_the_others() -> None:
+    exits = [{"rank": 0, "code": 6, "at": 83.165}, {"rank": 1, "code": 6, "at": 82.82}]
+    detail = _step({"reason": "exit", "exits": exits})
+    assert detail == "rank 1 (pid 11) was ended without a word, as after SIGKILL in train step 2"
+
+
+def test_rank_that_issued_fewer_collectives_than_the_others_in_the_same_stage_is_the_one_that_hangs() -> None:
+    flights = [{"row": "flight", "rank": 0, "count": 8}, {"row": "flight", "rank": 1, "count": 7}]
+    stacks = {"0": ["backward (graph.py:9)"], "1": ["sleep (train.py:3)"]}
+    detail = _step({"reason": "deadline", "limit": 60, "stacks": stacks}, *flights)
+    assert detail == (
+        "no end after 60 s: rank 1 still in 'train step 2' (rank 1 in sleep (train.py:3)); "
+        "7 collectives issued, others have 8"
+    )
