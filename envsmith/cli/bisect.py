@@ -76,7 +76,7 @@ class BisectFlags:
 
 
 @verb(
-    "envsmith bisect --good old-venv --bad new-venv -- python -c 'import deepspeed'",
+    "envsmith bisect --good old-venv --bad new-venv -- python train.py",
     "envsmith bisect -r requirements.txt --good 2025-06-01 -- pytest tests/test_train.py",
 )
 @takes(BisectFlags)
