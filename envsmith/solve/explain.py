@@ -601,7 +601,8 @@ def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, lis
     else:
         head, values = f"no test of this build with {label} is known", posed.problem.values[variable]
         newer = [i for i in bits(_plain(posed, variable)) if public(values[i]) != public(own.text)]
-    return head, [_tried(posed, "torch", i, tested) for i in newer if tested >> i & 1][:1]
+    rivals = tested & posed.preference.near_torch(list(answer.domains))
+    return head, [_tried(posed, "torch", i, tested) for i in newer if rivals >> i & 1][:1]
 
 
 def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:

@@ -272,6 +272,11 @@ class Preference:
         oldest = min(days.values(), default="")
         return tuple((v, ~self._before(v, min(oldest, _shifted(day, -A_WARNING)))) for v, day in days.items())
 
+    def near_torch(self, domains: Domains) -> int:
+        """Return the torch releases whose tests count beside the one chosen in ``domains``: those not much older."""
+        variable = self.problem.names.index("torch")
+        return self._recent(variable, domains[variable], A_PROOF)
+
     def _recent(self, variable: int, mask: int, span: timedelta) -> int:
         """Return the values that are at most ``span`` older than the newest of ``mask``."""
         newest = self._newest_day(variable, mask)

@@ -15,6 +15,7 @@ import pytest
 
 from envsmith.errors import (
     ContentError,
+    ContradictionError,
     EngineError,
     EnvsmithError,
     InterruptedRunError,
@@ -85,7 +86,7 @@ OLD_STYLE = """  No solution found when resolving dependencies:
         (UNKNOWN, LockError, "nonexistent is not on the package index"),
         (NO_VERSION, LockError, "the package index has no deepspeed==99.1"),
         (OLD_STYLE, LockError, "the package index has no deepspeed==99.1"),
-        (CONFLICT, LockError, "contradict each other"),
+        (CONFLICT, ContradictionError, "contradict each other"),
         (BUILD, LockError, "deepspeed==0.13.0 does not build from source, because its setup imports torch"),
         (HASH, ContentError, "the hash of ninja==1.13.2 is not the one of the lock"),
         (DISK, StorageError, "the disk is full"),
