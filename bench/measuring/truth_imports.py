@@ -163,14 +163,16 @@ def run(options: argparse.Namespace) -> int:
 def _verdict(pair: Pair, torch: dict[str, Path], scratch: Path) -> tuple[str, str]:
     home = Path(tempfile.mkdtemp(prefix=f"{pair.user}-", dir=scratch))
     try:
-        day = dict(_released(pair.user))[pair.user_version]
+        days = dict(_released(pair.user))[pair.user_version], dict(_released(pair.offering))[pair.offering_version]
         neighbour = f"{pair.offering}=={pair.offering_version}"
+        if pair.offering == "torch" and pair.offering_version not in torch:
+            return "not run", "no interpreter has that torch"
         if pair.offering == "torch":
             torch, neighbour = {pair.offering_version: torch[pair.offering_version]}, ""
         release = Release(
             name=pair.user,
             version=pair.user_version,
-            day=dt.date.fromisoformat(day),
+            day=dt.date.fromisoformat(max(days)),
             beside=(neighbour,) if neighbour else (),
         )
         python = environment(home, release, torch)
@@ -187,12 +189,11 @@ def _verdict(pair: Pair, torch: dict[str, Path], scratch: Path) -> tuple[str, st
 
 
 def _of_failure(pair: Pair, texts: list[str]) -> tuple[str, str]:
-    name = pair.name.partition("(")[0].rpartition(".")[2]
+    """Judge an import that failed. Any name that the offering package lacks makes a pair bad."""
     message = " · ".join(texts)
-    if pair.bad:
-        return ("right" if name in message else "not judged"), message
-    root = pair.name.partition(".")[0]
-    return ("wrong" if f"'{root}" in message else "not judged"), message
+    module = pair.name.partition(".")[0]
+    is_about = f"'{module}" in message
+    return ("not judged" if not is_about else "right" if pair.bad else "wrong"), message
 
 
 def _imported(python: Path, entry: str) -> list[str] | None:
