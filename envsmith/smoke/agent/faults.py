@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -42,10 +43,9 @@ def inject_before(fault: Mapping[str, Any], world: Any) -> None:
     elif kind == "raise":
         raise RuntimeError("injected: this rank raises")
     elif kind in ("segv", "kill", "stop", "abort"):
-        os.kill(
-            os.getpid(),
-            {"segv": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "abort": signal.SIGABRT}[kind],
-        )
+        # In this thread, as a real one: a launcher may run the rank in another than the main thread.
+        number = {"segv": signal.SIGSEGV, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "abort": signal.SIGABRT}[kind]
+        signal.pthread_kill(threading.get_ident(), number)
     elif kind == "oom":
         soft = int(read_text("/proc/self/statm").split()[0]) * mmap.PAGESIZE + (64 << 20)
         resource.setrlimit(resource.RLIMIT_AS, (soft, resource.getrlimit(resource.RLIMIT_AS)[1]))
