@@ -23,7 +23,7 @@ from envsmith.model.lock import CompiledSource, Lock, Pin
 from envsmith.pack.archive import Packer
 from envsmith.progress import Clock, silent
 
-OWN = ("click", "httpx", "networkx", "packaging", "pydantic", "pyelftools", "pyyaml", "rich", "tomli")
+OWN = ("click", "httpx", "networkx", "packaging", "pydantic", "pyelftools", "pyyaml", "rich", "tomli", "tomlkit")
 # What stands where uv and envsmith would be: the script shall be run, not those two.
 UV = """#!/bin/sh
 if [ "$1" = venv ]; then for last; do :; done; mkdir -p "$last/bin"; printf '#!/bin/sh\\necho "envsmith $*"\\n' > "$last/bin/envsmith"
