@@ -77,7 +77,8 @@ class Trials:
             if outcome.passed is None or (outcome.passed is False and self.threshold == 0.0):
                 return outcome
         failed = [each for each in outcomes if each.passed is False]
-        return failed[0] if len(failed) / len(outcomes) > self.threshold else outcomes[-1 if not failed else 0]
+        passed = [each for each in outcomes if each.passed]
+        return failed[0] if not passed or len(failed) / len(outcomes) > self.threshold else passed[0]
 
     def share_of_failures(self, packages: PackageSet) -> tuple[float, Outcome]:
         """Run a set as often as ``tries`` says, and return the share that failed with its first failure, or last run."""

@@ -134,3 +134,12 @@ assert hasattr(shape, "round_off") or count % 3
     found = Search(good=GOOD, bad=BAD, trials=trials, index=Listed()).run()
 
     assert [group.lead.name for group in found.guilty[0].groups] == ["shape"]
+
+
+def test_failures_no_more_often_than_at_the_good_end_are_a_pass(trials, tmp_path):
+    # Its first run fails whatever the packages, as it may at the good end too.
+    first = tmp_path / "first"
+    code = f"import pathlib; p = pathlib.Path({str(first)!r}); was = p.exists(); p.touch(); assert was"
+    trials.command, trials.tries, trials.threshold = ("python", "-c", code), 3, 0.5
+
+    assert trials.attempt(GOOD).passed
