@@ -105,7 +105,9 @@ class Search:
             self._change_python()
         self.groups = groups_between(self.good.pins, self.bad.pins, self.trials.requires)
         count = len(changes_between(self.good.pins, self.bad.pins))
-        self._say(f"{count} packages differ, in {len(self.groups)} groups that can be tried apart")
+        differing = "1 package differs" if count == 1 else f"{count} packages differ"
+        plural = "" if len(self.groups) == 1 else "s"
+        self._say(f"{differing}, in {len(self.groups)} group{plural} that can be tried apart")
         answer = find_culprits(weights(self.groups, f"{failed.output}\n{failed.error}"), self._with, failed.error)
         return Result(
             good=self.good,
