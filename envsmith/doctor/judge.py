@@ -14,7 +14,7 @@ from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
-from envsmith.doctor.rank_failures import Blame, blame, of_blame, read_launch
+from envsmith.doctor.rank_failures import of_blame, read_launch
 from envsmith.doctor.ranking import diagnosis_of
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
@@ -28,6 +28,8 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.names.index import NameIndex
+from envsmith.ranks.blame import Blame
+from envsmith.ranks.decide import decide
 from envsmith.symbols.table import SymbolTable
 
 # Groups whose message may also be a mere warning about something optional.
@@ -90,7 +92,7 @@ def diagnose(
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
         judgement=_check(facts, platform or _platform(facts), keep),
         explained=explained,
-        blamed=[(source, answer) for source, text in texts if (answer := blame(read_launch(text)))],
+        blamed=[(source, answer) for source, text in texts if (answer := decide(read_launch(text)))],
         platform=platform or _platform(facts),
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]

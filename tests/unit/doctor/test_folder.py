@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-from envsmith.doctor.rank_failures import blame, read_launch
+from envsmith.doctor.rank_failures import read_launch
 from envsmith.doctor.read.folder import read_folder
 from envsmith.errors import UsageError
+from envsmith.ranks.decide import decide
 
 OWN = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in step\n    x\nValueError: label 7\n'
 LOST = 'Traceback (most recent call last):\n  File "/w/train.py", line 5, in sync\n    y\nRuntimeError: Connection closed by peer\n'
@@ -27,7 +28,7 @@ def test_the_files_of_ranks_are_one_text_and_the_first_to_end_comes_first(tmp_pa
 
     ((source, text, notes),) = read_folder(tmp_path)
 
-    answer = blame(read_launch(text))
+    answer = decide(read_launch(text))
     assert (answer.kind, answer.rank, answer.message) == (
         "rank-failed",
         1,

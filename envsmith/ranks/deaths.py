@@ -1,0 +1,278 @@
+"""A launch in which ranks ended: who was first, by errors, exit codes, and what the kernel says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from signal import SIGBUS, SIGKILL, SIGTERM, Signals
+
+from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
+from envsmith.ranks.evidence import Disk, Evidence, RankError, RankEvidence
+from envsmith.ranks.places import user_place
+
+# What a rank says when another one is gone, or does not come.
+_CLOSED = re.compile(
+    r"Connection closed by (?:remote )?peer|Connection reset by peer|remote process exited|ncclRemoteError|Broken pipe"
+    r"|Socket closed|failed to recv, got 0 bytes|NCCL communicator was aborted|Connection refused"
+)
+_WAITED = re.compile(
+    r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
+    r"|ran for \d+ milliseconds before timing out"
+)
+_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
+# What an error says of its cause, the most exact first.
+_CAUSES = (
+    (Cause.SHM_FULL, re.compile(r"unable to allocate shared memory|No space left on device.{0,40}/dev/shm|/dev/shm.{0,80}No space left")),
+    (Cause.LOADER, re.compile(r"DataLoader worker \(pid")),
+    (Cause.DISK_FULL, re.compile(r"No space left on device|Disk quota exceeded|unexpected pos \d+ vs \d+")),
+    (Cause.PORT, re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)),
+    (
+        Cause.OUT_OF_MEMORY,
+        re.compile(
+            r"out of memory|can't allocate memory|cannot allocate memory(?! in static TLS)|not enough memory|"
+            r"MemoryError|std::bad_alloc|Unable to allocate [\d.]+ [KMGT]iB",
+            re.IGNORECASE,
+        ),
+    ),
+)  # fmt: skip
+_ADVICE = {
+    -9: "Look at `dmesg | grep -i oom` on its host: the kernel kills for memory, and so may a scheduler.",
+    -11: "Run it with python -X faulthandler, which shows where: mostly binaries that do not belong together.",
+    -6: "Read what it printed last (terminate called, CHECK failed): a library called abort().",
+    -7: "Look at df -h /dev/shm: a full shared memory ends a process so.",
+}
+_CAUSE_ADVICE = {
+    Cause.SHM_FULL: "Give the container more shared memory (--shm-size=1g or --ipc=host), or use fewer workers.",
+    Cause.DISK_FULL: "Free space on the disk that it writes to.",
+    Cause.PORT: "Choose another port (--master-port, or --rdzv-endpoint with port 0), or end who has this one.",
+    Cause.OUT_OF_MEMORY: "Look at the memory of that rank: its batch, its workers, its limits (ulimit -v, the cgroup).",
+    Cause.LOADER: "Look at what a worker of the data loader does on that rank. Try num_workers=0 for a traceback.",
+}
+# /dev/shm with less than this left is named as the cause of a bus error (a mapping of it that cannot be filled).
+_SMALL_SHM = 64 << 20
+
+
+def alike(error: RankError) -> str:
+    """Return the error without numbers, by which errors of several ranks are compared."""
+    return re.sub(r"\d+", "#", error.error)
+
+
+def waited(error: RankError) -> bool:
+    """Tell whether it waited for another rank in vain."""
+    return bool(_WAITED.search(error.error))
+
+
+def follows(error: RankError) -> bool:
+    """Tell whether the error says no more than that another rank is gone or does not come."""
+    return waited(error) or bool(_CLOSED.search(error.error) or _SIZES.search(error.error))
+
+
+def cause_of(error: str) -> Cause:
+    """Return the cause that an error states."""
+    return next((cause for cause, pattern in _CAUSES if pattern.search(error)), Cause.RAISED)
+
+
+def own_error(evidence: Evidence) -> Blame | None:
+    """Blame the first rank with an error that is not another's end."""
+    errors = evidence.errors
+    own = [(rank, error) for rank, error in errors if not follows(error)]
+    if not own:
+        return None
+    rank, first = own[0]
+    same = [number for number, error in own if alike(error) == alike(first)]
+    if len(same) > 1 and len(same) == len(errors):
+        return None  # what every rank says is no matter of ranks
+    who = f"Rank {rank}" if len(same) == 1 else ranks_text(same)
+    following = [number for number, error in errors if number not in same and follows(error)]
+    then = f" The errors of {ranks_text(following, start='r')} follow from it." if following else ""
+    cause = cause_of(first.error)
+    look = f"Look at {first.place or 'the traceback of that rank'}: what the other ranks print is no cause."
+    return Blame(
+        cause=cause,
+        kind="rank-failed",
+        ranks=(rank,),
+        message=f"{who} ended first, with {short(first.error)}{at_place(first.place)}.{then}",
+        fix=_CAUSE_ADVICE.get(cause, look),
+        place=first.place,
+        evidence=(first.error,),
+        line=first.line,
+        quote=first.error,
+    )
+
+
+def different_sizes(evidence: Evidence) -> Blame | None:
+    """Say that one collective was given tensors of different sizes. Which rank is wrong is not in the text."""
+    if evidence.sizes is None:
+        return None
+    received, expected = evidence.sizes
+    return Blame(
+        cause=Cause.DIFFERENT_SHAPES,
+        message=f"The ranks gave one collective tensors of different sizes: {received} bytes came where {expected} were "
+        f"expected.{_standing(_places(evidence))} Another shape or dtype on one rank does that, and so do different "
+        "collectives.",
+        fix="Print shape and dtype on every rank before that collective, and compare which collective each rank calls.",
+        line=evidence.line,
+        quote=f"op.preamble.length <= op.nbytes. {received} vs {expected}",
+        confidence="medium",
+    )
+
+
+def absent(evidence: Evidence) -> Blame | None:
+    """Blame a rank that did not come to init_process_group while the store could be reached."""
+    if evidence.absent is None:
+        return None
+    rank, seconds = evidence.absent
+    return Blame(
+        cause=Cause.ABSENT,
+        ranks=(rank,),
+        message=f"Rank {rank} did not come to init_process_group within {seconds:g} s: the others reached the "
+        "store and waited for it. It was not started, is late, or the world is said to be larger than it is.",
+        fix="Compare WORLD_SIZE with the number of processes, look at what that rank does before init_process_group, "
+        "or give it a longer timeout.",
+        line=evidence.line,
+        quote=f"wait timeout after {seconds * 1000:.0f}ms",
+    )
+
+
+def ended(evidence: Evidence) -> Blame | None:
+    """Blame a rank that a signal or an exit status ended without an error of Python."""
+    spoke = {rank for rank, _ in evidence.errors}
+    insisted = any(one.exit and _is_of_launcher(one) for one in evidence.ranks) and not spoke
+    for one in sorted(evidence.ranks, key=lambda each: (each.exit.at if each.exit else 0.0, each.rank)):
+        status = one.exit.code if one.exit else None
+        # Status 1 is that of a Python error, which stands in the text without its rank.
+        if status is None or status in {0, 1} or _is_of_launcher(one) or one.rank in spoke:
+            continue
+        if status == -SIGKILL and insisted:
+            continue  # the launcher insists where SIGTERM was not enough
+        return _of_status(evidence, one, status)
+    return None
+
+
+def _of_status(evidence: Evidence, one: RankEvidence, status: int) -> Blame:
+    cause = Cause.EXITED if status > 0 else Cause.KILLED if status == -SIGKILL else Cause.CRASHED
+    ending = f"was ended by {signal_name(status)}" if status < 0 else f"ended with exit status {status}"
+    because, fix, facts = "", _ADVICE.get(status, ""), [f"exitcode: {status}"]
+    machine = next((each for each in evidence.machines if not one.host or each.name == one.host), None)
+    if status == -SIGKILL and machine and machine.oom_kills:
+        cause, because = Cause.OUT_OF_MEMORY, " The kernel ended it for lack of memory."
+        facts.append(f"oom_kill of the control group rose by {machine.oom_kills}")
+        fix = _CAUSE_ADVICE[cause]
+    elif status == -SIGBUS and machine and (disk := _full_shm(machine.disks)):
+        cause, because = Cause.SHM_FULL, f" {disk.path} is full ({disk.size >> 20} MiB in all)."
+        facts.append(f"{disk.path}: {disk.free >> 20} of {disk.size >> 20} MiB free")
+        fix = _CAUSE_ADVICE[cause]
+    first = next((error.line for _, error in evidence.errors), 1)
+    place = _last_place(one)
+    return Blame(
+        cause=cause,
+        kind="rank-died",
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} {ending}{at_place(place)}, without an error of Python.{because} What the other ranks "
+        "print follows from it.",
+        fix=fix or "Look for a sys.exit or os._exit on that rank, or run it with python -X faulthandler.",
+        place=place,
+        evidence=tuple(facts),
+        line=first,
+        quote=f"exitcode: {status}",
+    )
+
+
+def different_places(evidence: Evidence) -> Blame | None:
+    """Say that ranks waited at different lines: they do not issue the same collectives."""
+    errors = evidence.errors
+    places = _places(evidence)
+    if len(places) < 2 or not any(waited(error) for _, error in errors):
+        return None
+    (usual, _), *fewer = Counter(error.place for _, error in errors if error.place).most_common()
+    odd = [rank for rank, error in errors if error.place and error.place != usual]
+    is_one = len(odd) == 1 and len(fewer) == 1 and len(places[usual]) > 1
+    return Blame(
+        cause=Cause.DIFFERENT_CALLS,
+        ranks=(odd[0],) if is_one else (),
+        message=f"The ranks waited at different places, so they do not issue the same collectives.{_standing(places)}",
+        fix="Look for a condition on the rank, or on the data, around a collective: every rank has to call it.",
+        place=dict(errors)[odd[0]].place if is_one else "",
+        line=errors[0][1].line,
+        quote=errors[0][1].error,
+        confidence="medium",
+    )
+
+
+def late(evidence: Evidence) -> Blame | None:
+    """Blame the one rank that others waited for and that said nothing until the launcher ended it."""
+    spoke = {rank for rank, _ in evidence.errors}
+    waiting = [error for _, error in evidence.errors if waited(error)]
+    silent = [one.rank for one in evidence.ranks if one.exit and _is_of_launcher(one) and one.rank not in spoke]
+    if not waiting or len(silent) != 1:
+        return None
+    return Blame(
+        cause=Cause.LATE,
+        ranks=(silent[0],),
+        message=f"Rank {silent[0]} did not come to the collective{at_place(waiting[0].place)}: the others waited until "
+        "the timeout, and it still ran when the launcher ended it. What it did is not in this text.",
+        fix=f"Run py-spy dump --pid on rank {silent[0]} while it hangs (faulthandler.dump_traceback_later shows it too): "
+        "a blocked data loader, a lock, a file, or work that the others do not have.",
+        line=waiting[0].line,
+        quote=waiting[0].error,
+    )
+
+
+def departed(evidence: Evidence) -> Blame | None:
+    """Blame the one rank that is in no list of failures while all others lost it: it ended with status 0."""
+    errors = evidence.errors
+    missing = set(range(evidence.world)) - set(evidence.exits) - {rank for rank, _ in errors}
+    if not evidence.is_listed or len(missing) != 1 or not errors:
+        return None
+    rank, first = missing.pop(), errors[0][1]
+    return Blame(
+        cause=Cause.LEFT,
+        ranks=(rank,),
+        message=f"Rank {rank} left in the middle with exit status 0: it is in no list of failures, and the others lost "
+        f"their connection to it{at_place(first.place)}.",
+        fix=f"Look for a sys.exit, a return or an end of the data that only rank {rank} meets.",
+        line=first.line,
+        quote=first.error,
+    )
+
+
+def _is_of_launcher(one: RankEvidence) -> bool:
+    """Tell whether the launcher ended it: SIGTERM is what it sends to the ranks that still run after a failure."""
+    return bool(one.exit and (one.exit.by_launcher or one.exit.code == -SIGTERM))
+
+
+def _full_shm(disks: Iterable[Disk]) -> Disk | None:
+    return next((disk for disk in disks if disk.path == "/dev/shm" and 0 <= disk.free < _SMALL_SHM), None)  # noqa: S108
+
+
+def _last_place(one: RankEvidence) -> str:
+    main = next((stack for stack in one.stacks if stack.is_main), None)
+    return user_place(main.frames) if main else ""
+
+
+def _places(evidence: Evidence) -> dict[str, list[int]]:
+    places: dict[str, list[int]] = {}
+    for rank, error in evidence.errors:
+        if error.place:
+            places.setdefault(error.place, []).append(rank)
+    return places
+
+
+def _standing(places: Mapping[str, list[int]]) -> str:
+    """Return a sentence that says which rank stood where."""
+    parts = [f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in sorted(places.items(), key=lambda p: p[1])]
+    return f" They stood: {', '.join(parts)}." if parts else ""
+
+
+def short(error: str) -> str:
+    """Return an error that is not too long for a sentence."""
+    return error if len(error) <= 160 else f"{error[:159]}…"
+
+
+def signal_name(status: int) -> str:
+    """Return the name of the signal in a negative exit code."""
+    try:
+        return Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,195 @@
+"""What the ranks of one launch left behind, as values: exits, errors, collectives, stacks, processes, machines.
+
+Readers of files, the watcher of ``envsmith run`` and the doctor fill them in. Nothing in them is a judgement. A field
+that nothing was read for has its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """The end of a process. ``code`` is negative for a signal, ``None`` where only the end is certain.
+
+    ``at`` is in seconds of the epoch, 0 where unknown. ``is_clean`` tells that the script came to its end by itself.
+    ``by_launcher`` tells that the launcher sent the signal, because another rank had failed.
+    """
+
+    code: int | None
+    at: float = 0.0
+    is_clean: bool = False
+    by_launcher: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankError:
+    """An error that a rank raised. ``place`` is ``file:line (function)`` of its last frame outside of libraries.
+
+    ``error`` is the line of the traceback with type and message. ``source`` is where it was read: ``train.log:12``.
+    """
+
+    error: str
+    place: str = ""
+    at: float = 0.0
+    thread: str = ""
+    source: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """One entry of a flight recorder. ``sequence`` counts within its ``group``, for point-to-point calls apart.
+
+    ``at`` is when the rank made the call, in seconds of the epoch. ``ended`` is ``None`` where the recorder does not
+    say whether the call came to its end.
+    """
+
+    group: str
+    sequence: int
+    operation: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    state: str = ""
+    at: float = 0.0
+    ended: bool | None = None
+    is_p2p: bool = False
+    place: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """A process group: its name (the one in :class:`Call`), what the program calls it, and its ranks."""
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """One frame of a stack."""
+
+    function: str
+    file: str
+    line: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stack:
+    """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook."""
+
+    thread: str
+    frames: tuple[Frame, ...]
+    is_main: bool = False
+    holds_gil: bool | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProcessState:
+    """A process as the kernel shows it. ``state`` is the letter of /proc (R, S, D, T, Z), ``waits_in`` its wchan.
+
+    ``answers`` tells whether the thread of the hook answered a question in time: only who holds the GIL does not.
+    ``cpu`` is the share of one processor that it used of late.
+    """
+
+    pid: int
+    state: str = ""
+    waits_in: str = ""
+    command: str = ""
+    cpu: float | None = None
+    answers: bool | None = None
+    children: tuple[ProcessState, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEvidence:
+    """What is known of one rank. ``calls`` and ``stacks`` are the last that were read, oldest call first.
+
+    ``environment`` holds variables and versions that may differ between ranks, ``groups`` the process groups, ``world``
+    the size of the world that the rank believes in. ``error`` is its last one, ``output`` the last lines that it wrote.
+    """
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    exit: Exit | None = None
+    error: RankError | None = None
+    calls: tuple[Call, ...] = ()
+    groups: tuple[Group, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    process: ProcessState | None = None
+    rss: int = 0
+    gpu_bytes: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    world: int = 0
+    output: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disk:
+    """A file system that ranks write to: ``/dev/shm`` or the one of their checkpoints. ``-1`` where unknown."""
+
+    path: str
+    free: int = -1
+    size: int = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """One host. ``oom_kills`` counts what the kernel ended for lack of memory during the launch.
+
+    ``kernel`` are telling lines of its log: Xid, out of memory, segfault.
+    """
+
+    name: str = ""
+    disks: tuple[Disk, ...] = ()
+    oom_kills: int = 0
+    kernel: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """Something that happened, in the order of the launch: a death, a stall, an answer that stayed away."""
+
+    at: float
+    text: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """All that is known of a launch. ``world`` is how many ranks it has, 0 where unknown.
+
+    ``stalled`` is for how many seconds no rank has moved, 0 where ranks move or that is unknown. ``is_listed`` tells
+    that the launcher printed which ranks failed. ``launcher`` is how it ended. ``unread`` says what was not readable.
+
+    ``sizes`` are the bytes that a collective received and expected, where gloo printed them. ``absent`` is the rank
+    that the others waited for at the store, and for how many seconds. ``line`` is where either was read.
+    """
+
+    ranks: tuple[RankEvidence, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    world: int = 0
+    launcher: Exit | None = None
+    is_listed: bool = False
+    stalled: float = 0.0
+    events: tuple[Event, ...] = ()
+    sizes: tuple[int, int] | None = None
+    absent: tuple[int, float] | None = None
+    line: int = 0
+    unread: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> tuple[tuple[int, RankError], ...]:
+        """Return the errors with their ranks, in the order in which they came."""
+        pairs = [(one.rank, one.error) for one in self.ranks if one.error]
+        return tuple(sorted(pairs, key=lambda pair: (pair[1].at, pair[1].line)))
+
+    @property
+    def exits(self) -> Mapping[int, int]:
+        """Return the exit codes that are certain, by rank."""
+        return {one.rank: one.exit.code for one in self.ranks if one.exit and one.exit.code is not None}
