@@ -108,7 +108,7 @@ def check(settings: CheckFlags) -> int:
     if settings.code is not None:
         from envsmith.cli.code import judge_code  # only who has code waits for its readers
 
-        judgement = judge_code(settings.code, stated, judgement)
+        judgement = judge_code(settings.code, stated, judgement, where)
     if settings.wheels:
         from envsmith.cli.linking import judge_linking  # reads the network
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from envsmith import solve
 from envsmith.build import python_lock
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
@@ -20,9 +21,11 @@ from envsmith.code.settle import settle, settle_lock
 from envsmith.code.sources import Project, read_project
 from envsmith.graph.load import components
 from envsmith.graph.location import find_matrix
+from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
+from envsmith.model.version import Spec
 from envsmith.names.index import NameIndex
 from envsmith.options import Options
 from envsmith.progress import Progress
@@ -161,24 +164,30 @@ def _say(inferred: Inferred, reasons: Iterable[str], unread: Sequence[str]) -> N
         say(f"  not read: {line}")
 
 
-def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement) -> Judgement:
+def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform) -> Judgement:
     """Return a judgement of versions with what the code of a project takes and they lack.
+
+    The repair is a set in which the code finds its names too, if there is one.
 
     A package whose version is not stated is judged by the project's own pin. Where nothing is stated and nothing
     pinned, that is the newest release that the name index has measured.
     """
     index = name_index()
     project, uses = _read(path, index)
-    inferred = exact_versions(read_requirements(project))
+    requirements = read_requirements(project)
+    inferred = exact_versions(requirements)
     if not versions:
         inferred = {**newest_measured(uses, index), **inferred}
     code = judge_uses(uses, {**inferred, **versions}, index)
     assumed = {
         name: version for name, version in inferred.items() if name in index.distributions() and name not in versions
     }
-    status = judgement.status
+    status, repair = judgement.status, judgement.repair
     if any(f.severity is Severity.ERROR for f in code.findings):
         status = "bad"
+        names = infer(uses, requirements, index).names
+        needed = {name: Spec.parse(spec) for name, spec in names.items() if name in versions}
+        repair = solve.check(versions, platform, needed=needed).repair if needed else None
     elif not (code.judged or versions):
         status = "unknown"
     return replace(
@@ -186,5 +195,6 @@ def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement) ->
         status=status,
         findings=(*judgement.findings, *code.findings),
         inferred={**judgement.inferred, **assumed},
+        repair=repair,
         unknown=(*judgement.unknown, *code.blind),
     )

@@ -241,7 +241,8 @@ def _fix(presence: Presence, component: str) -> str:
 
 def _blind(uses: ProjectUses, without_version: Mapping[str, int], without_index: Iterable[str]) -> Iterator[str]:
     for distribution, count in sorted(without_version.items()):
-        yield f"{distribution}: no version is stated, so {count} uses of it were not judged"
+        number = "1 use of it was" if count == 1 else f"{count} uses of it were"
+        yield f"{distribution}: no version is stated, so {number} not judged"
     if modules := sorted(without_index):
         further = f" and {len(modules) - _SHOWN} more" if len(modules) > _SHOWN else ""
         yield f"{len(modules)} packages have no name index: {', '.join(modules[:_SHOWN])}{further}"

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.finding import Judgement, Solution
+from envsmith.model.version import Spec
 from envsmith.solve.explain import explain_cell, explain_rule, explain_upgrade, reasons, refuse
 from envsmith.solve.request import demands_of
 from envsmith.solve.solver import Solver, default_solver, solver_of
@@ -66,16 +67,24 @@ def check(
     *,
     keep: Collection[str] = frozenset(),
     features: Collection[str] = frozenset(),
+    needed: Mapping[str, Spec] | None = None,
     solver: Solver | None = None,
 ) -> Judgement:
     """Judge ``{component: version}`` (aliases welcome, ``platform`` defaults to linux-64) without changing it.
 
     The version ``*`` says that some release is there, ``none`` that it is absent. A repair leaves ``keep`` alone where
-    it can. ``features`` (of ``matrix/doctor/rules.yaml``) are in use.
+    it can, and takes releases of the specs of ``needed``. ``features`` (of ``matrix/doctor/rules.yaml``) are in use.
     """
     from envsmith.solve.judge import judge  # a solve does without it
 
-    return judge(solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep, features=features)
+    return judge(
+        solver or default_solver(),
+        versions,
+        platform or Platform.LINUX_64,
+        keep=keep,
+        features=features,
+        needed=needed,
+    )
 
 
 def constraints_for(cell: Cell, *, solver: Solver | None = None) -> tuple[tuple[str, str], ...]:

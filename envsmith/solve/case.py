@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from packaging.version import Version
 
@@ -13,7 +13,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Rule, RuleKind, Severity
-from envsmith.model.version import WORDS, parse_release, public, version_key
+from envsmith.model.version import WORDS, Spec, parse_release, public, version_key
 from envsmith.solve.kernel import Domains, Net, bits
 from envsmith.solve.problem import Problem
 from envsmith.solve.request import FOLLOWS
@@ -43,13 +43,18 @@ class Given:
 
 @dataclass(slots=True)
 class Case:
-    """One judgement in the making. ``keep`` are the components that no repair may change, ``features`` are in use."""
+    """One judgement in the making.
+
+    ``keep`` are the components that no repair may change, ``features`` are in use. A repair gives every component of
+    ``needed`` a release of its spec.
+    """
 
     solver: Solver
     subject: Given
     problem: Problem
     keep: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
+    needed: Mapping[str, Spec] = field(default_factory=dict)
 
     def rule(self, rule_id: str) -> Rule:
         """Return the text of one rule. Most judgements show few of them."""

@@ -22,7 +22,7 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Row, Rule, Severity
-from envsmith.model.version import public, version_key
+from envsmith.model.version import Spec, public, version_key
 from envsmith.solve.case import CARRIED, Case, Given, bits_of, carrying, infer, read_given, states_cpu, subject_of
 from envsmith.solve.explain import conflict_members
 from envsmith.solve.kernel import Domains, Net, Nogood, bits
@@ -40,14 +40,15 @@ def judge(
     *,
     keep: Collection[str] = frozenset(),
     features: Collection[str] = frozenset(),
+    needed: Mapping[str, Spec] | None = None,
     mend: bool = True,
 ) -> Judgement:
     """Return ``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair.
 
     ``mend`` says whether a repair is looked for.
 
-    The repair leaves the components of ``keep`` as they are, as long as there is one that does. What is conditional on
-    one of ``features`` is judged as what holds.
+    The repair leaves the components of ``keep`` as they are, as long as there is one that does, and gives every
+    component of ``needed`` a release of its spec. What is conditional on one of ``features`` is judged as what holds.
     :class:`envsmith.errors.UsageError` when a version is none.
     """
     read = subject_of(solver, versions, platform)
@@ -56,7 +57,7 @@ def judge(
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
     posed = pose(solver.compiled, platform, names, read.extras, gaps=False, features=features)
     problem = _without_unlisted(posed, read.masks)
-    case = Case(solver, read, problem, frozenset(keep), frozenset(features))
+    case = Case(solver, read, problem, frozenset(keep), frozenset(features), needed or {})
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
     rules = {f.rule for f in findings}
@@ -94,7 +95,9 @@ def judge(
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=_repair(case, names, versions, warned if bad else frozenset()) if mend and (bad or doubt) else None,
+        repair=_repair(case, names, versions, warned if bad else frozenset())
+        if mend and (bad or doubt or _lacks(case))
+        else None,
     )
 
 
@@ -425,7 +428,8 @@ def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], w
     platform = case.problem.platform
     problem = pose(case.solver.compiled, platform, names, case.subject.extras, features=case.features)
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
-    wishes = [w for w in _wishes(case, problem) if w.component not in carried] + _stay_with_cuda(case, problem)
+    wishes = [w for w in _wishes(case, problem) if w.component not in carried]
+    wishes += [*_stay_with_cuda(case, problem), *_have_what_is_needed(case, problem)]
     roles = case.solver.compiled.roles
     frameworks = tuple(n for n in case.subject.plain if roles[n] is Role.FRAMEWORK)
     companions = tuple(n for n in case.subject.plain if roles[n] is Role.COMPANION)
@@ -501,6 +505,23 @@ def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
     if with_cuda is None or text.get("torch", "").endswith("+cpu") or states_cpu(case.solver, case.subject):
         return []
     return [Wish("cuda", "with CUDA", (with_cuda,), reason="a build without CUDA is not a repair", host=True)]
+
+
+def _have_what_is_needed(case: Case, problem: Problem) -> list[Wish]:
+    return [
+        Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason="it is needed", host=True)
+        for name, spec in case.needed.items()
+        if name in case.subject.masks
+        for variable in [problem.names.index(name)]
+    ]
+
+
+def _lacks(case: Case) -> bool:
+    """Tell whether the given set has a component in no release that is needed."""
+    masks = case.subject.masks
+    return any(
+        not mask & masks[wish.component] for wish in _have_what_is_needed(case, case.problem) for _, mask in wish.masks
+    )
 
 
 def _agrees(case: Case, name: str) -> bool:

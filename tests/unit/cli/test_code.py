@@ -45,6 +45,13 @@ def test_check_judges_code_and_exits_with_1_where_a_name_is_missing_at_import(pr
     assert any("trl: no version is stated" in line for line in answer["unknown"])
 
 
+def test_the_repair_is_a_set_in_which_the_code_finds_its_names(project, capsys):
+    run(["check", "--code", str(project), "accelerate==1.0.0", "torch==2.5.1", "--json"])
+    (change,) = json.loads(capsys.readouterr().out)["repair"]["changes"]
+    assert change["component"] == "accelerate"
+    assert run(["check", "--code", str(project), f"accelerate=={change['to']}", "torch==2.5.1"]) == 0
+
+
 def test_check_of_code_alone_takes_the_newest_measured_releases(project, capsys):
     run(["check", "--code", str(project), "--json"])
     assert "accelerate" in json.loads(capsys.readouterr().out)["inferred"]

@@ -86,7 +86,7 @@ def test_it_says_what_it_did_not_judge(index):
     text = "import wandb\nimport accelerate\nimport transformers\ngetattr(transformers, x)"
     blind = judge(index, text, transformers="4.42.0").blind
     assert blind == (
-        "accelerate: no version is stated, so 1 uses of it were not judged",
+        "accelerate: no version is stated, so 1 use of it was not judged",
         "1 packages have no name index: wandb",
         "1 lines choose a name at run time (transformers)",
     )

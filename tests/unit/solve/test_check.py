@@ -48,6 +48,18 @@ def test_broken_declaration_is_bad_with_a_solved_repair(solver):
     assert [(c.component, c.new) for c in found.repair.changes] == [("torch", "2.2.0+cu121")]
 
 
+def test_a_repair_has_what_is_needed_where_nothing_else_is_wrong(solver):
+    found = check({"alpha": "2.0.0", "torch": "2.3.0+cu126"}, needed={"alpha": Spec("<2.0.0")}, solver=solver)
+    assert (found.status, errors(found)) == ("ok", [])
+    assert found.repair is not None
+    assert Spec("<2.0.0").contains(found.repair.cell.components["alpha"])
+
+
+def test_there_is_no_repair_where_what_is_needed_is_there(solver):
+    found = check({"alpha": "2.0.0", "torch": "2.3.0+cu126"}, needed={"alpha": Spec(">=2.0.0")}, solver=solver)
+    assert found.repair is None
+
+
 def test_what_the_wheel_carries_is_inferred_and_shown_as_inferred(solver):
     found = check({"torch": "2.3.0+cu130", "driver": "535.54.03"}, solver=solver)
     assert found.inferred == {"cuda": "13.0", "nccl": "2.27.5", "cudnn": "9.1.0.70", "triton": "2.3.0"}
