@@ -25,6 +25,16 @@ _ZERO = Step(
     deadline=600.0,
 )
 _LLAMA = Step(name="accelerate llama ddp fp32", kind="accelerate-llama", issues=("all_reduce",), native=True)
+# The same training, started as users start it. The launcher imports the framework once more than its ranks.
+_LAUNCHED = Step(
+    name="accelerate launch ddp fp32",
+    kind="accelerate-ddp",
+    launcher="accelerate",
+    issues=("all_reduce",),
+    native=True,
+    family="accelerate fp32",
+    deadline=300.0,
+)
 
 ACCELERATE = Framework(
     name="accelerate",
@@ -36,5 +46,5 @@ ACCELERATE = Framework(
     # torch 2.1 compares versions with pkg_resources, and 0.16 to 0.20 import it.
     undeclared=("numpy", "setuptools"),
     quick_steps=(_DDP,),
-    steps=(_DDP, _FSDP2, _ZERO, _LLAMA),
+    steps=(_DDP, _FSDP2, _ZERO, _LLAMA, _LAUNCHED),
 )

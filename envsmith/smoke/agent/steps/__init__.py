@@ -59,7 +59,7 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **ray.STEPS,
 }
 # By the name that a step of a plan has as its ``launcher``.
-LAUNCHERS: dict[str, Callable[[Launch], object]] = {**ray.LAUNCHERS, **horovod.LAUNCHERS}
+LAUNCHERS: dict[str, Callable[[Launch], object]] = {**accelerate.LAUNCHERS, **ray.LAUNCHERS, **horovod.LAUNCHERS}
 # Which of these distributions are installed is reported.
 FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning", "ray", "horovod"]
 PRELOAD: dict[str, Preload] = {

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import socket
+import sys
 from typing import Any
 
 from envsmith.smoke.agent.protocol import Skip
+from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Preload, Stage, stated_version
 
 PRELOAD = Preload(("accelerate",), {})
+
+
+def launch(launch: Launch) -> None:
+    """Replace this process by ``accelerate launch``, on this host alone."""
+    reserved = socket.socket()
+    # Bound and left open, not listening: no other process is given this port, and the store of the ranks may listen.
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    reserved.set_inheritable(True)
+    # With --cpu it starts one rank where there is no MPI. What --multi_gpu starts is one rank for each process.
+    place = ["--num_machines", "1", "--num_processes", str(launch.ranks)]
+    place += ["--main_process_port", str(reserved.getsockname()[1])]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", *place]
+    command += ["--mixed_precision", "no", "--no_python", *launch.rank_command]
+    # The user's own default configuration, which is below HF_HOME, would choose the kind of launch.
+    launch.execute(command, {"HF_HOME": launch.directory})
 
 
 def step_ddp(s: Stage) -> dict[str, Any]:
@@ -124,6 +143,7 @@ def _llama_reference(s: Stage, batches: list[Any]) -> list[float]:
     return losses
 
 
+LAUNCHERS = {"accelerate": launch}
 STEPS = {
     "accelerate-ddp": step_ddp,
     "accelerate-fsdp2": step_fsdp2,

@@ -34,6 +34,7 @@ class Launch:
         """Return the command that the launcher has to start once for each rank."""
         return [sys.executable, self.agent, "launched", "--plan", self.job_file]
 
-    def execute(self, command: Sequence[str]) -> NoReturn:
-        """Replace this process by the launcher's command, which is looked for beside the interpreter first."""
+    def execute(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> NoReturn:
+        """Replace this process by the launcher's command. Its environment has ``variables`` too."""
+        os.environ.update(variables or {})
         os.execvp(command[0], list(command))  # noqa: S606
