@@ -17,7 +17,7 @@ from functools import lru_cache
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import owner_of
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.read.logs import Frame, frames_before
+from envsmith.doctor.read.logs import Frame, frames_before, module_of
 from envsmith.doctor.read.pasted import QUOTES
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
@@ -257,6 +257,24 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
         return None
     return best[1], best[2]
+
+
+def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
+    """Return the method of a package that calls a method of one's own in its place, with an argument that this lacks.
+
+    The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
+    """
+    owner, _, method = lack.owner.rpartition(".")
+    if lack.kind != "argument" or not owner or not lack.frames or lack.frames[-1].package is None:
+        return None
+    for path in index.classes_with(module_of(lack.frames[-1].file), method):
+        question = Question(path=f"{path}.{method}", argument=lack.name)
+        presence = index.ask(question.path, question.argument)
+        if presence is not None and presence.present and presence.absent:
+            return question, dataclasses.replace(
+                presence, present=presence.absent, absent=presence.present, successor=None
+            )
+    return None
 
 
 def _not_required(presence: Presence, index: NameIndex) -> Presence:

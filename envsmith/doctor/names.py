@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.lacks import Lack, Question, best_answer, installed_version, is_in, shadowing_file
+from envsmith.doctor.lacks import Lack, Question, best_answer, installed_version, is_in, overridden, shadowing_file
 from envsmith.doctor.parties import caller_fix, owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.signatures import Hit
@@ -56,7 +56,7 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
         return _damaged(lack)
     answer = best_answer(lack, facts, index)
     if answer is None:
-        return _unmeasured(lack, facts)
+        return _overridden(lack, facts, index) or _unmeasured(lack, facts)
     question, presence = answer
     version = installed_version(presence.distribution, facts)
     if lack.kind == "required":
@@ -182,6 +182,33 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
         weight=Weight.SAID,
         confidence="medium",
         components={name: version or "*", **_user(lack, name)},
+        needs={name: spec},
+        lines=(f"pip install '{name}{spec}'",),
+        evidence=_evidence(presence),
+        is_certain=True,
+    )
+
+
+def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
+    """Explain a method of one's own that a package calls with an argument that it did not give before."""
+    answer = overridden(lack, index)
+    if answer is None:
+        return None
+    question, presence = answer
+    name, spec = presence.distribution, named_releases(presence)
+    version = installed_version(name, facts)
+    if version and is_in(version, presence.present, presence.releases):
+        return None
+    return Explanation(
+        rule="override-lacks-argument",
+        message=f"{lack.owner} stands in the place of {question.path} and does not take {question.argument}, which"
+        f" {name} gives it: {name}{spec} does not.",
+        fix=f"Let {lack.owner} take {question.argument}, or **kwargs. Or install {name}{spec}.",
+        taxonomy=_taxonomy(name, "override-lacks-argument"),
+        severity=Severity.ERROR,
+        weight=Weight.SAID,
+        confidence="high" if version else "medium",
+        components={name: version or "*"},
         needs={name: spec},
         lines=(f"pip install '{name}{spec}'",),
         evidence=_evidence(presence),

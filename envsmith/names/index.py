@@ -106,6 +106,13 @@ class NameIndex:
         walk = self._walk(distribution)
         return tuple(f"{module}.{name}" for module in walk.modules_defining(name)) if walk else ()
 
+    def classes_with(self, module: str, member: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes of a module whose body has that member, in any release."""
+        name = self.distribution_of(module)
+        walk = self._walk(name) if name else None
+        facts = walk.module(module) if walk else None
+        return tuple(f"{module}.{owner}" for owner in facts.classes_with(member)) if facts else ()
+
     def _walk(self, distribution: str) -> Walk | None:
         if distribution not in self._walks:
             path = self._folder / f"{distribution}{SUFFIX}"

@@ -140,6 +140,10 @@ class ModuleLines:
             self._read[name] = tuple(self._find(f"\n{name} "))
         return self._read[name]
 
+    def classes_with(self, member: str) -> tuple[str, ...]:
+        """Return the classes whose body has a member of that name, in any release."""
+        return tuple(dict.fromkeys(re.findall(rf"^(\w+)\.{re.escape(member)} ", self._text, re.MULTILINE)))
+
     def _find(self, start: str) -> Iterator[tuple[str, int]]:
         at = self._text.find(start)
         while at >= 0:

@@ -205,6 +205,7 @@ _FRAME = re.compile(
 )
 _ARROW = re.compile(r"^(?:-{2,}> ?\d{1,7}|│ ❱ +\d{1,7})\s(.{1,300}?)(?:\s*│)?$")
 _INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
+_INSTALLED_MODULE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w/\\]{1,200})\.py\b")
 # A frame of a checkout that is run where it lies: its own folder says whose code it is.
 _CHECKOUT = re.compile(rf"[/\\]({_MODULES}|transformers|accelerate|op_builder)[/\\]")
 # How far back the frames of the exception at a place are looked for.
@@ -235,6 +236,12 @@ def package_of(file: str) -> str | None:
         return None
     name = fold(match[1].removesuffix(".py"))
     return words().folders.get(name, name)
+
+
+def module_of(file: str) -> str:
+    """Return the dotted name of the module in a file under ``site-packages``, empty for a file elsewhere."""
+    match = _INSTALLED_MODULE.search(file)
+    return re.sub(r"[/\\]", ".", match[1]).removesuffix(".__init__") if match else ""
 
 
 def frames_before(text: str, position: int) -> list[Frame]:

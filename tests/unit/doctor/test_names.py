@@ -201,3 +201,23 @@ def test_frames_of_notebooks_and_boxes_are_read(frame, package, source):
     (call,) = frames_before(text, len(text))
 
     assert (call.package, call.source) == (package, source)
+
+
+OVERRIDE = """Traceback (most recent call last):
+  File "/work/train.py", line 9, in <module>
+    store.run()
+  File "/venv/lib/python3.11/site-packages/datasets/core.py", line 7, in run
+    self.get(key, scope=1)
+TypeError: MyStore.get() got an unexpected keyword argument 'scope'
+"""
+
+
+def test_a_method_of_ones_own_that_lacks_an_argument_is_told_from_which_release_on_the_package_gives_it(index):
+    finding = first(OVERRIDE, index).finding
+    assert finding.rule == "override-lacks-argument"
+    assert finding.needs == {"datasets": "<2.0"}
+    assert finding.message.startswith("MyStore.get stands in the place of datasets.core.Store.get")
+
+
+def test_an_argument_that_no_release_of_the_package_gives_is_the_scripts_own(index):
+    assert first(OVERRIDE.replace("scope", "colour"), index).finding.rule == "name-missing"
