@@ -276,7 +276,7 @@ def _tried(posed: Posed, name: str, index: int, among: int) -> Wish:
 
 
 def _against(solver: Solver, posed: Posed, answer: Answer, earlier: Sequence[Wish] = ()) -> tuple[Conflict, ...]:
-    """Return what keeps the release out that was tried, rules first. Nothing when only the stated order does.
+    """Return what keeps the release out that was tried, rules first. Nothing when only the usual order does.
 
     Rules count before what the answer avoids (a pre-release, a warning that it does not have). The reason is the
     shorter one of that by itself and that beside ``earlier`` choices.
@@ -528,9 +528,7 @@ def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, ear
     )
     if name == "python":
         label = f"Python {version}: "
-        rivals = [
-            (_tried(posed, name, i, -1), "comes first in the stated order") for i in _first_python(posed, version)
-        ]
+        rivals = [(_tried(posed, name, i, -1), "is the usual choice") for i in _first_python(posed, version)]
     elif name == "torch":
         label = f"torch {version} ({'default build' if answer.cell.index == 'default' else 'from the PyTorch index'}): "
         tests, better = _tests(posed, answer, newer)
@@ -542,7 +540,7 @@ def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, ear
     for wish, claim in rivals:
         members = _against(solver, posed.and_also(wish), answer, earlier)
         because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
-        because = because or _age(posed, answer, wish) or f"the stated order prefers {version}"
+        because = because or _age(posed, answer, wish) or f"the usual order prefers {version}"
         if because not in reasons_before:
             reasons_before.add(because)
             yield f"{label}{wish.text} {claim}, but {because}."
@@ -562,7 +560,7 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
 
 
 def _first_python(posed: Posed, version: str) -> list[int]:
-    """Return the Python release that comes first in the stated order of those that were asked for, if it is another."""
+    """Return the Python release that is the usual choice of those that were asked for, if it is another."""
     variable = posed.problem.names.index("python")
     if posed.request.date:
         return []
@@ -579,7 +577,8 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
             return "as asked"
         if posed.request.date:
             return f"a year old on {posed.request.date}, or the oldest that the others admit"
-        return "first in the stated order" + (" that the request admits" if chosen.text != PYTHON_ORDER[0] else "")
+        is_first = chosen.text == PYTHON_ORDER[0]
+        return "the usual choice" if is_first else "the first of the usual order that the request admits"
     if not chosen.masks[0][1] & _plain(posed, variable):
         return "a pre-release, or yanked"
     newer = _newer_than(posed, answer, name, by_wish=False)

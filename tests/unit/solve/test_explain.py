@@ -72,7 +72,7 @@ def test_newer_release_is_kept_out_by_the_rule_that_forbids_it(solver):
 
 def test_first_python_that_was_not_chosen_is_kept_out_by_the_warning_that_it_would_bring(solver):
     expected = (
-        "Python 3.11: 3.12 comes first in the stated order, but alpha >=2, torch 2.3 and python 3.12:"
+        "Python 3.11: 3.12 is the usual choice, but alpha >=2, torch 2.3 and python 3.12:"
         " the compiler refuses Python 3.12 (a warning)."
     )
     assert expected in why(solver)

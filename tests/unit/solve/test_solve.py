@@ -44,7 +44,7 @@ def test_newest_stable_framework_with_the_newest_torch_it_is_tested_with(solver)
 
 
 def test_a_warning_is_avoided_when_it_can_be(solver):
-    # torch 2.3 with Python 3.12 is warned of; 3.11 is next in the stated order.
+    # torch 2.3 with Python 3.12 is warned of; 3.11 is next in the usual order.
     solution = solve(request("alpha"), solver=solver)
     assert solution.cell.components["python"] == "3.11"
     assert solution.warnings == ()
