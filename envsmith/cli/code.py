@@ -21,6 +21,7 @@ from envsmith.code.settle import settle, settle_lock
 from envsmith.code.sources import Project, read_project
 from envsmith.graph.load import components
 from envsmith.graph.location import find_matrix
+from envsmith.graph.stacks import find_stack
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
@@ -150,6 +151,7 @@ def _named(flags: RequestFlags) -> frozenset[str]:
     for text in (*flags.framework, *flags.with_):
         component = components().find(name_in(text))
         stated.add(component.name if component else text)
+    stated.update(name for stack in map(find_stack, flags.stack) for name in stack.requires)
     return frozenset(stated)
 
 

@@ -25,6 +25,7 @@ from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names, version_graph
+from envsmith.graph.stacks import find_stack, stack_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
@@ -54,6 +55,13 @@ class RequestFlags:
         metavar="NAME[SPEC]",
         shell_complete=completion(lambda: components().by_name),
         help="A component or any other package that must be installed; repeatable.",
+    )
+    stack: tuple[str, ...] = option(
+        "--stack",
+        multiple=True,
+        metavar="NAME",
+        shell_complete=completion(stack_names),
+        help="Packages that people install together (hf, diffusion, …); repeatable.",
     )
     requirements: tuple[Path, ...] = option(
         "--requirements",
@@ -126,7 +134,8 @@ class RequestFlags:
     @property
     def names_something(self) -> bool:
         """Whether a framework, a package, or a file that asks for some, is named."""
-        return bool(self.framework or self.with_ or self.requirements or self.project or self.code or self.package)
+        named = self.framework or self.with_ or self.stack or self.package
+        return bool(named or self.requirements or self.project or self.code)
 
     def request(self, demands: Demands | None = None) -> Request:
         """Parse the flags. ``UsageError`` names the flag, what is wrong with it and, for a name, the nearest one.
@@ -157,6 +166,9 @@ class RequestFlags:
                 gpus.append(only_version(spec, "--with gpu"))
             else:
                 require(constraints, component.name, spec)
+        for stack in map(find_stack, self.stack):
+            for name, spec in stack.requires.items():
+                require(frameworks if table.by_name[name].role is Role.FRAMEWORK else constraints, name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
             value = getattr(self, name)
             if value is not None:
@@ -193,6 +205,7 @@ class RequestFlags:
     def text(self, *, flavour: str = "runtime", sources: str = "", demands: Demands | None = None) -> str:
         """Return the flags in one order: what a lock says it was made from. Of files it has a digest."""
         parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
+        parts += [f"--stack {s}" for s in sorted(self.stack)]
         parts += [
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
         ]

@@ -128,6 +128,8 @@ _SHORT = {
     "ms-swift": "swift",
     "torchtitan": "titan",
     "liger-kernel": "liger",
+    "bitsandbytes": "bnb",
+    "safetensors": "st",
     "cupy-cuda12x": "cupytwelve",
     "cupy-cuda13x": "cupythirteen",
     "nv-grouped-gemm": "nvgg",

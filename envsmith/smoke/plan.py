@@ -17,6 +17,7 @@ from envsmith.errors import UsageError
 from envsmith.files import digest_of
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.frameworks.framework import Step
+from envsmith.graph.stacks import stacks_of
 from envsmith.model.cell import Cell
 from envsmith.model.version import Spec
 from envsmith.schema import AsJson, written
@@ -140,6 +141,8 @@ class Plan:
             if steps and kind not in {Tier.IMPORT, Tier.BANDWIDTH}
             else ()
         )
+        if steps and kind is not Tier.BANDWIDTH:
+            chosen = (*chosen, *(stack.step for stack in stacks_of(components)))
         if isinstance(cell, Cell) and cell.further and steps and kind is not Tier.BANDWIDTH:
             chosen = (*chosen, _imports(cell.further))
         return cls(

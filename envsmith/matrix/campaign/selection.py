@@ -17,6 +17,7 @@ from envsmith.frameworks import EXAMPLE, frameworks_of
 from envsmith.graph.expiry import latest, load_expiry
 from envsmith.graph.fields import SpecText
 from envsmith.graph.location import find_matrix
+from envsmith.graph.stacks import find_stack
 from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.matrix.document import default_builds
 from envsmith.model.cell import Cell, CellId, Platform, Request
@@ -54,6 +55,7 @@ Combination = tuple[Mapping[str, str], str]
 _SCHEMA = 1
 _MAX = 100_000
 _MAX_BYTES = 1 << 20
+_OF_STACKS = ("grid", "solved", "cover")
 _KINDS = ("grid", "solved", "cover", "bad", "ids", "expired", "changed")
 
 
@@ -98,6 +100,7 @@ class _Line:
     ids: Any = None
     expired: Any = None
     changed: Any = None
+    stack: Text | None = None
     take: Annotated[int, whole_number(1, _MAX, "a number")] | None = None
     why: Text = ""
 
@@ -201,8 +204,23 @@ def _choice(value: object, place: str, file: str, table: ComponentTable, problem
     if isinstance(content, dict) and kind == "changed" and "since" in content:
         since = check(_DAY, content.pop("since"), file, problems, root=f"{place}.since")
     specs = check(_WHERE, content, file, problems, root=place, context=table) or {}
-    texts = {name: tuple(spec.text for spec in several) for name, several in specs.items()}
+    members = _members(line.stack, kind, place, file, problems)
+    texts = {**members, **{name: tuple(spec.text for spec in several) for name, several in specs.items()}}
     return Choice(kind=kind, where=texts, words=words or (), since=since, take=line.take, why=line.why)
+
+
+def _members(name: str | None, kind: str, place: str, file: str, problems: Problems) -> dict[str, tuple[str, ...]]:
+    """Return the members of a stack, each with the spec that holds where a line says no other."""
+    if name is None:
+        return {}
+    if kind not in _OF_STACKS:
+        problems.add(f"{file}: {place}", "a stack has no meaning here", f"it stands with {', '.join(_OF_STACKS)}")
+        return {}
+    try:
+        return {member: (spec.text,) for member, spec in find_stack(name).requires.items()}
+    except UsageError as error:
+        problems.add(f"{file}: {place}", error.message, error.hint or "")
+        return {}
 
 
 # -- a campaign's choices as jobs --------------------------------------------------------------------------------------
@@ -446,11 +464,12 @@ class Composer:
             rules = frozenset(g.rule for g in stuck.groups) if stuck else frozenset()
             if not rules:
                 return "no package resolver would give it: no such release is known"
-            if fixed := sorted(r for r in rules if self._by_metadata(r)):
-                return f"no package resolver would give it: {', '.join(fixed)}"
-            if len(broken | rules) > _MAX_BROKEN:
-                return f"too many rules: {', '.join(sorted(rules))}"
-            broken |= rules
+            breakable = frozenset(rule for rule in rules if not self._by_metadata(rule))
+            if not breakable:
+                return f"no package resolver would give it: {', '.join(sorted(rules))}"
+            if len(broken | breakable) > _MAX_BROKEN:
+                return f"too many rules: {', '.join(sorted(breakable))}"
+            broken |= breakable
 
     def host_pythons(self) -> dict[str, tuple[Spec, str]]:
         """Return what a request is narrowed to: the interpreters of the host."""

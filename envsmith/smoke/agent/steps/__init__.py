@@ -40,6 +40,7 @@ from envsmith.smoke.agent.steps import (
     megatron_core,
     packages,
     ray,
+    stack,
     torch,
     torch_parallel,
 )
@@ -57,6 +58,7 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **horovod.STEPS,
     **packages.STEPS,
     **ray.STEPS,
+    **stack.STEPS,
 }
 # By the name that a step of a plan has as its ``launcher``.
 LAUNCHERS: dict[str, Callable[[Launch], object]] = {**accelerate.LAUNCHERS, **ray.LAUNCHERS, **horovod.LAUNCHERS}

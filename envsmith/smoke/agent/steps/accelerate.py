@@ -10,6 +10,7 @@ from typing import Any
 from envsmith.smoke.agent.protocol import Skip
 from envsmith.smoke.agent.steps.launch import Launch
 from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Preload, Stage, stated_version
+from envsmith.smoke.agent.steps.tiny import Llama
 
 PRELOAD = Preload(("accelerate",), {})
 
@@ -71,16 +72,14 @@ def step_llama(s: Stage) -> dict[str, Any]:
         raise Skip("this environment has no transformers") from None
     torch, accelerator = s.torch, _accelerator(s)
     s.enter("LlamaForCausalLM")
-    batches = [
-        torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(7 + rank)) for rank in range(s.size)
-    ]
-    reference = _llama_reference(s, [tokens.to(s.device) for tokens in batches])
-    model = _llama(s)
+    batches = [Llama.batch(s, rank) for rank in range(s.size)]
+    reference = _llama_reference(s, batches)
+    model = Llama.model(s)
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    tokens, losses = batches[s.rank].to(s.device), []
+    losses = []
     for i in range(TRAIN_STEPS):
         s.enter(f"train step {i}")
-        loss = model(input_ids=tokens, labels=tokens).loss
+        loss = Llama.loss(model, batches[s.rank])
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
@@ -120,22 +119,13 @@ def _facts(accelerator: Any, **facts: object) -> dict[str, object]:
     return {"version": _version(), **state, **facts}
 
 
-def _llama(s: Stage) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    s.torch.manual_seed(0)
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 32}
-    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=128, use_cache=False, **heads, **layers)).to(s.device)
-
-
 def _llama_reference(s: Stage, batches: list[Any]) -> list[float]:
     """Return this rank's losses under plain data parallelism, computed here alone."""
-    model = _llama(s)
+    model = Llama.model(s)
     optimizer, losses = s.torch.optim.AdamW(model.parameters(), lr=1e-3), []
     for i in range(TRAIN_STEPS):
         s.enter(f"reference step {i}")
-        each = [model(input_ids=tokens, labels=tokens).loss for tokens in batches]
+        each = [Llama.loss(model, batch) for batch in batches]
         losses.append(float(each[s.rank].item()))
         optimizer.zero_grad()
         (sum(each) / s.size).backward()
