@@ -73,9 +73,12 @@ class Stack:
         )
 
 
-def load_stacks() -> Mapping[str, Stack]:
-    """Return every stack of the installed knowledge by name. ``DataError`` lists every problem of their files."""
-    return _read(find_matrix())
+def load_stacks(root: Path | None = None) -> Mapping[str, Stack]:
+    """Return every stack below ``root`` (default: the installed knowledge) by name.
+
+    ``DataError`` lists every problem of their files.
+    """
+    return _read(root or find_matrix())
 
 
 def find_stack(name: str) -> Stack:
@@ -90,21 +93,25 @@ def find_stack(name: str) -> Stack:
 
 def stack_names() -> list[str]:
     """Return the names of the stacks, from the names of their files."""
-    return sorted(path.stem for path in (find_matrix() / _FOLDER).glob("*.yaml"))
+    return [path.stem for path in _files(find_matrix())]
 
 
-def stacks_of(names: Iterable[str]) -> tuple[Stack, ...]:
+def stacks_of(names: Iterable[str], stacks: Iterable[Stack] | None = None) -> tuple[Stack, ...]:
     """Return the stacks whose members are all among some components. One that is part of another is left out."""
-    present = set(names)
-    held = [stack for stack in load_stacks().values() if stack.requires.keys() <= present]
+    present, every = set(names), load_stacks().values() if stacks is None else stacks
+    held = [stack for stack in every if stack.requires.keys() <= present]
     return tuple(s for s in held if not any(s.requires.keys() < each.requires.keys() for each in held))
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted((root / _FOLDER).glob("*.yaml"), key=lambda path: path.stem)
 
 
 @cache
 def _read(root: Path) -> dict[str, Stack]:
     problems, table = Problems(), components()
     stacks = {}
-    for path in sorted((root / _FOLDER).glob("*.yaml")):
+    for path in _files(root):
         name = f"{_FOLDER}/{path.name}"
         try:
             document = parse_document(path.name, read_bounded(path, MAX_FILE_BYTES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from envsmith.files import read_bounded
 from envsmith.frameworks import FRAMEWORKS, beside_core, frameworks_of
 from envsmith.graph.expiry import Expiry, load_expiry
 from envsmith.graph.read import read_wheels
+from envsmith.graph.stacks import Stack, load_stacks, stacks_of
 from envsmith.graph.torch_builds import Build, Device
 from envsmith.matrix.cells import CellState, cell_states
-from envsmith.model.cell import Platform, Request
+from envsmith.model.cell import CellId, Platform, Request
 from envsmith.model.record import Rung, read_records
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
@@ -50,6 +51,7 @@ def document(
         "expiry": [{"torch": x.torch.value, "passed": x.passed, "days": x.days} for x in expiry.lines],
         "summary": _summary(cells),
         "frameworks": [_framework(knowledge, name) for name in FRAMEWORKS],
+        "stacks": _stacks(load_stacks(root).values(), cells),
         "torch": torch_json(root, knowledge),
         "gpus": gpus_json(knowledge),
         "cells": [state.to_json() for state in cells],
@@ -81,6 +83,20 @@ def _framework(knowledge: Knowledge, name: str) -> dict[str, Any]:
         "short": component.short,
         "releases": [{"version": r.version, "date": r.date} for r in stable(knowledge.releases.get(name, ()))],
     }
+
+
+def _stacks(stacks: Collection[Stack], cells: Sequence[CellState]) -> list[dict[str, Any]]:
+    """Return each stack with the cells that were run of it."""
+    runs = {state.id: stacks_of((name for name, _ in CellId.parse(state.id).components), stacks) for state in cells}
+    return [
+        {
+            "name": stack.name,
+            "title": stack.title,
+            "requires": {name: spec.text for name, spec in stack.requires.items()},
+            "cells": [cell for cell, those in runs.items() if stack in those],
+        }
+        for stack in stacks
+    ]
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

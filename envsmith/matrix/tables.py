@@ -16,7 +16,7 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, beside_core
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
-from envsmith.model.version import minor_of, public
+from envsmith.model.version import minor_of, public, version_key
 from envsmith.text import clean
 
 COLUMNS = (
@@ -38,6 +38,10 @@ _LEGEND = (
     "proved, fails: run by envsmith, by its newest record (in brackets the release that was run, if it is not the one of the row); "
     "not shown: run, but the machine lacked something; possible: no rule forbids it, not run; warned: the same, but a rule warns of it; "
     "empty: forbidden."
+)
+_STACK_LEGEND = (
+    "proved: installed, every member imported, and a tiny model trained by two ranks with the losses of its reference; "
+    "fails: with the rule that said so before, if one did; not shown: the machine lacked something."
 )
 # What a table of a README shows at most: the newest of each.
 _ROWS, _TORCHES = 5, 8
@@ -145,7 +149,8 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     """Return a row for each of the newest series of a framework, against the newest torch releases that they can have.
 
     The row bears its series' newest release. Where another release of the series was run instead, its version stands
-    beside the word. ``UsageError`` for a framework that the matrix does not have.
+    beside the word. ``stacks`` asks for the cells of stacks. ``UsageError`` for a framework that the matrix does not
+    have.
     """
     grid = document["grid"].get(framework)
     if not grid:
@@ -167,6 +172,23 @@ def markdown_table(document: Mapping[str, Any], framework: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def stack_table(document: Mapping[str, Any]) -> str:
+    """Return a row for each cell of a stack that was run: its packages, and what came of it."""
+    cells = {cell["id"]: cell for cell in document["cells"]}
+    lines = ["| stack | torch | Python | packages | |", "|---|---|---|---|---|"]
+    for stack in document["stacks"]:
+        for cell in sorted((cells[name] for name in stack["cells"]), key=_newest_torch, reverse=True):
+            versions = ", ".join(f"{name} {cell['components'][name]}" for name in stack["requires"])
+            rules = f" ({', '.join(cell['rules'])})" if cell["status"] == "failed" and cell["rules"] else ""
+            word = f"{_WORDS[cell['status']]}{rules}"
+            lines.append(f"| {stack['name']} | {public(cell['torch'])} | {cell['python']} | {versions} | {word} |")
+    return "\n".join([*lines, "", f"{_STACK_LEGEND} {str(document['generated'])[:10]}."]) + "\n"
+
+
+def _newest_torch(cell: Mapping[str, Any]) -> tuple[object, str]:
+    return version_key(cell["torch"]), cell["id"]
+
+
 def _newest_of_series(versions: Iterable[str]) -> list[str]:
     """Return the newest release of each minor series, newest first. ``versions`` are in that order."""
     series: dict[str, str] = {}
@@ -176,11 +198,15 @@ def _newest_of_series(versions: Iterable[str]) -> list[str]:
 
 
 def _tested(document: Mapping[str, Any], framework: str) -> dict[tuple[str, str], str]:
-    """Return the best status of a release on a torch among its cells (Pythons, CUDA builds)."""
+    """Return the best status of a release on a torch among its cells (Pythons, CUDA builds).
+
+    A stack that does not work says nothing of the framework in it.
+    """
+    stacked = {name for stack in document["stacks"] for name in stack["cells"]}
     own = "version" if beside_core(framework) == framework else beside_core(framework)
     tested: dict[tuple[str, str], str] = {}
     for cell in document["cells"]:
-        if cell["framework"] == framework:
+        if cell["framework"] == framework and (cell["status"] == "proved" or cell["id"] not in stacked):
             key = (cell[own], cell["torch"])
             if tested.get(key) != "proved":
                 tested[key] = cell["status"]
@@ -207,7 +233,11 @@ def with_table(text: str, document: Mapping[str, Any]) -> str:
             hint=f"Put <!-- envsmith:matrix {EXAMPLE} --> and <!-- envsmith:end --> on two lines where the table "
             "belongs.",
         )
-    return _MARKERS.sub(lambda m: m[1] + markdown_table(document, m["ask"].strip()) + m[3], text)
+
+    def table(ask: str) -> str:
+        return stack_table(document) if ask == "stacks" else markdown_table(document, ask)
+
+    return _MARKERS.sub(lambda m: m[1] + table(m["ask"].strip()) + m[3], text)
 
 
 # The mark of a folder that ``matrix export`` may write again.

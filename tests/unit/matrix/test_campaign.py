@@ -64,6 +64,8 @@ def test_archives_of_a_campaign_come_into_its_plan(tmp_path, composer):
         ("schema: 1\nname: x\ncells:\n- {solved: {torch: []}}\n", "an empty list admits no version"),
         ("schema: 1\nname: x\nranks: many\ncells: []\n", "a number from 2"),
         ("schema: 1\nname: x\nexecutor: {jbos: 2}\ncells: []\n", "did you mean `jobs`"),
+        ("schema: 1\nname: x\ncells:\n- {stack: hff, grid: {torch: ['2.6']}}\n", "Cannot use the stack 'hff'"),
+        ("schema: 1\nname: x\ncells:\n- {stack: hf, bad: {torch: '>=2.6'}}\n", "a stack has no meaning here"),
         ("a: [", "not valid YAML"),
     ],
 )
@@ -73,7 +75,21 @@ def test_what_is_wrong_with_a_campaign_file_is_told(tmp_path, text, told):
     assert any(told in line for line in caught.value.details), caught.value.details
 
 
+def test_a_line_with_a_stack_has_its_members_and_a_spec_of_the_line_counts_first(tmp_path):
+    line = '- {stack: hf, grid: {torch: ["2.6.0"], peft: ["0.14.0"]}}'
+    (choice,) = read(tmp_path, f"schema: 1\nname: x\ncells:\n{line}\n").choices
+    assert choice.where["peft"] == ("0.14.0",)
+    assert choice.where["trl"] == ("*",)
+
+
 # -- composing
+
+
+def test_a_rule_is_broken_where_the_conflict_rests_on_what_a_wheel_brings_too(composer):
+    releases = {"accelerate": "1.5.2", "torch": "2.6.0", "bitsandbytes": "0.44.1", "python": "3.11"}
+    job = composer.compose(releases)
+    assert isinstance(job, Job), job
+    assert (job.expected, job.rules) == (Expected.BAD, ("bitsandbytes-triton-ops",))
 
 
 def test_a_valid_combination_is_expected_to_be_good(composer):

@@ -68,6 +68,7 @@ def document(root):
                 "releases": [{"version": v, "date": None} for v in ("0.16.4", "0.10.3", "0.8.1")],
             }
         ],
+        "stacks": [],
         "torch": [{"version": v, "platform": "linux-64", "index": "default"} for v in builds],
         "cells": [s.to_json() for s in states_of(root)],
         "grid": {
@@ -75,6 +76,22 @@ def document(root):
             | {"0.8.1": {"2.6.0+cu124": {"status": "forbidden", "rules": ["r"], "cell": None}}}
         },
     }
+
+
+def test_the_table_of_stacks_has_a_row_for_each_cell_with_its_packages(document):
+    good, bad = (c for c in document["cells"] if c["status"] in {"proved", "failed"})
+    good["components"]["peft"] = bad["components"]["peft"] = "0.17.1"
+    document["stacks"] = [{"name": "small", "requires": {"peft": "*"}, "cells": [good["id"], bad["id"]]}]
+    text = with_table("<!-- envsmith:matrix stacks -->\n<!-- envsmith:end -->\n", document)
+    rows = [line.partition("peft ")[2] for line in text.splitlines() if line.startswith("| small")]
+    assert sorted(rows) == [f"0.17.1 | **fails** ({bad['rules'][0]}) |", "0.17.1 | proved |"]
+
+
+def test_a_stack_that_fails_says_nothing_of_its_framework(document):
+    lacking = next(c for c in document["cells"] if c["status"] == "not shown")
+    assert "not shown" in markdown_table(document, "deepspeed").partition("proved, fails")[0]
+    document["stacks"] = [{"name": "small", "requires": {}, "cells": [lacking["id"]]}]
+    assert "not shown" not in markdown_table(document, "deepspeed").partition("proved, fails")[0]
 
 
 def test_the_newest_record_speaks_for_a_cell_and_the_older_stays_listed(root):

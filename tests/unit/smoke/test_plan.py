@@ -8,6 +8,7 @@ import pytest
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS, added_frameworks
+from envsmith.graph.stacks import find_stack
 from envsmith.model.cell import Cell
 from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.agent.steps import STEPS
@@ -95,7 +96,7 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
         added_frameworks()
     )
     every = framework_steps(frameworks, every=True, control=True)
-    assert {step.kind for step in every} == set(STEPS) - {"imports"}  # that one is of a cell with further packages
+    assert {step.kind for step in every} == set(STEPS) - {"imports", "stack"}  # those are of cells with further packages
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
     assert all(step.why or step.stops_with for step in every if step.needs == "gpu"), (
         "skipped with a reason, or tried and stopped with one"
@@ -141,3 +142,11 @@ def test_context_parallelism_of_a_whole_layer_trains_in_bfloat16_where_only_fuse
     assert steps[name].options["dtype"] == "bfloat16"
     assert not steps[name].family, "its losses are not those of float32"
     assert all(name.endswith("fp32") for name, step in steps.items() if "dtype" not in step.options)
+
+
+def test_a_cell_with_all_members_of_a_stack_has_the_step_that_trains_with_them() -> None:
+    members = dict.fromkeys(find_stack("hf").requires, "1.0")
+    plan = Plan.build({"torch": "2.13.0", **members}, tier="quick")
+    assert [step.name for step in plan.steps] == ["accelerate ddp fp32", "stack hf"]
+    assert plan.steps[-1].options["trainer"] == "trl"
+    assert "stack hf" not in [step.name for step in Plan.build({"torch": "2.13.0", "peft": "0.17.1"}).steps]

@@ -26,7 +26,7 @@ def step_stack(s: Stage) -> dict[str, Any]:
     own, mean = _reference(s, task)
     model = _adapted(s, task)
     trainer = s.step["trainer"]
-    losses, trained, further = _TRAINERS[trainer](s, task, model)
+    losses, trained, further = TRAINERS[trainer](s, task, model)
     facts.update(further, trainer=trainer, parameters=_digest(trained))
     if s.step.get("adapter"):
         facts["trained weights"] = sum(p.numel() for p in trained.parameters() if p.requires_grad)
@@ -224,7 +224,7 @@ def _tokenizer(size: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", pad_token="w1", eos_token="w2")  # noqa: S106
 
 
-_TRAINERS = {
+TRAINERS = {
     "accelerate": _by_accelerate,
     "deepspeed": _by_deepspeed,
     "lightning": _by_lightning,
