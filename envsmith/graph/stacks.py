@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from envsmith.errors import UsageError
 from envsmith.files import read_bounded
 from envsmith.frameworks.framework import Step
-from envsmith.graph.fields import Specs, check_file
+from envsmith.graph.fields import ComponentName, Specs, check_file
 from envsmith.graph.load import components
 from envsmith.graph.location import MAX_FILE_BYTES, find_matrix
 from envsmith.model.component import ComponentTable
@@ -27,10 +27,10 @@ _DEADLINE = 600.0
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """What is trained: ``model`` and ``adapter`` of :mod:`envsmith.smoke.agent.steps.stack`, by ``trainer``."""
+    """What is trained: ``model`` and ``adapter`` of :mod:`envsmith.smoke.agent.steps.stack`, by a member."""
 
     model: Literal["llama", "denoiser"]
-    trainer: Literal["accelerate", "deepspeed", "lightning", "trl"]
+    trainer: ComponentName
     adapter: Literal["lora"] | None = None
     issues: tuple[Text, ...] = ("all_reduce",)
 
@@ -119,7 +119,9 @@ def _read(root: Path) -> dict[str, Stack]:
             problems.add(name, str(error))
             continue
         file = check_file(_StackFile, name, document, problems, table)
-        if file is not None:
+        if file is not None and file.training and file.training.trainer not in file.requires:
+            problems.add(f"{name}: training.trainer", "not a member of the stack", "name one that stands in `requires`")
+        elif file is not None:
             stacks[path.stem] = _stack(path.stem, file, table)
     problems.refuse("Cannot read the stacks: some of their values are wrong.", hint="See matrix/README.md.")
     return stacks

@@ -61,7 +61,8 @@ def test_an_unknown_stack_is_refused_with_those_that_exist():
     ("text", "words"),
     [
         ('requires: {petf: "*"}\n', "unknown component `petf`"),
-        ('requires: {peft: "*"}\ntraining: {model: llama, trainer: keras}\n', "training.trainer"),
+        ('requires: {peft: "*"}\ntraining: {model: llama, trainer: trl}\n', "training.trainer: not a member"),
+        ('requires: {peft: "*"}\ntraining: {model: bert, trainer: peft}\n', "training.model"),
         ('requires: {peft: "*"}\nimports: [peft]\n', "unknown key"),
         ("requires: [", "not valid YAML"),
     ],

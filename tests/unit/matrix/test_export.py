@@ -188,9 +188,10 @@ def test_a_row_of_a_table_is_a_series_and_names_the_release_that_was_run():
             }
         },
         "cells": [
-            {**ran, "version": "1.2.9", "status": "failed"},
-            {**ran, "version": "1.2.8", "status": "proved"},
+            {**ran, "id": "x1.2.9", "version": "1.2.9", "status": "failed"},
+            {**ran, "id": "x1.2.8", "version": "1.2.8", "status": "proved"},
         ],
+        "stacks": [],
     }
     table = markdown_table(document, "x").splitlines()
     assert table[:4] == [

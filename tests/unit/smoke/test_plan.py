@@ -96,7 +96,8 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
         added_frameworks()
     )
     every = framework_steps(frameworks, every=True, control=True)
-    assert {step.kind for step in every} == set(STEPS) - {"imports", "stack"}  # those are of cells with further packages
+    of_packages = {"imports", "stack"}
+    assert {step.kind for step in every} == set(STEPS) - of_packages
     assert {step.options.get("stage") for step in every if step.kind == "deepspeed-zero"} == {0, 1, 2, 3}
     assert all(step.why or step.stops_with for step in every if step.needs == "gpu"), (
         "skipped with a reason, or tried and stopped with one"
