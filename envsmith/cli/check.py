@@ -14,7 +14,7 @@ from envsmith.cli.declare import argument, choice, flag, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.flags import open_source
 from envsmith.cli.values import parse_pairs, parse_platform
-from envsmith.errors import UsageError
+from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
@@ -22,6 +22,7 @@ from envsmith.model.finding import Judgement
 
 if TYPE_CHECKING:
     from envsmith.doctor.facts import Draft
+    from envsmith.project.ranges import Declarations
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +34,9 @@ class CheckFlags:
         "--from",
         multiple=True,
         metavar="FILE",
-        help="Take the versions of a file (environment.yml, conda-lock.yml, pixi.lock, @EXPLICIT, 'conda list', "
-        "a pip lock or freeze), or all of an environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+        help="Take the versions of a file (uv.lock, poetry.lock, pylock.toml, Pipfile.lock, pixi.lock, conda-lock.yml, "
+        "'conda list', a freeze), the ranges of one (pyproject.toml, requirements.txt, environment.yml), or all of an "
+        "environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
     )
     facts: tuple[str, ...] = option(
         "--fact",
@@ -101,10 +103,12 @@ def check(settings: CheckFlags) -> int:
             hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml.",
         )
     draft = Draft()
-    stated = _told(settings.sources, draft)
+    stated, declarations = _read(settings.sources, draft)
     _stated(settings.facts, settings.variables, draft)
     stated |= parse_pairs(versions, components())
-    judgement = _judge(stated, draft, where) if is_stated else Judgement(status="ok")
+    judgement = _judge(stated, draft, where) if stated or draft.size() else Judgement(status="ok")
+    if declarations is not None and judgement.status != "bad":
+        judgement = declarations.judge(judgement, stated, where)
     if settings.code is not None:
         from envsmith.cli.code import judge_code  # only who has code waits for its readers
 
@@ -149,15 +153,20 @@ def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) ->
         read_variable(draft, text)
 
 
-def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
-    """Read the components that files name, by the readers of ``doctor``. ``UsageError`` for a file that names none."""
+def _read(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str], Declarations | None]:
+    """Read the components that files name, and what files of a project declare. ``UsageError`` for what says nothing."""
     if not sources:
-        return {}
+        return {}, None
     from envsmith.doctor.read import read_text
     from envsmith.doctor.stated import read_environment
+    from envsmith.project.folder import is_project_file
 
     stated: dict[str, str] = {}
+    declarations = None
     for source in sources:
+        if is_project_file(Path(source)):
+            declarations = _declared(Path(source), declarations, draft)
+            continue
         text, notes = open_source(source)
         own = read_environment(text, draft, source)
         if own is not None:
@@ -167,10 +176,27 @@ def _told(sources: tuple[str, ...], draft: Draft) -> dict[str, str]:
         read = read_text(text, draft, source, tuple(notes))
         say(f"{source}: {', '.join(read.kinds) or 'not recognised'}")
     versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
-    if not versions and not draft.size():
+    if not versions and not draft.size() and declarations is None:
         raise UsageError(
             f"Cannot check {', '.join(sources)}: no version of a component is in it.",
-            hint="Give environment.yml, conda-lock.yml, pixi.lock, an environment as JSON, a log, or the output of "
-            "conda list, pip list or pip freeze.",
+            hint="Give a lock, pyproject.toml, requirements.txt, environment.yml, an environment as JSON, a log, or the "
+            "output of conda list, pip list or pip freeze.",
         )
-    return versions
+    return versions, declarations
+
+
+def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declarations:
+    """Read what a file of a project declares, beside files that were read before it. What it pins is noted."""
+    from envsmith.doctor.read.pins import note_pins
+    from envsmith.project.ranges import Declarations
+
+    try:
+        declarations = Declarations.of(path)
+        note_pins(path, declarations.always, draft)
+    except DataError as error:
+        raise UsageError(error.message, details=error.details, hint=error.hint) from None
+    demands = declarations.always
+    say(f"{path}: {len(demands.demands)} requirements, {len(declarations.parts)} extras and groups")
+    for sentence in (*demands.problems, *demands.notes):
+        say(f"not judged: {sentence}")
+    return earlier.joined(declarations) if earlier else declarations

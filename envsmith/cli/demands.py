@@ -73,6 +73,7 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     demands = Demands()
     for listed in lists:
         demands = demands.joined(listed)
+    demands.refuse_problems()
     for note in dict.fromkeys(demands.notes):
         say(note)
     return demands

@@ -178,8 +178,11 @@ def _read_conda_lock(text: str, platform: str | None, where: str) -> CondaFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PixiPackage:
+    """A package in a list of pixi. Until version 5 of the format it has its address in ``url``."""
+
     conda: str = ""
     pypi: str = ""
+    url: str = ""
     name: Any = None
     version: Any = None
 
@@ -203,13 +206,15 @@ def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
         raise DataError(f"Cannot read {where}: it has no environments.")
     by_platform = lock.environments[name].packages
     chosen = _pick(list(by_platform), platform, where)
-    pypi = {entry.pypi: entry for entry in lock.packages if entry.pypi}
+    pypi = {entry.pypi or entry.url: entry for entry in lock.packages}
     file = CondaFile(kind="pixi-lock", platforms=tuple(by_platform))
     for number, item in enumerate(by_platform.get(chosen or "", ())):
         if parts := split_filename(item.conda):
             file.add(*parts)
         elif item.pypi:
             entry = pypi.get(item.pypi)
+            if entry is not None and entry.version is None:  # a folder, whose version only its build says
+                continue
             pair = (str(entry.name), str(entry.version)) if entry else ("", "")
             if not _NAME.fullmatch(pair[0]) or not _VERSION.fullmatch(pair[1]):
                 raise DataError(

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from envsmith.errors import DataError
+
+# Problems that a refusal lists.
+_SHOWN = 20
 # Nobody writes a longer line, and a pattern need not read one.
 LONGEST = 2000
 
@@ -30,6 +34,14 @@ class Demand:
         """The normalised name of the distribution."""
         return canonicalize_name(self.requirement.name)
 
+    @property
+    def exact(self) -> str | None:
+        """The one release that it admits, or ``None``."""
+        clauses = list(self.requirement.specifier)
+        if len(clauses) != 1 or clauses[0].operator not in {"==", "==="} or clauses[0].version.endswith("*"):
+            return None
+        return clauses[0].version
+
 
 def parse_line(text: str, where: str, *, is_bound: bool = False, hashes: tuple[str, ...] = ()) -> Demand:
     """Parse a requirement of the package index. ``ValueError`` says what is wrong with it."""
@@ -51,7 +63,9 @@ class Demands:
     """All that some files ask for.
 
     ``python`` are specs of Python, ``cuda`` the CUDA versions whose builds of torch an index option names, each with
-    where it stands. ``files`` were read. ``notes`` are sentences about what is not used.
+    where it stands. ``files`` were read. ``notes`` are sentences about what is not used. ``problems`` are lines that
+    nothing can follow, each with where it stands and why. ``overridden`` are distributions for which the project puts
+    its own word in place of what packages declare (uv's ``override-dependencies``).
     """
 
     demands: tuple[Demand, ...] = ()
@@ -59,6 +73,8 @@ class Demands:
     cuda: tuple[tuple[str, str], ...] = ()
     files: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -75,4 +91,17 @@ class Demands:
             cuda=(*self.cuda, *further.cuda),
             files=(*self.files, *further.files),
             notes=(*self.notes, *further.notes),
+            problems=tuple(dict.fromkeys((*self.problems, *further.problems))),
+            overridden=(*self.overridden, *further.overridden),
+        )
+
+    def refuse_problems(self) -> Demands:
+        """Return the same. ``DataError`` lists every line that cannot be followed."""
+        if not self.problems:
+            return self
+        further = [f"and {len(self.problems) - _SHOWN} more"] if len(self.problems) > _SHOWN else []
+        raise DataError(
+            f"Cannot read the requirements: {len(self.problems)} of their lines cannot be followed.",
+            details=[*self.problems[:_SHOWN], *further],
+            hint="Change them, or leave a requirement out with --without NAME.",
         )

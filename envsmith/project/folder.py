@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -14,11 +14,13 @@ from envsmith.files import read_bounded
 from envsmith.graph.load import components
 from envsmith.project.declared import MAX_BYTES, read_into, read_toml
 from envsmith.project.demand import Demand, Demands, parse_line
-from envsmith.project.pip_format import read_requirement_file, refuse_problems
+from envsmith.project.pip_format import read_requirement_file
 from envsmith.project.setup_script import read_setup
 
 PYPROJECT, SETUP_CFG, SETUP_PY = "pyproject.toml", "setup.cfg", "setup.py"
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
+# Names that people give to lists of requirements.
+_LIST = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:txt|in)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +69,23 @@ class _Lines:
 
 
 def read_folder(root: Path, part: Part) -> Demands:
-    """Return what the project in a folder asks for.
-
-    ``DataError`` lists every requirement that a lock cannot follow, or says that the folder declares none.
-    """
+    """Return what the project in a folder asks for. ``DataError`` says that it declares nothing, or lacks the part."""
     return _Folder(root, part).read()
+
+
+def is_project_file(path: Path) -> bool:
+    """Return whether a file declares what a project requires, by its name."""
+    return path.name in (PYPROJECT, SETUP_CFG, *ENVIRONMENTS) or _LIST.fullmatch(path.name) is not None
+
+
+def read_project_file(path: Path) -> Iterator[tuple[Part, Demands]]:
+    """Yield what one file asks for: without extras and groups, then with each of them alone.
+
+    ``DataError`` where it cannot be read.
+    """
+    folder = _Folder(path.parent, Part())
+    for part in folder.parts(path.name):
+        yield part, replace(folder, part=part).file(path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,22 @@ class _Folder:
             f"Cannot read the project in {self.root}: no file of it declares requirements.",
             hint=f"Give a folder with {PYPROJECT}, {SETUP_CFG}, {SETUP_PY}, {REQUIREMENTS} or {ENVIRONMENTS[0]}.",
         )
+
+    def parts(self, name: str) -> list[Part]:
+        """Return the parts of a file: what it always asks for, and each extra and group."""
+        lines = self._lines(name) if name in (PYPROJECT, SETUP_CFG) else None
+        entries = lines.entries if lines else []
+        extras = sorted({extra for _, _, extra, _ in entries if extra})
+        groups = sorted({group for _, _, _, group in entries if group})
+        return [Part(), *(Part(extras=(name,)) for name in extras), *(Part(groups=(name,)) for name in groups)]
+
+    def file(self, name: str) -> Demands:
+        """Return what one file asks for."""
+        readers = {PYPROJECT: self._pyproject, SETUP_CFG: self._setup_cfg}
+        if name in readers:
+            return readers[name]() or Demands()
+        lines = self._lines(name) if name in ENVIRONMENTS else None
+        return self._chosen(lines, name) if lines else self._listed(name)
 
     def _lines(self, name: str) -> _Lines | None:
         path = self.root / name
@@ -110,8 +140,11 @@ class _Folder:
         self._refuse_unknown(lines)
         listed = self._chosen(lines, PYPROJECT)
         for file in files:
-            listed = listed.joined(self._file(file))
-        return listed.joined(Demands(cuda=tuple(self._builds(tool)), notes=tuple(self._unused(tool))))
+            listed = listed.joined(self._listed(file))
+        of_uv = Demands(
+            cuda=tuple(self._builds(tool)), notes=tuple(self._unused(tool)), overridden=tuple(_overridden(tool))
+        )
+        return listed.joined(of_uv)
 
     def _setup_cfg(self) -> Demands | None:
         lines = self._lines(SETUP_CFG)
@@ -125,22 +158,22 @@ class _Folder:
         if not path.is_file():
             return None
         script = read_setup(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
-        refuse_problems([f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed])
+        problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed)
         lines = _Lines(name=script.name)
         for line, text, extra in script.lines:
             lines.add(text, str(path), line, extra)
         if script.python:
             lines.require_python(script.python[1], str(path), script.python[0])
-        if not (script.files or lines.entries):
+        if not (script.files or lines.entries or problems):
             return None
         self._refuse_unknown(lines)
-        listed = self._chosen(lines, SETUP_PY)
+        listed = self._chosen(lines, SETUP_PY).joined(Demands(problems=problems))
         for _, file in script.files:
-            listed = listed.joined(self._file(file))
+            listed = listed.joined(self._listed(file))
         return listed
 
     def _requirements(self) -> Demands | None:
-        return self._file(REQUIREMENTS) if (self.root / REQUIREMENTS).is_file() else None
+        return self._listed(REQUIREMENTS) if (self.root / REQUIREMENTS).is_file() else None
 
     def _environment(self) -> Demands | None:
         for name in ENVIRONMENTS:
@@ -149,7 +182,7 @@ class _Folder:
                 return self._chosen(lines, name)
         return None
 
-    def _file(self, name: str) -> Demands:
+    def _listed(self, name: str) -> Demands:
         def folder(root: Path, extras: Collection[str]) -> Demands:
             if root.resolve() == self.root.resolve():  # -e . of the project that is being read
                 return Demands()
@@ -178,7 +211,6 @@ class _Folder:
                         demands[text, where] = parse_line(text, where)
                     except ValueError as error:
                         problems.append(f"{where}: {error}")
-        refuse_problems(list(dict.fromkeys(problems)))
         path = str(self.root / file)
         return Demands(
             demands=tuple(demands.values()),
@@ -186,6 +218,7 @@ class _Folder:
             cuda=tuple(lines.cuda),
             files=(path,),
             notes=tuple(lines.notes),
+            problems=tuple(dict.fromkeys(problems)),
         )
 
     def _refuse_unknown(self, lines: _Lines) -> None:
@@ -218,6 +251,15 @@ class _Folder:
         for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
             if isinstance(uv, dict) and uv.get(key):
                 yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
+
+
+def _overridden(tool: dict[str, object]) -> Iterator[str]:
+    """Yield the names of uv's overrides."""
+    uv = tool.get("uv")
+    listed = uv.get("override-dependencies") if isinstance(uv, dict) else None
+    for text in listed if isinstance(listed, list) else ():
+        if isinstance(text, str) and (match := re.match(r"\s*([\w.-]+)", text)):
+            yield canonicalize_name(match[1])
 
 
 def _extras_of(text: str) -> Iterable[str]:

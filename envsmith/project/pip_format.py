@@ -21,7 +21,7 @@ from envsmith.files import read_bounded
 from envsmith.project.demand import Demand, Demands, parse_line
 
 MAX_BYTES = 4 << 20
-_MOST_LINES, _DEEPEST, _SHOWN = 50_000, 20, 20
+_MOST_LINES, _DEEPEST = 50_000, 20
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]{1,80})\}")
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
@@ -43,25 +43,13 @@ Folder = Callable[[Path, Collection[str]], Demands]
 def read_requirement_file(
     path: Path, folder: Folder, *, leave_out: Collection[str] = (), environ: Mapping[str, str] | None = None
 ) -> Demands:
-    """Read a file and all that it includes. ``DataError`` lists every line that cannot be followed.
+    """Read a file and all that it includes. Lines that cannot be followed are its ``problems``.
 
     ``folder`` reads the project of an editable install. Requirements named in ``leave_out`` are not read further.
     """
     reader = _Reader(folder, frozenset(map(canonicalize_name, leave_out)), os.environ if environ is None else environ)
     reader.file(path, str(path), is_bound=False, chain=())
-    refuse_problems(reader.problems)
     return reader.result()
-
-
-def refuse_problems(problems: list[str]) -> None:
-    """Raise ``DataError`` with every problem of requirement files. Without one do nothing."""
-    if problems:
-        further = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise DataError(
-            f"Cannot read the requirements: {len(problems)} of their lines cannot be followed.",
-            details=[*problems[:_SHOWN], *further],
-            hint="Change them, or leave a requirement out with --without NAME.",
-        )
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -109,7 +97,11 @@ class _Reader:
 
     def result(self) -> Demands:
         read = Demands(
-            demands=tuple(self.demands), cuda=tuple(self.cuda), files=tuple(self.files), notes=tuple(self.notes)
+            demands=tuple(self.demands),
+            cuda=tuple(self.cuda),
+            files=tuple(self.files),
+            notes=tuple(self.notes),
+            problems=tuple(self.problems),
         )
         return read.joined(self.projects)
 

@@ -48,8 +48,10 @@ class Posed:
         return self.with_wishes([*self.problem.wishes, *wishes])
 
 
-def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem]) -> Posed:
+def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem], *, gaps: bool = True) -> Posed:
     """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+
+    ``gaps`` are those of :func:`~envsmith.solve.problem.pose`.
 
     ``problems`` keeps problems without their wishes, so that many requests over the same components share their tables.
     """
@@ -71,12 +73,12 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
         names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
         extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
     policy = request.wheels if request.lockable else None
-    key = (request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
+    key = (gaps, request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
     if key not in problems:
         if len(problems) >= _KEEP_PROBLEMS:
             problems.pop(next(iter(problems)))
         listed = {n: tuple(v) for n, v in extras.items()}
-        problems[key] = pose(compiled, request.platform, names, listed, lockable=policy)
+        problems[key] = pose(compiled, request.platform, names, listed, gaps=gaps, lockable=policy)
     problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
     pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)

@@ -60,9 +60,12 @@ class Solver:
         """Return the text of one rule."""
         return self.graph.rule(rule_id)
 
-    def pose(self, request: Request) -> Posed:
-        """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version."""
-        return pose_request(self.compiled, request, self.problems)
+    def pose(self, request: Request, *, gaps: bool = True) -> Posed:
+        """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+
+        Without ``gaps`` a missing fact counts against nothing, as in a judgement.
+        """
+        return pose_request(self.compiled, request, self.problems, gaps=gaps)
 
     def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
         """Return the first cell in the order of :mod:`envsmith.solve.prefer`, or ``None``."""

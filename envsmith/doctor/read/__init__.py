@@ -11,7 +11,7 @@ from envsmith.doctor.read.launching import read_launches
 from envsmith.doctor.read.lines import read_lines
 from envsmith.doctor.read.logs import kinds_of_log, read_files, read_log
 from envsmith.doctor.read.modules import read_modules
-from envsmith.doctor.read.packages import is_dockerfile, read_dockerfile, read_packages
+from envsmith.doctor.read.packages import is_dockerfile, read_dockerfile, read_packages, read_whole
 from envsmith.doctor.read.pasted import clean, decode, read_bounded, unprefixed
 
 __all__ = ["Draft", "Facts", "Read", "clean", "decode", "read_bounded", "read_text", "read_texts"]
@@ -21,16 +21,8 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
     """Add what ``text`` (already cleaned) says to ``draft``, and return what was understood."""
     before = draft.size()
     text = unprefixed(text)
-    kinds = kinds_of_log(text)
-    if is_dockerfile(text):
-        kinds.append("Dockerfile")
-        read_dockerfile(text, draft, source)
-    kinds += read_packages(text, draft, source)
-    kinds += read_launches(text, draft, source)
-    read_log(text, draft, source)
-    read_lines(text, draft, source)
-    kinds += read_modules(text, draft, source)
-    read_files(text, draft, source)
+    whole = read_whole(text, draft, source)
+    kinds = [whole] if whole else _read_parts(text, draft, source)
     _settle(draft)
     new_facts = draft.size() - before
     if new_facts and not kinds:
@@ -47,6 +39,21 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
     )
     draft.read.append(read)
     return read
+
+
+def _read_parts(text: str, draft: Draft, source: str) -> list[str]:
+    """Let every reader read a text, and return the kinds that were recognised."""
+    kinds = kinds_of_log(text)
+    if is_dockerfile(text):
+        kinds.append("Dockerfile")
+        read_dockerfile(text, draft, source)
+    kinds += read_packages(text, draft, source)
+    kinds += read_launches(text, draft, source)
+    read_log(text, draft, source)
+    read_lines(text, draft, source)
+    kinds += read_modules(text, draft, source)
+    read_files(text, draft, source)
+    return kinds
 
 
 def read_texts(texts: list[tuple[str, str]]) -> Facts:

@@ -1,4 +1,4 @@
-"""Lists of packages: pip list and freeze, conda list and its files, locks, requirements, Dockerfiles."""
+"""Lists of packages: pip list and freeze, conda list and its files, requirements, Dockerfiles."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import re
 from envsmith.conda import foreign as conda_read
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
+from envsmith.doctor.read.locks import WHEEL, is_whole_lock, named_versions, read_locks
 from envsmith.errors import EnvsmithError
 from envsmith.schema import UnreadableError, parse_json
 
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
-# The name of a wheel in an address or a path: its release without a local part, and three tags.
-_WHEEL = r"[^\s\"'#]{1,500}/[A-Za-z0-9_.]{1,80}-(\d[A-Za-z0-9_.!]{0,40})(?:(?:\+|%2[Bb])[\w.]{1,80})?-[\w.]+-[\w.]+-[\w.]+\.whl"
-_AT = re.compile(rf"(?<![\w./-])([A-Za-z0-9][A-Za-z0-9._-]{{0,80}})[ \t]{{0,4}}@[ \t]{{0,4}}{_WHEEL}")
-_ARCHIVE = re.compile(rf"archive\s*=\s*\{{.{{0,20}}url\s*=\s*\"{_WHEEL}")
+_AT = re.compile(rf"(?<![\w./-])([A-Za-z0-9][A-Za-z0-9._-]{{0,80}})[ \t]{{0,4}}@[ \t]{{0,4}}{WHEEL}")
 _TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE)
 _ROW = re.compile(
     r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:[ \t]{1,80}\S{1,200})?[ \t]{0,80}$"
@@ -27,36 +25,34 @@ _CONDA_ROW = re.compile(
 _FROM = re.compile(
     r"^[ \t]{0,60}FROM[ \t]{1,80}(?:--platform=\S{1,100}[ \t]{1,80})?(\S{1,200})", re.MULTILINE | re.IGNORECASE
 )
-# What stands in every lock of a tool, and in no lock of another.
-_TOML_LOCKS = {
-    "pylock.toml": ("lock-version =", "[[packages]]"),
-    "poetry.lock": ("lock-version =", "[[package]]"),
-    "uv.lock": ("requires-python =", "[[package]]"),
-}
+# Files of Conda's tools that have every package. Requirements that stand in one are those of its packages.
+_WHOLE = frozenset({"pixi-lock", "conda-lock", "conda-list-json"})
 _MAX = 6_000_000
+
+
+def read_whole(text: str, draft: Draft, source: str) -> str | None:
+    """Read a text that is one lock or list as a whole, and return its kind. Nothing else in such a text is a fact.
+
+    ``None`` for any other text: parts of it may still be lists.
+    """
+    if text.lstrip()[:1] == "[" and '"name"' in text[:400] and '"version"' in text[:400]:
+        return "pip list --format json" if _pip_json(text, draft, source) else None
+    if is_whole_lock(text):
+        return read_locks(text, draft, source)
+    kind = conda_read.kind_of(text)
+    return _conda_document(kind, text, draft, source) if kind in _WHOLE else None
 
 
 def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     """Read every list of packages, and return the kinds that were recognised."""
     kinds = []
-    if _json_lock(text, draft, source):
-        return ["envsmith lock"]
-    if (
-        text.lstrip()[:1] == "["
-        and '"name"' in text[:400]
-        and '"version"' in text[:400]
-        and _pip_json(text, draft, source)
-    ):
-        return ["pip list --format json"]
-    conda = _conda(text, draft, source)
-    if conda:
+    if conda := _conda(text, draft, source):
         kinds.append(conda)
     if _TABLE.search(text):
         kinds.append("pip list")
         _table(text, draft, source)
-    if kind := next((kind for kind, marks in _TOML_LOCKS.items() if all(mark in text for mark in marks)), ""):
-        kinds.append(kind)
-        _toml_lock(text, draft, f"{source}: {kind}")
+    if lock := read_locks(text, draft, source):
+        kinds.append(lock)
     pins = _PIN.findall(text[:_MAX]) if "==" in text else []
     pins += _AT.findall(text[:_MAX]) if ".whl" in text else []
     if pins:
@@ -68,36 +64,12 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
 
 def _pip_json(text: str, draft: Draft, source: str) -> bool:
     try:
-        rows = _named_versions(parse_json(text[:_MAX]))
+        rows = named_versions(parse_json(text[:_MAX]))
     except UnreadableError:
         return False
     for name, version in rows:
         note_distribution(draft, name, version, f"{source}: pip list")
     return bool(rows)
-
-
-def _named_versions(rows: object) -> list[tuple[str, str]]:
-    """Return name and version of those members of a list in JSON that have both."""
-    named = (row for row in rows if isinstance(row, dict)) if isinstance(rows, list) else ()
-    pairs = ((row.get("name"), row.get("version")) for row in named)
-    return [(name, version) for name, version in pairs if isinstance(name, str) and isinstance(version, str)]
-
-
-def _json_lock(text: str, draft: Draft, source: str) -> bool:
-    if text.lstrip()[:1] != "{" or '"cell"' not in text or '"packages"' not in text:
-        return False
-    try:
-        lock = parse_json(text[: _MAX * 4])
-        components = lock["cell"]["components"].items()
-        packages = lock["packages"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
-    for name, version in components:
-        if isinstance(name, str) and isinstance(version, str) and (parsed := version_in(version)):
-            draft.component(name, version if version == "cpu" else parsed[0], f"{source}: lock", 4)
-    for name, version in _named_versions(packages):
-        note_distribution(draft, name, version, f"{source}: lock", 4)
-    return True
 
 
 def _table(text: str, draft: Draft, source: str) -> None:
@@ -124,17 +96,8 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
     ):
         return None
     kind = conda_read.kind_of(text)
-    if kind is not None:
-        try:
-            read = conda_read.read_conda_file(text, kind=kind, where=source)
-        except (EnvsmithError, ValueError, TypeError, RecursionError):
-            read = None
-        if read is not None:
-            for name, version in read.components.items():
-                _conda_component(draft, name, version, f"{source}: {kind}")
-            for name, version in read.pip.items():
-                note_distribution(draft, name, version, f"{source}: {kind}")
-            return f"conda {kind}"
+    if kind is not None and (read := _conda_document(kind, text, draft, source)):
+        return read
     rows = 0
     for name, version, build, channel in _CONDA_ROW.findall(text)[:4000]:
         if not (channel or build.startswith(("py", "cuda", "h", "pypi"))) or not version[:1].isdigit():
@@ -148,6 +111,19 @@ def _conda(text: str, draft: Draft, source: str) -> str | None:
     return "conda list" if rows else None
 
 
+def _conda_document(kind: str, text: str, draft: Draft, source: str) -> str | None:
+    """Read a file of one of Conda's tools. ``None`` where it is only part of one."""
+    try:
+        read = conda_read.read_conda_file(text, kind=kind, where=source)
+    except (EnvsmithError, ValueError, TypeError, RecursionError):
+        return None
+    for name, version in read.components.items():
+        _conda_component(draft, name, version, f"{source}: {kind}")
+    for name, version in read.pip.items():
+        note_distribution(draft, name, version, f"{source}: {kind}")
+    return f"conda {kind}"
+
+
 def _conda_component(draft: Draft, name: str, version: str, source: str) -> None:
     component = component_of(name)
     if version == "cpu" and name == "cuda":
@@ -156,21 +132,6 @@ def _conda_component(draft: Draft, name: str, version: str, source: str) -> None
         draft.component(component, parsed[0], source, 3, exact=parsed[1])
     elif parsed := version_in(version):
         draft.distribution(name, parsed[0])
-
-
-def _toml_lock(text: str, draft: Draft, source: str) -> None:
-    """Note the packages of a lock. One that it has in several versions, by platform, is left out."""
-    versions: dict[str, set[str]] = {}
-    name = None
-    for line in text.split("\n")[:200_000]:
-        if match := re.match(r"name\s*=\s*\"([\w.-]{1,80})\"", line):
-            name = match[1]
-        elif name and (match := re.match(r"version\s*=\s*\"([\w.+!-]{1,60})\"", line) or _ARCHIVE.match(line)):
-            versions.setdefault(name, set()).add(match[1])
-            name = None
-    for name, (version, *others) in versions.items():
-        if not others:
-            note_distribution(draft, name, version, source, 4)
 
 
 def is_dockerfile(text: str) -> bool:

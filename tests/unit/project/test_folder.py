@@ -24,7 +24,7 @@ base = ["pytest"]
 def _read(folder, part=None, **files):
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)
-    return read_folder(folder, part or Part())
+    return read_folder(folder, part or Part()).refuse_problems()
 
 
 def _lines(demands):

@@ -20,7 +20,7 @@ def _no_folder(root: Path, extras: object) -> Demands:
 def _read(folder: Path, text: str | bytes, read_folder=_no_folder, **settings) -> Demands:
     path = folder / "requirements.txt"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_requirement_file(path, read_folder, **settings)
+    return read_requirement_file(path, read_folder, **settings).refuse_problems()
 
 
 def _lines(demands: Demands) -> list[str]:

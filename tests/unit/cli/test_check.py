@@ -1,0 +1,68 @@
+"""``envsmith check --from`` with the files of a project."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from envsmith.cli.check import check
+from envsmith.errors import UsageError
+
+LOCKS = Path(__file__).parents[2] / "cases" / "locks"
+
+
+def _check(*arguments):
+    return CliRunner().invoke(check, [str(a) for a in arguments], standalone_mode=False)
+
+
+def _judged(*arguments):
+    return json.loads(_check(*arguments, "--json").stdout)
+
+
+def test_ranges_of_a_pyproject_that_no_releases_meet_are_bad(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[project]\nname = "x"\ndependencies = ["deepspeed>=0.12,<0.14.4", "torch>=2.4"]\n')
+
+    judged = _judged("--from", path)
+
+    assert judged["status"] == "bad"
+    assert judged["findings"][0]["where"] == f"{path}:3"
+
+
+def test_pins_of_a_requirements_file_are_versions(tmp_path):
+    path = tmp_path / "requirements.txt"
+    path.write_text("# torch==1.0\ndeepspeed==0.14.2\ntorch==2.4.1\nwandb\n")
+
+    judged = _judged("--from", path)
+
+    assert judged["findings"][0]["components"] == {"deepspeed": "0.14.2", "torch": "2.4.1"}
+
+
+def test_a_lock_and_a_project_are_judged_together(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[project]\nname = "x"\ndependencies = ["torch<2.4"]\n')
+
+    assert _judged("--from", path)["status"] == "ok"
+    # The lock has triton 3.0.0, which comes with torch 2.4.
+    unknown = _judged("--from", path, "--from", LOCKS / "uv.lock")["unknown"]
+    assert any(sentence.startswith("no known releases meet torch <2.4 and triton ==3.0.0 together") for sentence in unknown)
+
+
+def test_lines_that_cannot_be_judged_are_named(tmp_path):
+    path = tmp_path / "requirements.txt"
+    path.write_text("torch>=2.4\npeft @ git+https://example.org/peft\n")
+
+    result = _check("--from", path)
+
+    assert f"not judged: {path}:2: peft comes from git+https://example.org/peft" in result.stderr
+    assert result.return_value == 0
+
+
+def test_a_project_file_that_cannot_be_read_is_refused(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[project")
+
+    assert isinstance(_check("--from", path).exception, UsageError)
+    assert isinstance(_check("--from", tmp_path / "requirements.txt").exception, UsageError)
