@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from urllib.parse import unquote
-
-from packaging.tags import Tag
-from packaging.utils import parse_wheel_filename
 
 from envsmith.model.cell import Cell, Platform, WheelPolicy
 from envsmith.model.lock import Artifact
 from envsmith.model.rule import Evidence
 from envsmith.model.version import minor_of, version_key
+from envsmith.model.wheel_name import NULL, read_wheel_name
 
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_")
 _OLD_NAMES = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
@@ -102,6 +99,7 @@ class ReadyWheel:
     def reasons_against(self, target: Target) -> tuple[str, ...]:
         """Return why it does not fit. Empty for a wheel that fits."""
         checks = (
+            self.against_variant(),
             self.against_python(target.python),
             self.against_platform(target.platform),
             self.against_torch(target.torch, target.cxx11_abi),
@@ -111,22 +109,27 @@ class ReadyWheel:
         )
         return tuple(reason for reason in checks if reason)
 
+    def against_variant(self) -> str:
+        """Return that it is a variant, for hardware which only its index describes, or nothing."""
+        label = read_wheel_name(self.filename).variant
+        return f"is the variant {label}, for the hardware that its publisher says" if label not in {"", NULL} else ""
+
     def against_python(self, python: str) -> str:
         """Return why it does not run on a Python minor, or nothing."""
         minor = int(python.partition(".")[2] or 0)
-        for tag in _tags(self.filename):
+        for tag in read_wheel_name(self.filename).tags:
             if tag.interpreter == f"cp3{minor}" and not tag.abi.endswith("t"):
                 return ""
             oldest = re.fullmatch(r"(?:py|cp)3(\d*)", tag.interpreter)
             from_then_on = tag.abi == "abi3" or tag.interpreter.startswith("py")
             if from_then_on and oldest and int(oldest[1] or 0) <= minor:
                 return ""
-        words = sorted({tag.interpreter + "+" * (tag.abi == "abi3") for tag in _tags(self.filename)})
+        words = sorted({tag.interpreter + "+" * (tag.abi == "abi3") for tag in read_wheel_name(self.filename).tags})
         return f"built for Python {', '.join(words)}, not for {python}"
 
     def against_platform(self, platform: Platform) -> str:
         """Return why it does not run on a platform, or nothing."""
-        names = sorted({tag.platform for tag in _tags(self.filename)})
+        names = sorted({tag.platform for tag in read_wheel_name(self.filename).tags})
         if any(name == "any" or name.endswith(f"_{platform.machine}") for name in names):
             return ""
         return f"built for {', '.join(names)}, not for {platform.value}"
@@ -173,15 +176,15 @@ class ReadyWheel:
         return f"has code for {', '.join(self.gpu)}, not for {', '.join(lacking)}" if lacking else ""
 
 
-@lru_cache(maxsize=4096)
-def _tags(filename: str) -> list[Tag]:
-    return sorted(parse_wheel_filename(filename)[3], key=str)
-
-
 def glibc_of(filename: str) -> str | None:
     """Return the oldest glibc that a wheel's tags promise to run on. ``None`` for a tag that promises nothing."""
-    minors = [int(m[1]) for tag in _tags(filename) if (m := _MANYLINUX.match(tag.platform))]
-    minors += [minor for tag in _tags(filename) for word, minor in _OLD_NAMES.items() if tag.platform.startswith(word)]
+    minors = [int(m[1]) for tag in read_wheel_name(filename).tags if (m := _MANYLINUX.match(tag.platform))]
+    minors += [
+        minor
+        for tag in read_wheel_name(filename).tags
+        for word, minor in _OLD_NAMES.items()
+        if tag.platform.startswith(word)
+    ]
     return f"2.{min(minors)}" if minors else None
 
 

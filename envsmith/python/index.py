@@ -23,13 +23,13 @@ from packaging.utils import (
     InvalidWheelFilename,
     canonicalize_name,
     parse_sdist_filename,
-    parse_wheel_filename,
 )
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import NetworkError
 from envsmith.http import Fetcher, Reply, follow, origin, parts_of, redact
 from envsmith.index_settings import uv_settings
+from envsmith.model.wheel_name import read_wheel_name, variant_of
 from envsmith.python.uv import Uv
 from envsmith.schema import parse_json
 from envsmith.text import clean
@@ -132,7 +132,8 @@ def _parsed(filename: str) -> tuple[str, str] | None:
     """Return the project and version that a file name states, normalised. ``None`` for neither wheel nor sdist."""
     try:
         if filename.endswith(".whl"):
-            name, version, *_ = parse_wheel_filename(filename)
+            wheel = read_wheel_name(filename)
+            name, version = wheel.project, wheel.version
         elif filename.endswith((".tar.gz", ".zip")):
             name, version = parse_sdist_filename(filename)
         else:
@@ -197,6 +198,8 @@ class Listing:
             self.left_out.append(f"{name}: it is a file of another project")
         elif (_parsed(address_name) or stated) != stated:
             self.left_out.append(f"{name}: its address names {address_name}")
+        elif label := variant_of(name):
+            self.left_out.append(f"{name}: it is the variant {label} of its release, which installers do not take")
         else:
             match = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", fragment)
             facts.setdefault("sha256", match[1].lower() if match else None)

@@ -243,6 +243,7 @@ _BUILD = re.compile(
 )
 _UNSOLVED = re.compile(r"No solution found when resolving")
 _UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
+_VARIANTS = re.compile(r"(?:Because|and) ([A-Za-z0-9._-]+==\S+) has only unsupported wheel variants")
 _NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[^\]]*\])?[=<>!~][^\s,]*)")
 _DEPENDS = re.compile(r"([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200}\])?(?:[=<>!~][^ ]{0,300})? depends? on")
 _SPECIFIED = re.compile(r"(?<![\w.\[-])([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200}\])?[=<>!~]{1,2}\d")
@@ -302,6 +303,12 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
             f"Cannot {work}: {match[1]} is not on the package index.",
             details=details,
             hint="Check the index settings of uv or pip.",
+        )
+    if match := _VARIANTS.search(text):
+        return LockError(
+            f"Cannot {work}: {match[1]} has only wheel variants (PEP 825), and uv does not choose among these.",
+            details=details,
+            hint="Choose a release that has a wheel without a variant label.",
         )
     if match := _NO_VERSION.search(text):
         return LockError(

@@ -7,25 +7,29 @@ from collections.abc import Iterator, Sequence
 from envsmith.errors import LockError
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
+from envsmith.model.wheel_name import read_wheel_name
 from envsmith.text import clean
 
 
 def best_artifact(pin: Pin, tags: Sequence[str]) -> Artifact | None:
-    """Return the wheel whose tag stands first, else the source distribution, else nothing."""
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+    """Return the wheel whose tag stands first, else the source distribution, else nothing.
+
+    Variants of a wheel are passed over: which of them fits is for an installer to say that knows the hardware.
+    """
+    from packaging.utils import InvalidWheelFilename
 
     rank = {tag: place for place, tag in enumerate(tags)}
     wheels: list[tuple[int, str, Artifact]] = []
     for artifact in pin.artifacts:
         if artifact.filename.endswith(".whl"):
             try:
-                tags_of_wheel = parse_wheel_filename(artifact.filename)[3]
+                name = read_wheel_name(artifact.filename)
             except InvalidWheelFilename as error:
                 raise LockError(
                     f"Cannot choose a file of {pin.name} {pin.version}: {clean(artifact.filename)!r} is not "
                     "the name of a wheel."
                 ) from error
-            places = [rank[str(t)] for t in tags_of_wheel if str(t) in rank]
+            places = [rank[str(t)] for t in name.tags if str(t) in rank and not name.variant]
             wheels += [(min(places), artifact.filename, artifact)] if places else []
     if wheels:
         return min(wheels)[2]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from envsmith.files import now
@@ -14,6 +13,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import minor_of, public
+from envsmith.model.wheel_name import read_wheel_name
 from envsmith.symbols.fit import FAILS, Fit, Missing, WheelNeeds, fits
 from envsmith.symbols.table import SymbolTable, TorchBuild, spec_of
 
@@ -122,7 +122,7 @@ def _builds(needs: WheelNeeds, every: list[Fit]) -> Finding:
 def _python(needs: WheelNeeds, version: str | None) -> Iterator[Finding]:
     if version in {None, "*", "none"} or not needs.file.endswith(".whl"):
         return
-    tags = {(tag.interpreter, tag.abi) for tag in parse_wheel_filename(needs.file)[3]}
+    tags = {(tag.interpreter, tag.abi) for tag in read_wheel_name(needs.file).tags}
     number = minor_of(str(version)).replace(".", "")
     minor = int(minor_of(str(version)).partition(".")[2] or 0)
     for interpreter, abi in tags:

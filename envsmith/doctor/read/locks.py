@@ -23,8 +23,11 @@ _TOML_LOCKS = (
     ("poetry.lock", ("content-hash =", "[[package]]")),
 )
 _MOST_LINES, _LONGEST_JSON = 200_000, 24_000_000
-# The name of a wheel in an address or a path: its release without a local part, and three tags.
-WHEEL = r"[^\s\"'#]{1,500}/[A-Za-z0-9_.]{1,80}-(\d[A-Za-z0-9_.!]{0,40})(?:(?:\+|%2[Bb])[\w.]{1,80})?-[\w.]+-[\w.]+-[\w.]+\.whl"
+# The name of a wheel in an address or a path: its release without a local part, a build, three tags, a variant.
+WHEEL = (
+    r"[^\s\"'#]{1,500}/[A-Za-z0-9_.]{1,80}-(\d[A-Za-z0-9_.!]{0,40})(?:(?:\+|%2[Bb])[\w.]{1,80})?(?:-\d\w{0,20})?"
+    r"-[A-Za-z][\w.]{0,80}-[\w.]{1,40}-[\w.]{1,200}(?:-[0-9a-z_.]{1,16})?\.whl"
+)
 _ARCHIVE = re.compile(rf"archive\s*=\s*\{{.{{0,20}}url\s*=\s*\"{WHEEL}")
 _ENTRY = re.compile(r"\[\[packages?\]\]\s*$")
 _NAME = re.compile(r"name\s*=\s*[\"']([\w.-]{1,80})[\"']")

@@ -47,7 +47,9 @@ def test_a_lock_and_a_project_are_judged_together(tmp_path):
     assert _judged("--from", path)["status"] == "ok"
     # The lock has triton 3.0.0, which comes with torch 2.4.
     unknown = _judged("--from", path, "--from", LOCKS / "uv.lock")["unknown"]
-    assert any(sentence.startswith("no known releases meet torch <2.4 and triton ==3.0.0 together") for sentence in unknown)
+    assert any(
+        sentence.startswith("no known releases meet torch <2.4 and triton ==3.0.0 together") for sentence in unknown
+    )
 
 
 def test_lines_that_cannot_be_judged_are_named(tmp_path):

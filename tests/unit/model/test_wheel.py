@@ -120,3 +120,9 @@ def test_the_target_of_a_cell_is_its_python_minor_its_torch_build_and_its_gpus()
     )
 
     assert Target.of(cell, cxx11_abi=True) == dataclasses.replace(TARGET, glibc=None, gpus=("sm_90", "sm_100"))
+
+
+def test_a_variant_of_a_wheel_is_for_hardware_that_the_name_does_not_say():
+    labelled = dataclasses.replace(WHEEL, address=WHEEL.address.replace(".whl", "-cu128.whl"))
+
+    assert labelled.reasons_against(TARGET) == ("is the variant cu128, for the hardware that its publisher says",)

@@ -36,6 +36,17 @@ def test_an_html_page_gives_addresses_hashes_bounds_and_withdrawals():
     assert (sdist.yanked, sdist.day, sdist.metadata, sdist.is_wheel) == ("broken", "2026-01-02", False, False)
 
 
+def test_a_variant_of_a_wheel_is_left_out_and_named():
+    listing = Listing(PAGE)
+    links = ("demo-1.0-py3-none-any.whl", "demo-1.0-py3-none-any-cu128.whl", "demo-1.0-variants.json")
+    parse_html(f"<html>{''.join(f'<a href={link}>x</a>' for link in links)}</html>", listing)
+
+    assert [file.filename for file in listing.files] == ["demo-1.0-py3-none-any.whl"]
+    assert listing.left_out == [
+        "demo-1.0-py3-none-any-cu128.whl: it is the variant cu128 of its release, which installers do not take"
+    ]
+
+
 def test_a_base_element_moves_relative_addresses():
     page = '<base href="https://elsewhere.test/x/"><a href="demo-1.0.tar.gz">d</a>'
     assert listed(parse_html, page)[0].url == "https://elsewhere.test/x/demo-1.0.tar.gz"

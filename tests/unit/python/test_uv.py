@@ -43,6 +43,9 @@ UNKNOWN = """error: No solution found when resolving dependencies
   cause: Because nonexistent was not found in the package registry and you require nonexistent==1, we can conclude that your requirements are unsatisfiable."""
 NO_VERSION = """error: No solution found when resolving dependencies
   cause: Because there is no version of deepspeed==99.1 and you require deepspeed==99.1, we can conclude that your requirements are unsatisfiable."""
+VARIANTS = """error: No solution found when resolving dependencies
+  cause: Because foo==1.2.3 has only unsupported wheel variants and only foo==1.2.3 is available, we can conclude that all versions of foo cannot be used.
+         And because you require foo, we can conclude that your requirements are unsatisfiable."""
 CONFLICT = """error: No solution found when resolving dependencies
   cause: Because torch==2.9.1 depends on triton{platform_machine == 'x86_64'}==3.5.1 and you require torch==2.9.1, we can conclude that you require triton==3.5.1.
          And because you require triton==3.0.0, we can conclude that your requirements are unsatisfiable."""
@@ -85,6 +88,7 @@ OLD_STYLE = """  No solution found when resolving dependencies:
         (OFFLINE, NetworkError, "switches the network off"),
         (UNKNOWN, LockError, "nonexistent is not on the package index"),
         (NO_VERSION, LockError, "the package index has no deepspeed==99.1"),
+        (VARIANTS, LockError, "foo==1.2.3 has only wheel variants"),
         (OLD_STYLE, LockError, "the package index has no deepspeed==99.1"),
         (CONFLICT, ContradictionError, "contradict each other"),
         (BUILD, LockError, "deepspeed==0.13.0 does not build from source, because its setup imports torch"),
