@@ -55,6 +55,14 @@ PACKAGES = [
     "ray",
     "ms-swift",
     "colossalai",
+    "nvidia-modelopt",
+    "axolotl",
+    "openrlhf",
+    "nemo-toolkit",
+    "megatron-bridge",
+    "torchvision",
+    "triton",
+    "xformers",
     "torch",
 ]
 # What most modules of a package import and its METADATA does not ask for.
