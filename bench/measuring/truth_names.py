@@ -279,6 +279,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=Path, default=find_matrix() / "names")
     parser.add_argument("--torch", action="append", default=[], metavar="RELEASE=PYTHON")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="of N runs that share one draw, the K-th")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -289,7 +290,8 @@ def run(options: argparse.Namespace) -> int:
     verdicts: Counter[str] = Counter()
     wrong: list[str] = []
     drawn = draw(folder, seed, options.environments, options.count, torch, packages=options.package)
-    for (name, version), questions in drawn.items():
+    part, parts = map(int, options.part.split("/"))
+    for (name, version), questions in list(drawn.items())[part - 1 :: parts]:
         day = next(m.date for m in NamesFile(folder / f"{name}.names").head.releases if m.version == version)
         release = Release(name=name, version=version, day=dt.date.fromisoformat(day))
         answers = dict(_imported(release, questions, torch, scratch))
