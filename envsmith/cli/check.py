@@ -61,7 +61,7 @@ class CheckFlags:
         "--wheel",
         multiple=True,
         metavar="FILE|URL",
-        help="Judge whether the compiled files of a wheel load with the torch, Python, GPU and glibc (repeatable).",
+        help="Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
     )
     with_: tuple[str, ...] = option(
         "--with", multiple=True, metavar="NAME==VERSION", help="The same as an argument (repeatable)."
@@ -117,7 +117,7 @@ def check(settings: CheckFlags) -> int:
         from envsmith.cli.linking import judge_linking  # reads the network
 
         for source in settings.wheels:
-            judgement = judge_linking(source, stated, where, judgement)
+            judgement = judge_linking(source, stated, draft.done(), where, judgement)
     if settings.as_json or settings.form == "json":
         print_out(dumps(judgement.to_json()))
     elif settings.form == "text":

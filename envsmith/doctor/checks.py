@@ -18,6 +18,7 @@ from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.smoke.health import problems_in
+from envsmith.symbols.system_libraries import system_libraries
 
 _DATE = "2026-11-21"
 Words = Mapping[str, Any]
@@ -249,15 +250,14 @@ def _in_use(scene: Scene, names: list[str]) -> Iterator[Words]:
         yield _listed(users)
 
 
-def _glibcxx(scene: Scene, table: dict[str, int]) -> Iterator[Words]:
+def _glibcxx(scene: Scene, _argument: None) -> Iterator[Words]:
     """Give the GLIBCXX of the loaded libstdc++ where it is older than what the compiler's own may ask for."""
-    match = re.fullmatch(r"3\.4(?:\.(\d+))?", scene.facts.host.get("glibcxx", ""))
-    gcc = scene.facts.version("gcc")
-    needs = max((n for release, n in table.items() if not below(gcc or "11", release)), default=0)
-    version = int(match[1] or 0) if match else needs
-    if version < needs:
+    newest, gcc = scene.facts.host.get("glibcxx"), scene.facts.version("gcc")
+    releases = system_libraries().gcc.releases
+    of_compiler = [each.glibcxx for release, each in releases.items() if not below(gcc or "11.1", release)]
+    if newest and of_compiler and below(newest, str(of_compiler[-1])):
         compiler = f"GCC {gcc}" if gcc else "GCC 11 or later"
-        yield {"version": f"3.4.{version}", "needs": f"3.4.{needs}", "compiler": compiler}
+        yield {"version": newest, "needs": of_compiler[-1], "compiler": compiler}
 
 
 def _series(version: str) -> str | None:
@@ -416,7 +416,7 @@ CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
     "equal": (_equal, dict),
     "absent_tools": (_absent_tools, list),
     "in_use": (_in_use, list),
-    "glibcxx": (_glibcxx, dict),
+    "glibcxx": (_glibcxx, type(None)),
     "built_for": (_built_for, type(None)),
     "checkouts": (_checkouts, type(None)),
     "arch_list": (_arch_list, type(None)),

@@ -12,6 +12,7 @@ from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.environment import versions_of
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
+from envsmith.doctor.library_versions import with_systems
 from envsmith.doctor.names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.rank_failures import of_blame, read_launch
@@ -395,9 +396,15 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
     return Diagnosed(finding=finding, confidence="low", score=Weight.POSSIBLE, taxonomy=taxonomy_of(finding))
 
 
+def _of_loader(hit: Hit, case: Case) -> Diagnosed:
+    """Judge a message, and where the loader lacks a symbol or a version say what has it."""
+    diagnosed = with_builds(_of_message(hit, case), hit, case.facts, case.platform, case.symbols)
+    return with_systems(diagnosed, hit, case.facts)
+
+
 JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
-    lambda case: [with_builds(_of_message(h, case), h, case.facts, case.platform, case.symbols) for h in case.own],
+    lambda case: [_of_loader(hit, case) for hit in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     lambda case: [of_blame(*each) for each in case.blamed],
     _judge_messages_of_rules,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from envsmith.doctor.data import cached_table, read_table
+from envsmith.graph.data import cached_table, read_table
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.read.logs import completed
 from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped

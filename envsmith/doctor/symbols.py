@@ -18,7 +18,8 @@ from envsmith.model.version import minor_of, public
 from envsmith.symbols.table import Builds, SymbolTable, TorchBuild
 
 # The file that the loader could not load: `…/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol`.
-_FILE = re.compile(r"([^\s/\\]{1,200}?)\.(?:cpython-\d+\S{0,60}\.|abi3\.)?so[\d.]{0,12}: undefined symbol")
+_FILE = re.compile(r"(\S{1,300}?\.so[\d.]{0,12}): undefined symbol")
+_STEM = re.compile(r"([^\s/\\]{1,200}?)\.(?:cpython-\d+\S{0,60}\.|abi3\.)?so[\d.]{0,12}$")
 # Packages of which each release is made for one release of torch and says so.
 _PAIRED = frozenset({"torchaudio", "torchvision"})
 
@@ -42,7 +43,8 @@ def with_builds(
     if table is None or symbol is None or builds is None or diagnosed.finding.severity is Severity.NOTE:
         return diagnosed
     builds = builds.of(platform.value)
-    package = _package(hit.text)
+    file = _FILE.search(hit.text)
+    package = package_of(file[1]) if file else None
     version = facts.version("torch")
     build = table.nearest(version, platform.value) if version else None
     answer = _answer(symbol, builds, version, build)
@@ -62,9 +64,9 @@ def with_builds(
     )
 
 
-def _package(line: str) -> str | None:
-    """Return the component that brings the compiled file of a message."""
-    match = _FILE.search(line)
+def package_of(path: str) -> str | None:
+    """Return the component that brings a compiled file, or ``None`` where its name does not say."""
+    match = _STEM.search(path)
     stem = match[1].removeprefix("lib") if match else ""
     names = (component.name for component in components().by_name.values() if component.distributions)
     return next((n for n in names if re.match(rf"{n.replace('-', '_')}(?:_|$)", stem)), None)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from envsmith.doctor.conditions import at_least, below
-from envsmith.doctor.data import cached_table, read_table
+from envsmith.graph.data import cached_table, read_table
 from envsmith.graph.fields import Sources
 from envsmith.schema import Parsed, Text, WrongValueError, strict
 
@@ -56,7 +56,6 @@ class Words:
     keys: Mapping[Text, tuple[Text, ...]]
     values: Mapping[Text, tuple[Text, ...]]
     enumerated: tuple[Pattern, ...]
-    glibc: Mapping[Text, Mapping[Text, Text]]
     kinds: Mapping[Text, Pattern]
     failure: Pattern
     chained: Pattern

@@ -1,4 +1,4 @@
-"""A compiled wheel held against versions: torch, Python, the GPU and glibc, each as a finding."""
+"""A compiled wheel held against versions: torch, Python, the GPU, glibc and libstdc++, each as a finding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import minor_of, public
+from envsmith.model.wheel import glibc_of
 from envsmith.model.wheel_name import read_wheel_name
 from envsmith.symbols.fit import FAILS, Fit, Missing, WheelNeeds, fits
+from envsmith.symbols.system_libraries import SETS, Host, Need, Newest, system_libraries
 from envsmith.symbols.table import SymbolTable, TorchBuild, spec_of
 
 _RULE = "wheel"
@@ -34,15 +36,24 @@ class WheelAnswer:
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
-def judge_wheel(needs: WheelNeeds, versions: Mapping[str, str], platform: Platform, table: SymbolTable) -> WheelAnswer:
-    """Judge a wheel with the versions that are stated. Without a torch, the builds that it links with are listed."""
+def judge_wheel(
+    needs: WheelNeeds,
+    versions: Mapping[str, str],
+    platform: Platform,
+    table: SymbolTable,
+    host: Host | None = None,
+) -> WheelAnswer:
+    """Judge a wheel with the versions that are stated. Without a torch, the builds that it links with are listed.
+
+    ``host`` is the system where it is loaded, by default one of which only the stated glibc is known.
+    """
     findings: list[Finding] = []
     unknown: list[str] = []
     if needs.machine not in {"none", platform.machine}:
         return WheelAnswer((_error(needs, {}, f"it was compiled for {needs.machine}, not {platform.machine}"),))
     findings += _python(needs, versions.get("python"))
     findings += _gpu(needs, versions.get("gpu"))
-    findings += _glibc(needs, versions.get("glibc"))
+    findings += _system(needs, host or Host(newest=Newest(glibc=stated_version(versions.get("glibc")))))
     findings += _driver(needs, versions.get("driver"))
     if needs.uses_torch:
         linking, doubts = _torch(needs, versions.get("torch"), platform, table)
@@ -148,16 +159,32 @@ def _gpu(needs: WheelNeeds, gpu: str | None) -> Iterator[Finding]:
     yield _error(needs, {"gpu": str(gpu)}, f"it has no code for {gpu}: it was built for {built}", fix)
 
 
-def _glibc(needs: WheelNeeds, glibc: str | None) -> Iterator[Finding]:
-    floor = needs.versions.get("GLIBC")
-    if glibc in {None, "*", "none"} or floor is None or Version(floor) <= Version(str(glibc)):
-        return
-    yield _error(
-        needs,
-        {"glibc": str(glibc)},
-        f"it needs glibc {floor}, and {glibc} is installed",
-        "Use a newer distribution or container, or a wheel with a lower manylinux tag.",
-    )
+def stated_version(text: str | None) -> str | None:
+    """Return a version, and ``None`` for what stands for any or for none."""
+    return None if text in {None, "*", "none"} else text
+
+
+def _system(needs: WheelNeeds, host: Host) -> Iterator[Finding]:
+    """Give what the C library and libstdc++ of a host lack, and what the tag of the wheel does not promise."""
+    table = system_libraries()
+    wanted = [Need(name, needs.versions[name]) for name in SETS if name in needs.versions]
+    lacking = {need.library: need for need in wanted if not host.newest.defines(need)}
+    for need in lacking.values():
+        finding = _error(
+            needs,
+            {"glibc": str(host.newest.glibc)} if need.set_name == "GLIBC" else {},
+            f"it needs {need}{table.origin(need)}, and {host.has(need)}",
+            f"{table.remedy(need)}, or use a wheel with a lower manylinux tag.",
+        )
+        yield replace(finding, evidence=(*finding.evidence, *table.sources_of(need)))
+    promised = table.tags.releases.get(glibc_of(needs.file) or "") if needs.file.endswith(".whl") else None
+    if beyond := [need for need in wanted if promised and not promised.defines(need)]:
+        finding = _note(needs, None, f"its tag promises less than it needs: {', '.join(map(str, beyond))}")
+        yield replace(finding, evidence=(*finding.evidence, *table.tags.evidence))
+    if wanted and host.is_unknown:
+        systems = ", ".join(table.systems_with(*wanted)) or "no system that is known"
+        text = f"it needs {', '.join(map(str, wanted))}. The oldest systems that have all of it: {systems}"
+        yield _note(needs, None, text)
 
 
 def _driver(needs: WheelNeeds, driver: str | None) -> Iterator[Finding]:
@@ -179,11 +206,11 @@ def _error(
     )
 
 
-def _note(needs: WheelNeeds, torch: str, text: str, build: TorchBuild | None) -> Finding:
+def _note(needs: WheelNeeds, torch: str | None, text: str, build: TorchBuild | None = None) -> Finding:
     return Finding(
         rule=_RULE,
         severity=Severity.NOTE,
-        components={"torch": torch},
+        components={"torch": torch} if torch else {},
         message=f"{needs.file}: {text}.",
         evidence=_measured(needs, build),
     )

@@ -17,6 +17,7 @@ from envsmith.frameworks import added_frameworks
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import version_key
+from envsmith.symbols.system_libraries import system_libraries
 
 _PAIR = re.compile(
     r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t"
@@ -141,23 +142,10 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
         read_version(draft, component, value, where)
 
 
-# What a Linux distribution brings: the glibc of its release, which cannot change without changing the release.
-
-
-@lru_cache(maxsize=1)
-def _named_distribution() -> re.Pattern[str]:
-    names = "|".join(words().glibc)
-    frills = r"(?: (?:enterprise|gnu/linux|linux|server|stream|release|lts|version))*[ :/-]*v?"
-    return re.compile(rf"\b({names})\b{frills}(\d+(?:\.\d+)?)", re.IGNORECASE)
-
-
 def glibc_of(system: str) -> str | None:
     """Return ``2.31`` of ``Ubuntu 20.04.6 LTS (x86_64)``, or ``None`` where no known release is named."""
-    match = _named_distribution().search(system[:200])
-    if match is None:
-        return None
-    releases = words().glibc[match[1].lower()]
-    return releases.get(match[2]) or releases.get(match[2].split(".")[0])
+    named = system_libraries().named_in(system)
+    return named[1].glibc if named else None
 
 
 # What stands behind the colon of a line KEY: VALUE: one reader for each kind of value, found by its key.

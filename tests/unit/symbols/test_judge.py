@@ -10,6 +10,7 @@ from envsmith.model.rule import Severity
 from envsmith.symbols.elf import Binary
 from envsmith.symbols.fit import needs_of
 from envsmith.symbols.judge import judge_wheel
+from envsmith.symbols.system_libraries import system_libraries
 from envsmith.symbols.table import SymbolTable
 
 FILE = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -29,9 +30,10 @@ def judge(tmp_path):
         exports.append(build_exports(build, ["torch/lib/libc10.so"], [Binary("x86_64", exports=frozenset(symbols))]))
     (tmp_path / "torch.bin").write_bytes(with_builds(None, exports))
 
-    def judge_(stated, *, file=FILE, needs=("_ZN2at1aEv", "_ZN2at1bEv"), platform=Platform.LINUX_64, **fields):
+    def judge_(stated, *, file=FILE, needs=("_ZN2at1aEv", "_ZN2at1bEv"), platform=Platform.LINUX_64, host=None, **fields):
         binary = Binary("x86_64", needs=frozenset(needs), **fields)
-        return judge_wheel(needs_of(file, None, [("demo/_C.so", binary)]), stated, platform, SymbolTable(tmp_path))
+        wheel = needs_of(file, None, [("demo/_C.so", binary)])
+        return judge_wheel(wheel, stated, platform, SymbolTable(tmp_path), host)
 
     return judge_
 
@@ -104,3 +106,36 @@ def test_stable_and_pure_tags_are_understood(judge, file, python, bad):
 def test_a_wheel_of_another_machine_is_an_error_and_nothing_else_is_judged(judge):
     (finding,) = judge({"torch": "2.0.0"}, platform=Platform.LINUX_AARCH64).findings
     assert "compiled for x86_64, not aarch64" in finding.message
+
+
+def test_a_libstdcxx_that_ends_too_early_is_an_error_with_what_has_the_version(judge):
+    needs = {"GLIBC": "2.28", "CXXABI": "1.3.13", "GLIBCXX": "3.4.30"}
+
+    (finding,) = errors_of(judge({"torch": "2.1.0"}, host=system_libraries().host("Ubuntu 20.04"), versions=needs))
+
+    assert finding.message == f"{FILE}: it needs GLIBCXX_3.4.30 of GCC 12.1, and Ubuntu 20.04 has 3.4.28."
+    assert finding.fix.startswith("Install conda-forge's libstdcxx-ng>=12.1 and put its lib folder first")
+    assert "(Ubuntu 22.04, Debian 12, RHEL 10, Amazon Linux 2023)" in finding.fix
+
+
+def test_a_newer_libstdcxx_than_that_of_the_system_counts(judge):
+    host = system_libraries().host("Ubuntu 20.04", glibcxx="3.4.30")
+
+    assert not errors_of(judge({"torch": "2.1.0"}, host=host, versions={"GLIBCXX": "3.4.30"}))
+
+
+def test_without_a_system_those_that_have_all_of_it_are_listed(judge):
+    messages = [f.message for f in judge({}, versions={"GLIBC": "2.34", "GLIBCXX": "3.4.22"}).findings]
+
+    systems = "Ubuntu 22.04, Debian 12, RHEL 9, Amazon Linux 2023"
+    assert f"{FILE}: it needs glibc 2.34, GLIBCXX_3.4.22. The oldest systems that have all of it: {systems}." in messages
+
+
+def test_a_tag_that_promises_less_than_the_files_need_is_noted(judge):
+    messages = [f.message for f in judge({"glibc": "2.35"}, versions={"GLIBC": "2.34"}).findings]
+
+    assert f"{FILE}: its tag promises less than it needs: glibc 2.34." in messages
+
+
+def errors_of(answer):
+    return [finding for finding in answer.findings if finding.severity is Severity.ERROR]

@@ -1,4 +1,4 @@
-"""The doctor's own files of ``matrix/``: read when they are needed, checked, kept until one of them changes."""
+"""Files of ``matrix/`` beside the graph: read when they are needed, checked, kept until one of them changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envsmith.schema import Problems, UnreadableError, parse_document
 
 _Value = TypeVar("_Value")
 # Raised when the shape of a kept value changes.
-_SHAPE = 6
+_SHAPE = 7
 _LOADED: dict[tuple[str, str], Any] = {}
 
 
@@ -32,7 +32,7 @@ def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], 
             kind,
             f"{envsmith.__version__} {_SHAPE} {stamp}",
             lambda: read(files),
-            modules=("envsmith.model.", "envsmith.doctor."),
+            modules=("envsmith.model.", "envsmith.symbols.", "envsmith.doctor."),
         )
     value: _Value = _LOADED[kind, stamp]
     return value
