@@ -1,6 +1,6 @@
 """All of it at once, in under a second."""
 
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH119, PTH123, PTH208, S108
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH208, S108
 # Plain os calls: a diagnosis looks at hundreds of paths within its second, and a Path for each is most of that.
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 
-from envsmith.doctor.facts import Draft, Facts, Library, Read, Stated
+from envsmith.doctor.facts import Draft, Facts, Read, Stated
+from envsmith.doctor.library_copies import libraries_of, libstdcxx_of, nccl_of, text_of
 from envsmith.doctor.read.lines import (
     OWN_PREFIXES,
     cuda_of_level,
@@ -77,6 +77,7 @@ def collect(python: str | None = None, *, deep: bool = False) -> Facts:
             step(draft)
     programs(draft, interpreter)
     libraries_of(draft, site)
+    libstdcxx_of(draft, interpreter)
     if deep:
         import_what_is_there(draft, interpreter, notes)
     facts = draft.done()
@@ -188,14 +189,9 @@ def torch_of(draft: Draft, site: Iterable[Path]) -> None:
         if cuda := re.search(r"^cuda[^=]{0,40}=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE):
             draft.components["cuda"] = Stated(version=cuda[1] or "cpu", source=source, strength=4)
         header = folder / "nvidia" / "nccl" / "include" / "nccl.h"
-        if version := _nccl_of(header):
+        if version := nccl_of(header):
             draft.components["nccl"] = Stated(version=version, source=str(header), strength=4)
         return
-
-
-def _nccl_of(header: Path) -> str | None:
-    parts = re.findall(r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text_of(header, 20_000))
-    return ".".join(parts) if len(parts) == 3 else None
 
 
 _MODULES = (
@@ -288,83 +284,6 @@ def _nvml(draft: Draft) -> bool:
     return bool(draft.gpus)
 
 
-# Copies of the CUDA libraries that the loader, or the wheels, would bring in.
-
-
-_LIBRARIES = ("libnccl", "libcudart", "libcudnn")
-SYSTEM = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/usr/lib",
-    "/usr/local/cuda/lib64",
-)
-
-
-def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
-    """Add every copy of the watched libraries, in the order in which the loader comes to them for torch."""
-    real_paths: set[str] = set()
-    loaded_names: set[str] = set()
-    for how, folder in _folders(draft, site):
-        try:
-            entries = sorted(os.listdir(folder))
-        except OSError:
-            continue
-        for entry in entries:
-            name = next((n for n in _LIBRARIES if re.fullmatch(rf"{n}\.so(\.\d+)*", entry)), None)
-            if name is None:
-                continue
-            real = os.path.realpath(os.path.join(folder, entry))
-            if real in real_paths:
-                continue
-            real_paths.add(real)
-            first = name not in loaded_names and how != "system elsewhere"
-            loaded_names.add(name)
-            path, version = os.path.join(folder, entry), _library_version(name, real)
-            draft.libraries.append(Library(name=name, path=path, version=version, how=how, first=first))
-    for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):  # before every other copy
-        if name := next((n for n in _LIBRARIES if n in os.path.basename(path)), None):
-            later_copies = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
-            version = _library_version(name, path)
-            draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *later_copies]
-
-
-def _folders(draft: Draft, site: Iterable[Path]) -> Iterator[tuple[str, str]]:
-    """Give the loader's folders: LD_LIBRARY_PATH, torch's RUNPATH (``$ORIGIN/../../nvidia/*/lib``), the system's."""
-    for folder in draft.variables.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder:
-            yield "ld_library_path", folder
-    for root in site:
-        yield "rpath", str(root / "torch" / "lib")
-        for part in sorted((root / "nvidia").glob("*/lib")):
-            yield "wheel", str(part)
-    if prefix := draft.variables.get("CONDA_PREFIX"):
-        yield "conda", f"{prefix}/lib"
-    for folder in SYSTEM:
-        yield "system", folder
-
-
-def _library_version(name: str, path: str) -> str | None:
-    """Return the version in the file's own name, else for NCCL that of the banner in its last megabytes."""
-    match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)*)$", path)
-    if match:
-        return match[1]
-    if name != "libnccl":
-        return None
-    if version := _nccl_of(Path(path).parent.parent / "include" / "nccl.h"):
-        return version
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - (4 << 20)))
-            data = file.read(4 << 20)
-    except OSError:
-        return None
-    candidates = re.search(rb"NCCL version (2\.\d{1,2}\.\d{1,2})", data)
-    return candidates[1].decode() if candidates else None
-
-
 # How this machine is looked at: short commands and small files; what cannot be had is an empty text.
 
 
@@ -375,15 +294,6 @@ def output_of(command: list[str], seconds: float = 2.0) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return run.stdout[:200_000] + run.stderr[:20_000]
-
-
-def text_of(path: str | Path, most: int = 100_000) -> str:
-    """Return the first bytes of a file as text, or nothing when it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(most).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 # The machine around the environment: toolkit, compilers, limits, network, container, programs.

@@ -10,7 +10,7 @@ from envsmith.doctor.diagnosis import Diagnosed
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.symbols import package_of
-from envsmith.symbols.system_libraries import Need, SystemLibraries, system_libraries
+from envsmith.symbols.system_libraries import Host, Need, SystemLibraries, system_libraries
 
 # /lib64/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /…/libtorch_python.so)
 _NOT_FOUND = re.compile(
@@ -59,11 +59,20 @@ def with_systems(diagnosed: Diagnosed, hit: Hit, facts: Facts) -> Diagnosed:
 def _sentences(refusal: _Refusal, facts: Facts, table: SystemLibraries) -> list[str]:
     need = refusal.need
     sentences = [f"{need} comes with GCC {compiler}."] if (compiler := table.compiler_of(need)) else []
-    is_own = not refusal.loaded or _SYSTEM.match(refusal.loaded)
-    name, newest = table.named_in(facts.host.get("os", "")) or ("", None)
-    if newest and is_own and not newest.defines(need):
-        sentences.append(f"{name} has {newest.of(need.set_name)}.")
+    host = _host(facts, table)
+    is_its_own = not refusal.loaded or bool(_SYSTEM.match(refusal.loaded)) or "glibcxx" in facts.host
+    if is_its_own and not host.newest.defines(need):
+        sentences.append(f"{_capital(host.has(need))}.")
     return sentences
+
+
+def _host(facts: Facts, table: SystemLibraries) -> Host:
+    system, glibcxx = facts.host.get("os", ""), facts.host.get("glibcxx")
+    return table.host(system, glibc=facts.version("glibc"), glibcxx=glibcxx)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _fix(refusal: _Refusal, facts: Facts, table: SystemLibraries) -> str:
@@ -74,7 +83,7 @@ def _fix(refusal: _Refusal, facts: Facts, table: SystemLibraries) -> str:
     rebuild = f"compile {package or 'the extension'} on this system with its own compiler"
     older = f"take an older wheel of {package}" if package else "take an older wheel of the package"
     if need.library == "glibc":
-        return f"{newer[0].upper()}{newer[1:]}, {older}, or {rebuild}. glibc is the system's: conda does not bring one."
+        return f"{_capital(newer)}, {older}, or {rebuild}. glibc is the system's: conda does not bring one."
     if _COMPILED.search(refusal.by):
         rebuild = "compile it again with the GCC whose libstdc++ is loaded, after removing ~/.cache/torch_extensions"
     floor = f">={table.compiler_of(need)}" if table.compiler_of(need) else ""

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from envsmith.doctor.checks import CHECKS, words_of_launch
 from envsmith.doctor.conditions import KINDS, Condition, Scene, complaint_about, names_in
-from envsmith.graph.data import cached_table, read_table, refuse
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
+from envsmith.graph.data import cached_table, read_table, refuse
 from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity

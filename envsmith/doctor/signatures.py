@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from envsmith.graph.data import cached_table, read_table
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.read.logs import completed
 from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import DataError
+from envsmith.graph.data import cached_table, read_table
 from envsmith.graph.fields import Context
 from envsmith.graph.load import knowledge
 from envsmith.graph.location import DataFiles, find_matrix, list_files

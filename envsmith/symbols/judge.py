@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from packaging.version import Version
-
 from envsmith.files import now
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding

@@ -30,7 +30,9 @@ def judge(tmp_path):
         exports.append(build_exports(build, ["torch/lib/libc10.so"], [Binary("x86_64", exports=frozenset(symbols))]))
     (tmp_path / "torch.bin").write_bytes(with_builds(None, exports))
 
-    def judge_(stated, *, file=FILE, needs=("_ZN2at1aEv", "_ZN2at1bEv"), platform=Platform.LINUX_64, host=None, **fields):
+    def judge_(
+        stated, *, file=FILE, needs=("_ZN2at1aEv", "_ZN2at1bEv"), platform=Platform.LINUX_64, host=None, **fields
+    ):
         binary = Binary("x86_64", needs=frozenset(needs), **fields)
         wheel = needs_of(file, None, [("demo/_C.so", binary)])
         return judge_wheel(wheel, stated, platform, SymbolTable(tmp_path), host)
@@ -128,7 +130,9 @@ def test_without_a_system_those_that_have_all_of_it_are_listed(judge):
     messages = [f.message for f in judge({}, versions={"GLIBC": "2.34", "GLIBCXX": "3.4.22"}).findings]
 
     systems = "Ubuntu 22.04, Debian 12, RHEL 9, Amazon Linux 2023"
-    assert f"{FILE}: it needs glibc 2.34, GLIBCXX_3.4.22. The oldest systems that have all of it: {systems}." in messages
+    assert (
+        f"{FILE}: it needs glibc 2.34, GLIBCXX_3.4.22. The oldest systems that have all of it: {systems}." in messages
+    )
 
 
 def test_a_tag_that_promises_less_than_the_files_need_is_noted(judge):
