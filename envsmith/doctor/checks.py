@@ -253,8 +253,10 @@ def _in_use(scene: Scene, names: list[str]) -> Iterator[Words]:
 def _glibcxx(scene: Scene, _argument: None) -> Iterator[Words]:
     """Give the GLIBCXX of the loaded libstdc++ where it is older than what the compiler's own may ask for."""
     newest, gcc = scene.facts.host.get("glibcxx"), scene.facts.version("gcc")
+    stated = gcc or "11"
+    release_of = stated if "." in stated else f"{stated}.1"  # the first release of a major has that number
     releases = system_libraries().gcc.releases
-    of_compiler = [each.glibcxx for release, each in releases.items() if not below(gcc or "11.1", release)]
+    of_compiler = [each.glibcxx for release, each in releases.items() if not below(release_of, release)]
     if newest and of_compiler and below(newest, str(of_compiler[-1])):
         compiler = f"GCC {gcc}" if gcc else "GCC 11 or later"
         yield {"version": newest, "needs": of_compiler[-1], "compiler": compiler}
