@@ -239,7 +239,12 @@ _NETWORK = re.compile(
 )
 _OFFLINE = re.compile(r"network was disabled|Network connectivity is disabled")
 _BUILD = re.compile(
-    r"(?:Failed to (?:download and )?build|Failed to prepare distributions?)[:\s]*`?([A-Za-z0-9._-]+(?:==[^`\s]+)?)`?"
+    r"(?:Failed to (?:download and )?build|Failed to prepare distributions?)[:\s]*`?(?:[^`\s]*/)?([A-Za-z0-9._-]+(?:==[^`\s]+)?)`?"
+)
+# The words of a backend are those of any compiler: files named timeout.cc, addresses in warnings.
+_BACKEND = re.compile(r"The build backend returned an error")
+_COMPILER = re.compile(
+    r"(?:^|[\s/])([^\s/]+:\d+(?::\d+)?: (?:fatal )?error: .+|CMake Error(?: at .+|: .+))$", re.MULTILINE
 )
 _UNSOLVED = re.compile(r"No solution found when resolving")
 _UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
@@ -279,8 +284,9 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
             details=details,
             hint="Run once with the network.",
         )
-    if _NETWORK.search(text) and not _UNSOLVED.search(text):
-        address = _ADDRESS.search(text)
+    of_network = "\n".join(details) if _BACKEND.search(text) else text
+    if _NETWORK.search(of_network) and not _UNSOLVED.search(text):
+        address = _ADDRESS.search(of_network)
         return NetworkError(
             f"Cannot {work}: {address[0].rstrip('.,') if address else 'the package index'} cannot be reached.",
             details=details,
@@ -293,6 +299,8 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
     if match := _BUILD.search(text):
         missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
         why = f", because its setup imports {missing[1]}, which it does not declare" if missing else ""
+        if refusal := _COMPILER.search(text):
+            details = (*details, refusal[1])
         return LockError(
             f"Cannot {work}: {match[1]} does not build from source{why}.",
             details=details,

@@ -283,3 +283,30 @@ def test_of_a_traceback_of_a_build_backend_only_the_exceptions_are_shown() -> No
         "RuntimeError: This package needs Torch to build.",
         "hint: `transformer-engine-torch` (v2.1.0) was included",
     ]
+
+
+def test_a_compiler_that_refuses_a_source_is_quoted_and_its_words_are_not_those_of_the_network() -> None:
+    output = """See https://packages.example.org/en/latest/#license for details.
+copying horovod/runner/common/util/timeout.py -> build/lib
+/slots/0/horovod/torch/mpi_ops_v2.cc:26:10: fatal error: torch/extension.h: No such file or directory
+gmake: *** [Makefile:136: all] Error 2
+error: Failed to build `/slots/0/horovod-0.28.1.tar.gz`
+  cause: The build backend returned an error
+  cause: Call to `setuptools.build_meta:__legacy__.build_wheel` failed (exit status: 1)"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="compile a wheel")
+
+    assert type(error) is LockError
+    assert error.message == "Cannot compile a wheel: horovod-0.28.1.tar.gz does not build from source."
+    assert error.details[-1] == "mpi_ops_v2.cc:26:10: fatal error: torch/extension.h: No such file or directory"
+
+
+def test_a_build_backend_that_fetches_and_cannot_is_a_fault_of_the_network() -> None:
+    output = """error: Failed to build `flash-attn==2.8.3`
+  cause: The build backend returned an error
+         [stderr]
+         urllib.error.URLError: <urlopen error [Errno 111] Connection refused>"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
+
+    assert type(error) is NetworkError
