@@ -457,25 +457,35 @@ def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) 
 
 
 def _bounds(case: Case, rows: list[Row]) -> tuple[str, str] | None:
-    """Return the bound that keeps all rows out at the least cost: a floor, or a few releases excluded by name."""
+    """Return the bound that keeps all rows out at the least cost: a floor, or a few releases excluded by name.
+
+    A ceiling costs more than any floor: it keeps people from what is new.
+    """
     best: tuple[float, str, str] | None = None
-    for component in dict.fromkeys(c for row in rows for c in row.when):
-        if component == "python" or component not in case.library.ranges or not all(component in r.when for r in rows):
+    for component in dict.fromkeys(c for row in rows for c in row.scope):
+        is_bounded = component != "python" and component in case.library.ranges
+        if not is_bounded or not all(component in row.when or component in row.needs for row in rows):
             continue
         admitted = list(dict.fromkeys(public(r.version) for r in case.admitted(component)))
-        bad = [v for v in admitted if any(row.when[component].contains(v) for row in rows)]
+        bad = [v for v in admitted if any(_is_met_with(row, component, v) for row in rows)]
         good = [v for v in admitted if v not in bad]
         if not bad or not good:
             continue
-        share = len(bad) / len(admitted)
+        cost = len(bad) / len(admitted)
         if admitted.index(bad[-1]) < admitted.index(good[0]):
             offer = f"{component}>={good[0]}"
         elif admitted.index(bad[0]) > admitted.index(good[-1]):
-            offer = f"{component}<{bad[0]}"
+            offer, cost = f"{component}<{bad[0]}", 1 + cost
         elif len(bad) <= _BY_NAME and admitted[-1] not in bad:
             offer = f"{component}{','.join(f'!={v}' for v in bad)}"
         else:
             continue
-        if best is None or share < best[0]:
-            best = share, component, offer
+        if best is None or cost < best[0]:
+            best = cost, component, offer
     return best[1:] if best else None
+
+
+def _is_met_with(row: Row, component: str, version: str) -> bool:
+    """Return whether a release of a component can be a part of what a row forbids."""
+    needed = row.needs.get(component)
+    return not needed.contains(version) if needed is not None else row.when[component].contains(version)

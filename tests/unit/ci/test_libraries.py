@@ -50,3 +50,12 @@ def test_a_matrix_can_be_made_of_them(name):
     assert made.jobs
     assert len(made.jobs) <= 256
     assert not made.uncovered
+
+
+def test_a_floor_is_offered_before_a_ceiling_keeps_people_from_what_is_new():
+    text = "Metadata-Version: 2.1\nName: mylib\nVersion: 1.0\nRequires-Python: >=3.10\n"
+    text += "Requires-Dist: transformers>=4.30\nRequires-Dist: accelerate>=0.20\n"
+    library = read_library(CASES / "nowhere", declaration=read_metadata(text, "mylib"))
+    fixes = {f.finding.rule: f.finding.fix or "" for f in check_library(library)}
+    assert fixes["accelerate-keep-torch-compile"].startswith("declare accelerate>=1.3.0")
+    assert fixes["transformers-accelerate-floor"].startswith("declare accelerate>=")
