@@ -2,7 +2,8 @@
 
 import pytest
 
-from envsmith.solve import check
+from envsmith.model.cell import Request
+from envsmith.solve import check, solve
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,9 @@ from envsmith.solve import check
             {"accelerate": "0.30.1", "deepspeed": "0.15.0"},
             {"accelerate": "0.30.1", "deepspeed": "0.14.5"},
         ),
+        ("pyarrow-numpy1", {"pyarrow": "26.0.1", "numpy": "1.26.4"}, {"pyarrow": "25.0.1", "numpy": "1.26.4"}),
+        ("verl-vllm-pair", {"verl": "0.8.0", "vllm": "0.19.1"}, {"verl": "0.8.0", "vllm": "0.12.0"}),
+        ("openrlhf-vllm-pair", {"openrlhf": "0.11.2", "vllm": "0.27.1"}, {"openrlhf": "0.11.2", "vllm": "0.29.0"}),
         ("accelerate-step-was-skipped", {"accelerate": "0.9.0", "deepspeed": "0.6.5"}, {"accelerate": "0.10.0"}),
         ("deepspeed-0.9.3-zero-init", {"deepspeed": "0.9.3"}, {"deepspeed": "0.9.4"}),
         ("triton-1.0-python", {"triton": "1.0.0", "python": "3.10"}, {"triton": "2.0.0", "python": "3.10"}),
@@ -69,3 +73,8 @@ from envsmith.solve import check
 def test_a_bound_is_where_the_artifacts_have_it(rule, bad, good):
     assert rule in {f.rule for f in check(bad).findings}
     assert rule not in {f.rule for f in check(good).findings}
+
+
+def test_verl_is_solved_with_a_vllm_that_it_is_made_for():
+    cell = solve(Request(constraints={"verl": "==0.8.0", "vllm": "*"})).cell
+    assert cell.components["vllm"] == "0.12.0"
