@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out, say
-from envsmith.cli.declare import argument, choice, flag, option, takes
+from envsmith.cli.declare import argument, choice, flag, group, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.flags import open_source
+from envsmith.cli.mend_file import FileMendFlags, Subject, apply_mend, undo_mend
 from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import EXAMPLE
@@ -66,6 +68,7 @@ class CheckFlags:
     with_: tuple[str, ...] = option(
         "--with", multiple=True, metavar="NAME==VERSION", help="The same as an argument (repeatable)."
     )
+    mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
     platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
     as_json: bool = flag("--json", "The same as --format json.")
@@ -81,8 +84,6 @@ def check(settings: CheckFlags) -> int:
 
     Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad.
     """
-    from envsmith.doctor.facts import Draft
-
     if settings.as_json and settings.form not in {"text", "json"}:
         raise UsageError(
             f"Cannot combine --json with --format {settings.form}: both choose the format of the output.",
@@ -93,6 +94,27 @@ def check(settings: CheckFlags) -> int:
 
         print_out("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
         return 0
+    settings.mend.refuse_idle(settings.sources)
+    if settings.mend.undo:
+        return undo_mend(settings.mend, Path(settings.sources[0]))
+    judgement, declarations = _judged(settings)
+    if settings.mend.apply:
+        subject = Subject(path=Path(settings.sources[0]), judgement=judgement, declarations=declarations)
+        is_json = settings.as_json or settings.form == "json"
+        return apply_mend(settings.mend, subject, lambda: _judged(settings)[0], as_json=is_json)
+    if settings.as_json or settings.form == "json":
+        print_out(dumps(judgement.to_json()))
+    elif settings.form == "text":
+        print_answer(judgement_text(judgement, settings.form, everything=settings.verbose))
+    else:
+        print_out(judgement_text(judgement, settings.form))
+    return 1 if judgement.status == "bad" else 0
+
+
+def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
+    """Judge all that the options name. Return the judgement, and what files of a project declare."""
+    from envsmith.doctor.facts import Draft
+
     where = parse_platform(settings.platform)
     names, pairs = gpu_names(), (*settings.pairs, *settings.with_)
     versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
@@ -106,9 +128,10 @@ def check(settings: CheckFlags) -> int:
     stated, declarations = _read(settings.sources, draft)
     _stated(settings.facts, settings.variables, draft)
     stated |= parse_pairs(versions, components())
-    judgement = _judge(stated, draft, where) if stated or draft.size() else Judgement(status="ok")
+    keep = settings.mend.components
+    judgement = _judge(stated, draft, where, keep) if stated or draft.size() else Judgement(status="ok")
     if declarations is not None and judgement.status != "bad":
-        judgement = declarations.judge(judgement, stated, where)
+        judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:
         from envsmith.cli.code import judge_code  # only who has code waits for its readers
 
@@ -118,22 +141,16 @@ def check(settings: CheckFlags) -> int:
 
         for source in settings.wheels:
             judgement = judge_linking(source, stated, draft.done(), where, judgement)
-    if settings.as_json or settings.form == "json":
-        print_out(dumps(judgement.to_json()))
-    elif settings.form == "text":
-        print_answer(judgement_text(judgement, settings.form, everything=settings.verbose))
-    else:
-        print_out(judgement_text(judgement, settings.form))
-    return 1 if judgement.status == "bad" else 0
+    return judgement, declarations
 
 
-def _judge(versions: dict[str, str], draft: Draft, platform: Platform) -> Judgement:
+def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Collection[str]) -> Judgement:
     """Judge by the rules over versions alone where nothing else was stated: the doctor's need not be loaded then."""
     if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
         from envsmith.doctor.environment import check_environment
 
-        return check_environment(versions, draft, platform)
-    return solve.check(versions, platform=platform)
+        return check_environment(versions, draft, platform, keep=keep)
+    return solve.check(versions, platform=platform, keep=keep)
 
 
 def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:

@@ -68,7 +68,7 @@ def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_j
         result = MendResult(status="nothing", environment=str(root), by_hand=by_hand)
     else:
         say(_difference_text(proposal))
-        _agree(flags, f"Change {len(changes)} package{'s' * (len(changes) > 1)} of {root}?")
+        agree(f"Change {len(changes)} package{'s' * (len(changes) > 1)} of {root}?", yes=flags.yes)
         with Console() as console:
             result = mender.apply(proposal, Clock(console))
     _print(result, as_json=as_json)
@@ -81,19 +81,19 @@ def undo_environment(flags: MendFlags, root: Path, *, as_json: bool) -> int:
     from envsmith.mend.twin import recover
 
     recover(root)
-    _agree(flags, f"Put back {root} as it was before the last --apply?")
+    agree(f"Put back {root} as it was before the last --apply?", yes=flags.yes)
     _print(undo_last(root), as_json=as_json)
     return 0
 
 
-def _agree(flags: MendFlags, question: str) -> None:
-    """Ask the user. ``UsageError`` where nobody can be asked, and where the answer is no."""
-    if flags.yes:
+def agree(question: str, *, yes: bool) -> None:
+    """Ask the user, unless ``yes``. ``UsageError`` where nobody can be asked, and where the answer is no."""
+    if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(
-            "Cannot ask whether to change the environment: the input is not a terminal.",
-            hint="Add --yes to change it without a question.",
+            "Cannot ask whether to make the change: the input is not a terminal.",
+            hint="Add --yes to make it without a question.",
         )
     if not click.confirm(question, default=False, err=True):
         raise UsageError(

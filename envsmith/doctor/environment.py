@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed
@@ -59,17 +59,19 @@ def _stated_beside(facts: Facts) -> dict[str, str]:
     return {**dict.fromkeys(sorted(absent), "none"), **exact}
 
 
-def check_environment(versions: Mapping[str, str], draft: Draft, platform: Platform | None = None) -> Judgement:
+def check_environment(
+    versions: Mapping[str, str], draft: Draft, platform: Platform | None = None, *, keep: Collection[str] = ()
+) -> Judgement:
     """Judge a set of versions together with the facts beside it (see :mod:`envsmith.doctor.stated`).
 
     Findings of both kinds are in one list. The repair is that of the versions, for no release mends a limit or a
-    variable. Raises ``UsageError`` when a version is not one.
+    variable. It leaves ``keep`` alone where it can. Raises ``UsageError`` when a version is not one.
     """
     facts = facts_of(versions, copy.deepcopy(draft))
     versions = {**_stated_beside(facts), **versions}
     judgement = Judgement(status="ok")
     if versions or not facts.count:
-        judgement = solve.check(versions, platform, features=features_of(facts))
+        judgement = solve.check(versions, platform, keep=keep, features=features_of(facts))
     if (cuda := judgement.inferred.get("cuda")) and "cuda" not in facts.components:
         inferred = Stated(version=cuda, source="inferred", strength=1)
         facts = dataclasses.replace(facts, components={**facts.components, "cuda": inferred})

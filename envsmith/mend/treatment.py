@@ -14,12 +14,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
+from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.report import backend_of
 from envsmith.graph.load import components
 from envsmith.mend.environment import Environment
 from envsmith.model.component import Component, Role
-from envsmith.model.finding import Change, Repair
+from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 
 # What torch brings. Where torch changes, its own metadata decides about them.
@@ -84,7 +84,7 @@ def treatment_of(diagnosis: Diagnosis, environment: Environment) -> Treatment:
     draft = _Draft(environment)
     findings = [d for d in diagnosis.diagnosed if d.finding.severity is not Severity.NOTE]
     if diagnosis.repair:
-        _add_repair(diagnosis.repair, findings, draft)
+        _add_repair(diagnosis.repair, [d.finding for d in findings], draft)
     for diagnosed in findings:
         for line in diagnosed.lines:
             if not _add_line(line, diagnosed.finding.rule, draft):
@@ -92,13 +92,20 @@ def treatment_of(diagnosis: Diagnosis, environment: Environment) -> Treatment:
     return draft.finished()
 
 
-def _add_repair(repair: Repair, findings: Sequence[Diagnosed], draft: _Draft) -> None:
+def treatment_of_repair(repair: Repair, findings: Sequence[Finding], environment: Environment) -> Treatment:
+    """Return what a repair asks for where nothing is installed yet. ``findings`` are its reasons."""
+    draft = _Draft(environment)
+    _add_repair(repair, findings, draft)
+    return draft.finished()
+
+
+def _add_repair(repair: Repair, findings: Sequence[Finding], draft: _Draft) -> None:
     table = components()
     changed = {change.component for change in repair.changes}
     cell = repair.cell.components
     for change in repair.changes:
         component = table.by_name[change.component]
-        reason = _reason(change, findings)
+        reason = _reason_of(change.component, findings)
         if component.name in _FOLLOWS and (changed & {"torch", "cuda"}):
             continue
         if component.role is Role.HOST or component.name == "python" or not component.distributions:
@@ -124,13 +131,9 @@ def _distributions_of(component: Component, cuda: str, environment: Environment)
     return of_cuda or installed or names[:1]
 
 
-def _reason(change: Change, findings: Sequence[Diagnosed]) -> str:
-    return _reason_of(change.component, findings)
-
-
-def _reason_of(component: str, findings: Sequence[Diagnosed]) -> str:
+def _reason_of(component: str, findings: Sequence[Finding]) -> str:
     """Return the rules of the errors that speak of a component, else of all errors."""
-    errors = [d.finding for d in findings if d.finding.severity is Severity.ERROR] or [d.finding for d in findings]
+    errors = [f for f in findings if f.severity is Severity.ERROR] or list(findings)
     own = [finding.rule for finding in errors if component in finding.components]
     return ", ".join(dict.fromkeys(own or [finding.rule for finding in errors]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from envsmith.graph.load import components, version_graph
@@ -30,24 +31,33 @@ class Declarations:
         (_, always), *further = read_project_file(path)
         return cls(parts=tuple((_words(part), demands) for part, demands in further), always=always)
 
+    def naming(self, names: Collection[str]) -> Demands:
+        """Return the smallest part that names all of some components: what is always asked for, or that and an extra."""
+        for demands in (self.always, *(demands for _, demands in self.parts)):
+            if set(names) <= {*_components(dict.fromkeys((demand.name for demand in demands.demands), ""))}:
+                return demands
+        return self.always
+
     def joined(self, further: Declarations) -> Declarations:
         """Return both as one."""
         return Declarations(parts=(*self.parts, *further.parts), always=self.always.joined(further.always))
 
-    def judge(self, earlier: Judgement, versions: Mapping[str, str], platform: Platform) -> Judgement:
+    def judge(
+        self, earlier: Judgement, versions: Mapping[str, str], platform: Platform, *, keep: Collection[str] = ()
+    ) -> Judgement:
         """Return an earlier judgement of what is pinned with that of the ranges beside it.
 
-        The ranges are judged without extras and groups, then with each. Every rule is named once.
+        The ranges are judged without extras and groups, then with each. Every rule is named once. The repair leaves
+        ``keep`` alone where it can.
         """
         graph = version_graph()
         names = _components(versions)
         pinned = {name: version for name, version in names.items() if graph.knows_release(name, f"=={version}")}
         # Of a pinned release that the graph does not know, what is pinned was judged already.
-        left_out = {*names} - {*pinned}
-        judgement = _joined(earlier, _judge(self.always, pinned, left_out, platform))
+        judge = partial(_judge, pinned=pinned, left_out={*names} - {*pinned}, platform=platform, keep=keep)
+        judgement = _joined(earlier, judge(self.always))
         for words, demands in self.parts:
-            further = _judge(self.always.joined(demands), pinned, left_out, platform)
-            judgement = _joined(judgement, further, words)
+            judgement = _joined(judgement, judge(self.always.joined(demands)), words)
         return judgement
 
 
@@ -61,7 +71,14 @@ def _components(versions: Mapping[str, str]) -> dict[str, str]:
     return {c.name: version for c, version in pairs if c and c.role is not Role.HOST}
 
 
-def _judge(demands: Demands, pinned: Mapping[str, str], left_out: Collection[str], platform: Platform) -> Judgement:
+def _judge(
+    demands: Demands,
+    *,
+    pinned: Mapping[str, str],
+    left_out: Collection[str],
+    platform: Platform,
+    keep: Collection[str],
+) -> Judgement:
     """Judge the ranges of some requirements beside what is pinned.
 
     What the project overrides is not held to what packages declare about it.
@@ -79,7 +96,7 @@ def _judge(demands: Demands, pinned: Mapping[str, str], left_out: Collection[str
     narrowed = {name: wish for name, wish in narrowed.items() if name not in away}
     table = graph.components.by_name
     frameworks = {name: Spec.parse("*") for name in narrowed if table[name].role is Role.FRAMEWORK}
-    return judge_ranges(replace(Request(frameworks=frameworks, platform=platform), narrowed=narrowed))
+    return judge_ranges(replace(Request(frameworks=frameworks, platform=platform), narrowed=narrowed), keep=keep)
 
 
 def _joined(first: Judgement, second: Judgement, words: str = "") -> Judgement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from envsmith.model.cell import Request
@@ -16,11 +16,11 @@ from envsmith.solve.words import join_words, name_release
 _Narrowed = Mapping[str, tuple[Spec, str]]
 
 
-def judge_ranges(request: Request, *, solver: Solver | None = None) -> Judgement:
+def judge_ranges(request: Request, *, keep: Collection[str] = (), solver: Solver | None = None) -> Judgement:
     """Judge the ranges of ``request.narrowed``: ``bad`` when rules leave no releases that meet all of them.
 
     Where only a missing fact stands against them, or a range is outside what the graph knows, the answer is
-    ``unknown``. The repair gives up the fewest ranges.
+    ``unknown``. The repair gives up the fewest ranges, and none of ``keep`` where there is such a repair.
     """
     solver = solver or default_solver()
     ranges, findings, unknown = _possible(solver, request.narrowed)
@@ -37,7 +37,7 @@ def judge_ranges(request: Request, *, solver: Solver | None = None) -> Judgement
         sentence = f"no known releases meet {_words(wishes or ranges)} together, and no rule says that none can"
         return Judgement(status="bad" if findings else "unknown", findings=findings, unknown=(*unknown, sentence))
     members = conflict_members(solver, without_gaps, stuck)
-    repairs = solver.repairs(posed)
+    repairs = sorted(solver.repairs(posed), key=lambda r: any(change.component in keep for change in r.changes))
     repair = repairs[0] if repairs else None
     return Judgement(
         status="bad", findings=(*findings, _finding(members, ranges, repair)), repair=repair, unknown=unknown
