@@ -34,9 +34,9 @@ class PinFlags:
     )
     form: str = choice(
         "--format",
-        ["pip", "conda", "uv", "all"],
+        ["pip", "conda", "uv", "pixi", "all"],
         "What is written. With 'conda' an unreachable channel is an error, with 'all' a note. 'uv' also merges the "
-        "versions into the pyproject.toml of --project.",
+        "versions into the pyproject.toml of --project, 'pixi' into its pixi.toml or [tool.pixi].",
         default="all",
         section="Output",
     )
@@ -48,7 +48,7 @@ class PinFlags:
         "Write nothing. Exit 1 when the existing lock is out of date for this request.",
         section="Lock and network",
     )
-    yes: bool = flag("--yes", "With --format uv: write the pyproject.toml without asking.", section="Output")
+    yes: bool = flag("--yes", "With --format uv or pixi: write the project's file without asking.", section="Output")
     as_json: bool = flag("--json", "One JSON object on stdout: cell, lock digest, files.", section="Output")
     talk: Talk = group(Talk, "Output")
 
@@ -78,8 +78,7 @@ def lock(settings: PinFlags) -> int:
         raise UsageError(
             "Cannot combine --format conda with --no-conda: they contradict each other.", hint="Leave one of them out."
         )
-    pyproject = flags.project / "pyproject.toml" if flags.project and settings.form == "uv" else None
-    if settings.form == "uv" and pyproject is None:
+    if settings.form == "uv" and flags.project is None:
         raise UsageError("Cannot write a pyproject.toml: no project is named.", hint="Add --project DIR.")
     try:
         with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
@@ -89,9 +88,14 @@ def lock(settings: PinFlags) -> int:
             outcome = build.lock_only(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
-    if pyproject is not None:
-        _merge(pyproject, outcome.lock, write=settings.yes)
     files = {name: str(outcome.directory / name) for name in outcome.files}
+    if flags.project is not None and settings.form in {"uv", "pixi"}:
+        _merge(settings.form, flags.project, outcome.lock, write=settings.yes)
+    elif settings.form == "pixi":
+        from envsmith.project.pixi_project import PIXI, with_pixi  # reads TOML
+
+        files[PIXI] = str(outcome.directory / PIXI)
+        write_whole(outcome.directory / PIXI, with_pixi("", outcome.lock, PIXI))
     if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
         print_out(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes, **inferred}))
@@ -109,26 +113,28 @@ def _options(settings: PinFlags, flags: RequestFlags) -> Options:
         settings.sources,
         settings.locking,
         flavour=settings.flavour,
-        conda=not settings.locking.no_conda and settings.form not in {"pip", "uv"},
+        conda=not settings.locking.no_conda and settings.form not in {"pip", "uv", "pixi"},
         output=settings.output,
         base=settings.base,
         conda_only=settings.form == "conda",
     )
 
 
-def _merge(path: Path, lock: Lock, *, write: bool) -> None:
-    """Show what a uv project needs as a diff, and write it when the user says so."""
-    from envsmith.project.uv_project import difference, merged  # reads TOML
+def _merge(form: str, folder: Path, lock: Lock, *, write: bool) -> None:
+    """Show what a project of uv or pixi needs as a diff, and write it when the user says so."""
+    from envsmith.project.pixi_project import manifest_of, with_pixi  # reads TOML
+    from envsmith.project.uv_project import difference, merged
 
-    old = read_text(path)
-    new = merged(old, lock)
+    path = folder / "pyproject.toml" if form == "uv" else manifest_of(folder)
+    old = read_text(path) if form == "uv" or path.is_file() else ""
+    new = merged(old, lock) if form == "uv" else with_pixi(old, lock, path.name)
     if old == new:
         say(f"{path} has the versions of {lock.cell.id} already")
         return
     say(difference(old, new, str(path)))
     if write or (live_terminal() and click.confirm(f"Write {path}?", err=True)):
         write_whole(path, new)
-        say(f"wrote {path}. Run uv lock, then uv sync --locked.")
+        say(f"wrote {path}. Run {'uv lock, then uv sync --locked' if form == 'uv' else 'pixi install'}.")
     else:
         say(f"{path} was not written. Add --yes to write it.")
 

@@ -28,26 +28,36 @@ def merged(text: str, lock: Lock) -> str:
     ``DataError`` for what is not a project, ``UsageError`` where uv would need the address of an index.
     """
     import tomlkit
-    from tomlkit.exceptions import ParseError
 
-    try:
-        document = tomlkit.parse(text)
-    except ParseError as error:
-        raise DataError(f"Cannot read pyproject.toml: it is not valid TOML ({error}).") from None
+    document = document_for(text, lock, "pyproject.toml")
     project = document.get("project")
     if not isinstance(project, dict):
         raise DataError(
             "Cannot write pyproject.toml: it has no table [project].", hint="Run uv init in the folder of the project."
         )
-    if lock.cell.index != "default":
-        raise UsageError(
-            f"Cannot write pyproject.toml: torch {lock.cell.components['torch']} is on PyTorch's own index only, and "
-            "envsmith does not know its address.",
-            hint="Leave --cuda out to get the build of the default index.",
-        )
     _depend(project, lock.cell)
     _constrain(document, lock)
     return tomlkit.dumps(document)
+
+
+def document_for(text: str, lock: Lock, file: str) -> TOMLDocument:
+    """Parse the file of a project into which a lock is to be written. ``DataError`` for what is not TOML.
+
+    ``UsageError`` where the project would need the address of an index.
+    """
+    import tomlkit
+    from tomlkit.exceptions import ParseError
+
+    if lock.cell.index != "default":
+        raise UsageError(
+            f"Cannot write {file}: torch {lock.cell.components['torch']} is on PyTorch's own index only, and envsmith "
+            "does not know its address.",
+            hint="Leave --cuda out to get the build of the default index.",
+        )
+    try:
+        return tomlkit.parse(text)
+    except ParseError as error:
+        raise DataError(f"Cannot read {file}: it is not valid TOML ({error}).") from None
 
 
 def difference(old: str, new: str, name: str) -> str:

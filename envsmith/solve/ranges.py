@@ -24,13 +24,13 @@ def judge_ranges(request: Request, *, keep: Collection[str] = (), solver: Solver
     """
     solver = solver or default_solver()
     ranges, findings, unknown = _possible(solver, request.narrowed)
-    asked = replace(request, narrowed=ranges, lockable=False)
-    posed = solver.pose(asked)
+    bounded = replace(request, narrowed=ranges, lockable=False)
+    posed = solver.pose(bounded)
     strict = solver.stuck(posed.problem) if ranges else None
     if strict is None:
         status = "bad" if findings else "unknown" if unknown else "ok"
         return Judgement(status=status, findings=findings, unknown=unknown)
-    without_gaps = solver.pose(asked, gaps=False).problem
+    without_gaps = solver.pose(bounded, gaps=False).problem
     stuck = solver.stuck(without_gaps)
     if stuck is None:
         wishes = {wish.component: ranges[wish.component] for wish in strict.wishes if wish.component in ranges}

@@ -21,8 +21,8 @@ def read_text(text: str, draft: Draft, source: str, notes: tuple[str, ...] = ())
     """Add what ``text`` (already cleaned) says to ``draft``, and return what was understood."""
     before = draft.size()
     text = unprefixed(text)
-    whole = read_whole(text, draft, source)
-    kinds = [whole] if whole else _read_parts(text, draft, source)
+    document = read_whole(text, draft, source)
+    kinds = [document] if document else _read_parts(text, draft, source)
     _settle(draft)
     new_facts = draft.size() - before
     if new_facts and not kinds:
