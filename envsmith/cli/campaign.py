@@ -12,10 +12,11 @@ from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.declare import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.graph.load import components
+from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
 from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, listing
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.selection import Composer, make_plan, read_campaign
+from envsmith.matrix.campaign.selection import Composer, make_plan
 from envsmith.model.record import Record
 from envsmith.progress import Event
 from envsmith.python.interpreters import find_interpreters

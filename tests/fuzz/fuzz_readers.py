@@ -187,7 +187,7 @@ def matrix_json(text: str) -> None:
 
 def campaign(text: str) -> None:
     from envsmith.graph.load import components
-    from envsmith.matrix.campaign.selection import read_campaign
+    from envsmith.matrix.campaign.choices import read_campaign
 
     read_campaign(written("campaign.yaml", text), components())
 

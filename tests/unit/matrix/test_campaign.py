@@ -7,10 +7,11 @@ from records_help import cell, job, plan
 
 from envsmith.errors import DataError, UsageError
 from envsmith.graph.load import components
+from envsmith.matrix.campaign.choices import Campaign, Choice, read_campaign
 from envsmith.matrix.campaign.drive import State
 from envsmith.matrix.campaign.executors import SlurmExecutor
 from envsmith.matrix.campaign.job import Job, Plan, Settings
-from envsmith.matrix.campaign.selection import Choice, Composer, covering, make_plan, read_campaign
+from envsmith.matrix.campaign.selection import Composer, covering, make_plan
 from envsmith.model.record import Expected
 from envsmith.solve import default_solver
 
@@ -129,8 +130,6 @@ def test_an_unknown_component_is_a_mistake_of_the_user(composer):
 
 
 def chosen(composer, *choices):
-    from envsmith.matrix.campaign.selection import Campaign
-
     return make_plan(Campaign(name="t", choices=choices), composer, exclude_newer="2026-11-20")
 
 
