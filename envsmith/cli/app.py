@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "smoke": ("smoke", "Test collectives and one step of the framework in an environment that exists."),
     "check": ("check", "Judge a given set of versions: what is wrong with it, on what evidence, and the repair."),
     "doctor": ("doctor", "Judge this machine or a pasted report, log or lock: root cause, consequences, repair."),
+    "run": ("run", "Watch a launch, and say which rank failed first, where and why."),
     "bisect": ("bisect", "Find which package broke a command, between two environments or two days."),
     "explain": ("explain", "Say why a cell is what it is, what a rule says, what an upgrade would change."),
     "publish": ("publish", "Push a proved image with its lock, record, bill of materials and signed statement."),

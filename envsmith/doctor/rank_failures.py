@@ -11,6 +11,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
 from envsmith.model.rule import EvidenceKind, Severity
 from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
 from envsmith.ranks.evidence import Evidence, Exit, Frame, RankError, RankEvidence
 from envsmith.ranks.places import LIBRARY, place_of
 
@@ -26,8 +27,6 @@ _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure)\b(?::.*)?$"
 )
 _FRAME = re.compile(r'\s{0,8}File "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7}), in (?P<function>\S{1,120})')
-_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
-_STORE_KEY = re.compile(r"wait timeout after (\d{1,12})ms, keys: /default_pg/\S{0,100}/(\d{1,5})\b")
 # torchrun's table of what failed, and what its agent noticed first.
 _ROW = re.compile(r"rank\s*: (\d{1,5}) \(local_rank: \d+\)\s*\n\s*exitcode\s*: (-?\d{1,5}) \(pid: (\d+)\)")
 _FIRST = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5}) \(pid: (\d+)\)")
@@ -44,7 +43,7 @@ def read_launch(text: str) -> Evidence:
     exits = {int(rank): int(status) for rank, status, _ in _ROW.findall(plain)}
     for status, rank, _ in _FIRST.findall(plain):
         exits.setdefault(int(rank), int(status))
-    sizes, key = _SIZES.search(plain), _STORE_KEY.search(plain)
+    sizes, key = SIZES.search(plain), STORE_KEY.search(plain)
     stated = [int(size) for size in _SIZE.findall(plain)]
     speakers = {rank for speaker, _ in lines if (rank := _rank_of(speaker)) is not None}
     mark = sizes or key
@@ -55,8 +54,8 @@ def read_launch(text: str) -> Evidence:
         ),
         world=max([*stated, *(rank + 1 for rank in {*speakers, *exits})], default=0),
         is_listed=bool(_TABLE.search(plain)),
-        sizes=(int(sizes[1]), int(sizes[2])) if sizes else None,
-        absent=(int(key[2]), int(key[1]) / 1000) if key else None,
+        sizes=sizes_in(plain),
+        absent=absent_in(plain),
         line=plain.count("\n", 0, mark.start()) + 1 if mark else 0,
     )
 

@@ -73,7 +73,8 @@ class Blame:
     """What is said of a launch. ``ranks`` are empty where the evidence does not say which rank it is.
 
     ``message`` is one or two sentences, ``fix`` begins with an imperative, ``place`` is ``file:line (function)``,
-    ``evidence`` are the lines that decided. ``line`` and ``quote`` are where a text says it.
+    ``evidence`` are the lines that decided. ``line`` and ``quote`` are where a text says it. ``is_hang`` tells that
+    the launch stands still and cannot go on by itself.
     """
 
     cause: Cause
@@ -85,6 +86,7 @@ class Blame:
     line: int = 1
     quote: str = ""
     confidence: str = "high"
+    is_hang: bool = False
     kind: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from signal import SIGBUS, SIGKILL, SIGTERM, Signals
+from typing import TypeVar
 
 from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
 from envsmith.ranks.evidence import Disk, Evidence, RankError, RankEvidence
 from envsmith.ranks.places import user_place
 
+_Value = TypeVar("_Value")
 # What a rank says when another one is gone, or does not come.
 _CLOSED = re.compile(
     r"Connection closed by (?:remote )?peer|Connection reset by peer|remote process exited|ncclRemoteError|Broken pipe"
@@ -20,7 +22,8 @@ _WAITED = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
     r"|ran for \d+ milliseconds before timing out"
 )
-_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
+SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
+STORE_KEY = re.compile(r"wait timeout after (\d{1,12})ms, keys: /default_pg/\S{0,100}/(\d{1,5})\b")
 # What an error says of its cause, the most exact first.
 _CAUSES = (
     (Cause.SHM_FULL, re.compile(r"unable to allocate shared memory|No space left on device.{0,40}/dev/shm|/dev/shm.{0,80}No space left")),
@@ -65,7 +68,7 @@ def waited(error: RankError) -> bool:
 
 def follows(error: RankError) -> bool:
     """Tell whether the error says no more than that another rank is gone or does not come."""
-    return waited(error) or bool(_CLOSED.search(error.error) or _SIZES.search(error.error))
+    return waited(error) or bool(_CLOSED.search(error.error) or SIZES.search(error.error))
 
 
 def cause_of(error: str) -> Cause:
@@ -76,13 +79,14 @@ def cause_of(error: str) -> Cause:
 def own_error(evidence: Evidence) -> Blame | None:
     """Blame the first rank with an error that is not another's end."""
     errors = evidence.errors
-    own = [(rank, error) for rank, error in errors if not follows(error)]
+    silent = _first_silent_end(evidence)
+    own = [(rank, error) for rank, error in errors if not follows(error) and not 0 < silent < error.at]
     if not own:
         return None
     rank, first = own[0]
     same = [number for number, error in own if alike(error) == alike(first)]
     if len(same) > 1 and len(same) == len(errors):
-        return None  # what every rank says is no matter of ranks
+        return _every_rank(evidence, same, first)
     who = f"Rank {rank}" if len(same) == 1 else ranks_text(same)
     following = [number for number, error in errors if number not in same and follows(error)]
     then = f" The errors of {ranks_text(following, start='r')} follow from it." if following else ""
@@ -101,11 +105,43 @@ def own_error(evidence: Evidence) -> Blame | None:
     )
 
 
+def _every_rank(evidence: Evidence, ranks: list[int], first: RankError) -> Blame | None:
+    """Return what every rank says: no matter of ranks, and no news for who reads the launcher's own text."""
+    if evidence.launcher is None:
+        return None
+    cause = cause_of(first.error)
+    return Blame(
+        cause=cause,
+        kind="rank-failed",
+        ranks=tuple(ranks),
+        message=f"{ranks_text(ranks)} ended alike, with {short(first.error)}{at_place(first.place)}.",
+        fix=_CAUSE_ADVICE.get(cause, f"Look at {first.place or 'the traceback'}: every rank meets it."),
+        place=first.place,
+        evidence=(first.error,),
+        quote=first.error,
+    )
+
+
+def _first_silent_end(evidence: Evidence) -> float:
+    """Return when the first rank ended without a word, or 0. What the others raise after that follows from it."""
+    return min((one.exit.at for one in evidence.ranks if one.exit and _is_silent(one) and one.exit.at), default=0.0)
+
+
+def _is_silent(one: RankEvidence) -> bool:
+    """Tell whether a rank ended badly, without an error and by nobody's wish."""
+    if one.exit is None or one.error or _is_of_launcher(one):
+        return False
+    if one.exit.code is None:
+        return bool(one.exit.at) and not one.exit.is_clean
+    return one.exit.code not in {0, 1} or (one.exit.code == 1 and bool(one.way_out))
+
+
 def different_sizes(evidence: Evidence) -> Blame | None:
     """Say that one collective was given tensors of different sizes. Which rank is wrong is not in the text."""
-    if evidence.sizes is None:
+    stated = evidence.sizes or _in_errors(evidence, sizes_in)
+    if stated is None:
         return None
-    received, expected = evidence.sizes
+    received, expected = stated
     return Blame(
         cause=Cause.DIFFERENT_SHAPES,
         message=f"The ranks gave one collective tensors of different sizes: {received} bytes came where {expected} were "
@@ -118,11 +154,24 @@ def different_sizes(evidence: Evidence) -> Blame | None:
     )
 
 
+def absent_in(text: str) -> tuple[int, float] | None:
+    """Return the rank that a store was asked for in vain, and for how many seconds."""
+    match = STORE_KEY.search(text)
+    return (int(match[2]), int(match[1]) / 1000) if match else None
+
+
+def sizes_in(text: str) -> tuple[int, int] | None:
+    """Return the bytes that a collective received and expected, where gloo printed them."""
+    match = SIZES.search(text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def absent(evidence: Evidence) -> Blame | None:
     """Blame a rank that did not come to init_process_group while the store could be reached."""
-    if evidence.absent is None:
+    stated = evidence.absent or _in_errors(evidence, absent_in)
+    if stated is None:
         return None
-    rank, seconds = evidence.absent
+    rank, seconds = stated
     return Blame(
         cause=Cause.ABSENT,
         ranks=(rank,),
@@ -141,13 +190,27 @@ def ended(evidence: Evidence) -> Blame | None:
     insisted = any(one.exit and _is_of_launcher(one) for one in evidence.ranks) and not spoke
     for one in sorted(evidence.ranks, key=lambda each: (each.exit.at if each.exit else 0.0, each.rank)):
         status = one.exit.code if one.exit else None
-        # Status 1 is that of a Python error, which stands in the text without its rank.
-        if status is None or status in {0, 1} or _is_of_launcher(one) or one.rank in spoke:
+        # Status 1 is that of a Python error, which stands in a text without its rank.
+        if not _is_silent(one):
             continue
-        if status == -SIGKILL and insisted:
+        if status is None:
+            return _without_a_word(one)
+        if status == -SIGKILL and insisted and not (one.exit and one.exit.at):
             continue  # the launcher insists where SIGTERM was not enough
         return _of_status(evidence, one, status)
     return None
+
+
+def _without_a_word(one: RankEvidence) -> Blame:
+    return Blame(
+        cause=Cause.KILLED,
+        kind="rank-died",
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} ended without a word, as after SIGKILL. What the other ranks print follows from it.",
+        fix=_ADVICE[-SIGKILL],
+        evidence=("no error, no exit and no end in its marks, and the kernel does not say how it ended",),
+        confidence="medium",
+    )
 
 
 def _of_status(evidence: Evidence, one: RankEvidence, status: int) -> Blame:
@@ -164,7 +227,7 @@ def _of_status(evidence: Evidence, one: RankEvidence, status: int) -> Blame:
         facts.append(f"{disk.path}: {disk.free >> 20} of {disk.size >> 20} MiB free")
         fix = _CAUSE_ADVICE[cause]
     first = next((error.line for _, error in evidence.errors), 1)
-    place = _last_place(one)
+    place = one.way_out.rpartition(" at ")[2] or _last_place(one)
     return Blame(
         cause=cause,
         kind="rank-died",
@@ -220,7 +283,39 @@ def late(evidence: Evidence) -> Blame | None:
 
 
 def departed(evidence: Evidence) -> Blame | None:
-    """Blame the one rank that is in no list of failures while all others lost it: it ended with status 0."""
+    """Blame a rank that ended with status 0 before the others lost it."""
+    first_error = min((error.at for _, error in evidence.errors if error.at), default=0.0)
+    early = [one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < first_error]
+    if not early:
+        return _unlisted(evidence)
+    one = min(early, key=lambda each: each.exit.at if each.exit else 0.0)
+    cause, words = departure(one)
+    return Blame(
+        cause=cause,
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} {words} with exit status 0, and the others lost their connection to it.",
+        fix=f"Look for a sys.exit, a return or an end of the data that only rank {one.rank} meets.",
+        place=one.way_out.rpartition(" at ")[2],
+        evidence=(f"rank {one.rank}: {one.way_out or 'the script came to its end'}", *_call_counts(evidence)),
+    )
+
+
+def departure(one: RankEvidence) -> tuple[Cause, str]:
+    """Return why a rank that ended with status 0 did so: it asked for its end, or its script was over."""
+    if one.way_out:
+        return Cause.LEFT, f"left in the middle, by {one.way_out},"
+    if one.exit and one.exit.is_clean:
+        return Cause.UNEVEN_DATA, "came to the end of its script before the others"
+    return Cause.LEFT, "left in the middle"
+
+
+def _call_counts(evidence: Evidence) -> tuple[str, ...]:
+    counts = {one.rank: sum(not call.is_p2p for call in one.calls) for one in evidence.ranks if one.calls}
+    return tuple(f"rank {rank}: {count} collectives in its recorder" for rank, count in sorted(counts.items()))
+
+
+def _unlisted(evidence: Evidence) -> Blame | None:
+    """Blame the one rank that is in no list of failures while all others lost it."""
     errors = evidence.errors
     missing = set(range(evidence.world)) - set(evidence.exits) - {rank for rank, _ in errors}
     if not evidence.is_listed or len(missing) != 1 or not errors:
@@ -244,6 +339,10 @@ def _is_of_launcher(one: RankEvidence) -> bool:
 
 def _full_shm(disks: Iterable[Disk]) -> Disk | None:
     return next((disk for disk in disks if disk.path == "/dev/shm" and 0 <= disk.free < _SMALL_SHM), None)  # noqa: S108
+
+
+def _in_errors(evidence: Evidence, read: Callable[[str], _Value | None]) -> _Value | None:
+    return next(filter(None, (read(error.error) for _, error in evidence.errors)), None)
 
 
 def _last_place(one: RankEvidence) -> str:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from envsmith.ranks.blame import Blame
+from envsmith.ranks.calls import aborted_in_call, different_calls
 from envsmith.ranks.deaths import absent, departed, different_places, different_sizes, ended, late, own_error
+from envsmith.ranks.differences import different_worlds
 from envsmith.ranks.evidence import Evidence
+from envsmith.ranks.stalls import stall
 
-_JUDGES = (own_error, different_sizes, absent, ended, different_places, late, departed)
+# A stall is judged where there is one. Of deaths the rank's own words come first, then what the recorders disagree on.
+_JUDGES = (
+    own_error,
+    different_worlds,
+    different_calls,
+    aborted_in_call,
+    different_sizes,
+    absent,
+    ended,
+    different_places,
+    late,
+    departed,
+)
 
 
 def decide(evidence: Evidence) -> Blame | None:
-    """Return which rank failed first, and why. ``None`` where the evidence does not say that ranks failed."""
-    failed = {rank for rank, _ in evidence.errors} | set(evidence.exits)
-    answers = (judge(evidence) for judge in _JUDGES) if len(failed) > 1 else ()
-    return next(filter(None, answers), None)
+    """Return which rank failed first, and why. ``None`` where the evidence does not say that ranks failed.
+
+    The text of one rank says nothing of the others: it takes two, or a launcher that was watched.
+    """
+    if evidence.is_interrupted:
+        return None
+    if evidence.stalled:
+        return stall(evidence)
+    failed = {rank for rank, _ in evidence.errors} | {rank for rank, code in evidence.exits.items() if code}
+    several = len({rank for rank, _ in evidence.errors} | set(evidence.exits)) > 1
+    if not (several or (failed and evidence.launcher)):
+        return None
+    return next((answer for judge in _JUDGES if (answer := judge(evidence))), None)

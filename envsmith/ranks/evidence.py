@@ -111,6 +111,8 @@ class RankEvidence:
 
     ``environment`` holds variables and versions that may differ between ranks, ``groups`` the process groups, ``world``
     the size of the world that the rank believes in. ``error`` is its last one, ``output`` the last lines that it wrote.
+    ``way_out`` is where it asked for its end: ``sys.exit('0') at train.py:77``. ``still`` counts the looks in a row at
+    which its main thread stood at the same place.
     """
 
     rank: int
@@ -127,6 +129,18 @@ class RankEvidence:
     environment: Mapping[str, str] = field(default_factory=dict)
     world: int = 0
     output: str = ""
+    way_out: str = ""
+    still: int = 0
+
+    @property
+    def main(self) -> Stack | None:
+        """Return the stack of its main thread."""
+        return next((stack for stack in self.stacks if stack.is_main), None)
+
+    @property
+    def is_alive(self) -> bool:
+        """Tell whether nothing says that it has ended."""
+        return self.exit is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,6 +183,7 @@ class Evidence:
 
     ``sizes`` are the bytes that a collective received and expected, where gloo printed them. ``absent`` is the rank
     that the others waited for at the store, and for how many seconds. ``line`` is where either was read.
+    ``is_interrupted`` tells that somebody ended the launch on purpose.
     """
 
     ranks: tuple[RankEvidence, ...] = ()
@@ -181,6 +196,7 @@ class Evidence:
     sizes: tuple[int, int] | None = None
     absent: tuple[int, float] | None = None
     line: int = 0
+    is_interrupted: bool = False
     unread: tuple[str, ...] = ()
 
     @property

@@ -15,7 +15,7 @@ reference = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reference)
 
 # Read to judge a machine, to compose what a child process gets, or inside the cell or its image: not settings of the program.
-_JUDGED = ("doctor", "smoke", "preflight", "sources/host/", "image/steps/")
+_JUDGED = ("doctor", "smoke", "preflight", "run/", "sources/host/", "image/steps/")
 _HANDED_ON = re.compile(r"(UV|PIP|LD|CUDA|NCCL|TORCH|SLURM|MASTER|LOCAL|RANK|WORLD|GITHUB|TORCHELASTIC)_?\w*")
 
 

@@ -1,0 +1,66 @@
+"""``envsmith run``: one prefix before any launch, that says which rank failed first, where and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from envsmith.cli.console import say
+from envsmith.cli.declare import FOLDER, argument, choice, flag, option, takes, verb
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFlags:
+    """The options of ``run``."""
+
+    command: tuple[str, ...] = argument(nargs=-1, metavar="-- LAUNCHER")
+    stall: float = option(
+        "--stall",
+        type=click.FloatRange(min=1.0),
+        default=300.0,
+        metavar="SECONDS",
+        help="Report a launch whose ranks have not moved for this long.",
+        section="Watch",
+    )
+    on_hang: str = choice(
+        "--on-hang",
+        ["warn", "stop"],
+        "Print the verdict and go on, or ask the launcher to end.",
+        default="warn",
+        section="Watch",
+    )
+    preflight: bool = flag("--preflight", "Compare the ranks and try one collective before the first.", section="Watch")
+    evidence: Path | None = option(
+        "--evidence", type=FOLDER, metavar="DIR", help="Keep the evidence here, for `doctor --from DIR`."
+    )
+
+
+@verb(
+    "envsmith run -- torchrun --nproc-per-node 8 train.py",
+    "envsmith run --on-hang stop --evidence /shared/job-17 -- deepspeed train.py --deepspeed ds.json",
+)
+@takes(RunFlags)
+def run(settings: RunFlags) -> int:
+    """Watch a launch from outside, and say which rank failed first, where and why.
+
+    The command runs as it would without this: same results, same output, same exit code. A hook on PYTHONPATH acts in
+    each process that has RANK set. When ranks end badly or stand still, one block on stderr names rank, place and
+    cause. Several nodes each watch their own ranks, and `doctor --from DIR` compares what they kept.
+
+    Exit code: the launcher's.
+    """
+    from envsmith.run.launcher import end_as
+    from envsmith.run.start import Launch, check_command
+    from envsmith.run.watch import Settings
+
+    check_command(settings.command)
+    launch = Launch(
+        command=settings.command,
+        settings=Settings(stall=settings.stall, stops=settings.on_hang == "stop"),
+        say=say,
+        keep=settings.evidence.absolute() if settings.evidence else None,
+        preflight=settings.preflight,
+    )
+    return end_as(launch.run())

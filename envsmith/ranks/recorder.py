@@ -1,0 +1,112 @@
+"""A dump of torch's flight recorder, parsed: the collectives that one rank called, and its process groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from envsmith.ranks.evidence import Call, Frame, Group
+from envsmith.ranks.places import user_place
+from envsmith.schema import parse_json
+
+# The last calls that are kept of a rank. Ranks are rarely further apart.
+MOST_CALLS = 400
+# The recorder names types as ATen does.
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Int": "int32",
+    "Long": "int64",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+}
+
+
+def calls_of(dump: Mapping[str, Any]) -> tuple[Call, ...]:
+    """Return the entries of a dump as calls, oldest first. What is not an entry is left out."""
+    entries = dump.get("entries")
+    rows = [_call(entry) for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    return tuple(row for row in rows if row is not None)[-MOST_CALLS:]
+
+
+def _call(entry: Mapping[str, Any]) -> Call | None:
+    is_p2p = bool(entry.get("is_p2p"))
+    sequence = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
+    operation = str(entry.get("profiling_name", ""))[:100].rpartition(":")[2]
+    if not isinstance(sequence, int) or not operation:
+        return None
+    state = str(entry.get("state", ""))[:20]
+    created = entry.get("time_created_ns")
+    return Call(
+        group=_group_name(entry.get("process_group")),
+        sequence=sequence,
+        operation=operation,
+        sizes=_sizes(entry.get("input_sizes")),
+        dtypes=_dtypes(entry.get("input_dtypes")),
+        state=state,
+        at=created / 1e9 if isinstance(created, int) else 0.0,
+        ended=_has_ended(entry, state),
+        is_p2p=is_p2p,
+        place=user_place(_frames(entry.get("frames"))),
+    )
+
+
+def _has_ended(entry: Mapping[str, Any], state: str) -> bool | None:
+    """Gloo leaves every entry scheduled, and retires it when the work has ended. NCCL says completed."""
+    if state == "completed":
+        return True
+    retired = entry.get("retired")
+    return retired if isinstance(retired, bool) else None
+
+
+def _group_name(value: object) -> str:
+    """Return the name of a group: the first of the name and its description."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        return str(value[0])[:100]
+    return str(value or "")[:100]
+
+
+def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    rows = [row for row in value if isinstance(row, list | tuple)]
+    return tuple(tuple(number for number in row if isinstance(number, int)) for row in rows[:64])
+
+
+def _dtypes(value: object) -> tuple[str, ...]:
+    return tuple(_DTYPES.get(str(name), str(name)[:30]) for name in value[:64]) if isinstance(value, list) else ()
+
+
+def _frames(value: object) -> Iterable[Frame]:
+    for frame in value if isinstance(value, list) else ():
+        if isinstance(frame, Mapping):
+            line = frame.get("line", 0)
+            yield Frame(
+                function=str(frame.get("name", "")),
+                file=str(frame.get("filename", "")),
+                line=line if isinstance(line, int) else 0,
+            )
+
+
+def groups_of(dump: Mapping[str, Any]) -> tuple[Group, ...]:
+    """Return the process groups that NCCL's dump lists. That of gloo has none with a name."""
+    config = dump.get("pg_config")
+    rows = []
+    for name, row in config.items() if isinstance(config, Mapping) else ():
+        if name and isinstance(row, Mapping):
+            rows.append(
+                Group(name=str(name)[:100], description=str(row.get("desc", ""))[:100], ranks=_ranks(row.get("ranks")))
+            )
+    return tuple(rows)
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    try:
+        numbers = parse_json(value) if isinstance(value, str) else value
+    except ValueError:
+        return ()
+    return tuple(number for number in numbers if isinstance(number, int)) if isinstance(numbers, list) else ()

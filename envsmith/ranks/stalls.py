@@ -1,0 +1,349 @@
+"""A launch that stands still: who waits, for whom, and what that one does. "Hang" is said only of what cannot go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from signal import SIGKILL
+
+from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
+from envsmith.ranks.calls import call_text, different_calls, in_flight, is_usual
+from envsmith.ranks.deaths import cause_of, departure, signal_name
+from envsmith.ranks.differences import different_worlds
+from envsmith.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence
+from envsmith.ranks.places import place_of, user_place
+
+# Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
+STILL = 5
+# Less of a processor than this is sleep.
+_ASLEEP = 0.1
+# Where the kernel waits for another process, and not for a time or a disk.
+_FOR_OTHERS = re.compile(
+    r"pipe|fifo|wait_for_partner|flock|locks|fcntl_setlk|inet|sock|unix|skb|accept|poll|select|epoll|do_wait"
+)
+_TIMED = re.compile(r"nanosleep|hrtimer")
+# What Python shows of a lock: the innermost frame is in the module that waits for it.
+_LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
+_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
+_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|deepspeed/comm/|torch/nn/parallel/distributed")
+_RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
+_LOADER_FIX = (
+    "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
+    "the loader a timeout."
+)
+
+
+def stall(evidence: Evidence) -> Blame | None:
+    """Return who is waited for, and why that one does not come. ``None`` where the ranks do not stand still."""
+    if not evidence.stalled:
+        return None
+    judges = (
+        _dead,
+        _stopped,
+        different_worlds,
+        different_calls,
+        _not_waiting,
+        _different_groups,
+        _never_came,
+        _all_wait,
+    )
+    return next((answer for judge in judges if (answer := judge(evidence))), None)
+
+
+def waits(one: RankEvidence) -> bool:
+    """Tell whether a rank is inside a collective, or on the way into a process group."""
+    if one.process and one.process.answers is False and not one.stacks:
+        return False
+    main = one.main
+    if main and (_in_loader(one) or _is_stopped(one)):
+        return False
+    if main and any(_COLLECTIVE.search(frame.file) for frame in _above_user(one)):
+        return True
+    if in_flight(one) is None:
+        return False
+    # An asynchronous call is open while its rank does something else: only the engine of autograd waits without a frame.
+    return main is None or any(frame.function == "_engine_run_backward" for frame in _above_user(one))
+
+
+def _above_user(one: RankEvidence) -> list[Frame]:
+    """Return the innermost frames down to the first one that is the user's."""
+    rows = []
+    for frame in one.main.frames if one.main else ():
+        if user_place([frame]):
+            break
+        rows.append(frame)
+    return rows
+
+
+def _in_loader(one: RankEvidence) -> bool:
+    return any(_LOADER.search(frame.file) for frame in _above_user(one))
+
+
+def _is_stopped(one: RankEvidence) -> bool:
+    return bool(one.process and one.process.state in {"T", "t"})
+
+
+def _living(evidence: Evidence) -> list[RankEvidence]:
+    return [one for one in evidence.ranks if one.is_alive]
+
+
+def _waiting_words(evidence: Evidence, ranks: Sequence[int]) -> str:
+    """Return a sentence that says in what the other ranks wait."""
+    waiting = [one for one in _living(evidence) if one.rank not in ranks and waits(one)]
+    if not waiting:
+        return ""
+    call, place = in_flight(waiting[0]), _place(waiting[0])
+    what = f" in {call_text(call)}" if call else ""
+    numbers = ranks_text([one.rank for one in waiting])
+    return f" {numbers} wait{'s' if len(waiting) == 1 else ''}{what}{at_place(place)}."
+
+
+def _place(one: RankEvidence) -> str:
+    return user_place(one.main.frames) if one.main else ""
+
+
+def _dead(evidence: Evidence) -> Blame | None:
+    """Blame a rank that has ended while the others wait for it."""
+    ends = sorted(
+        (one for one in evidence.ranks if one.exit and not one.exit.by_launcher),
+        key=lambda each: each.exit.at if each.exit else 0.0,
+    )
+    if not ends or not any(waits(one) for one in _living(evidence)):
+        return None
+    one = ends[0]
+    code = one.exit.code if one.exit else None
+    how = "with status 0" if code == 0 else "without a word" if code is None else _ending(code)
+    way = f", by {one.way_out}" if one.way_out else ""
+    error = f", after {one.error.error[:160]}{at_place(one.error.place)}" if one.error else ""
+    if one.error:
+        cause = cause_of(one.error.error)
+    elif code == 0:
+        cause, _ = departure(one)
+    else:
+        cause = Cause.EXITED if (code or 0) > 0 else Cause.KILLED if code == -SIGKILL else Cause.CRASHED
+    return Blame(
+        cause=cause,
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} has ended {how}{way}{error}, and the launcher let the others go on."
+        + _waiting_words(evidence, [one.rank]),
+        fix="Look at why that rank ended. The others wait until the timeout of their process group.",
+        place=one.error.place if one.error else one.way_out.rpartition(" at ")[2],
+        is_hang=True,
+    )
+
+
+def _ending(code: int) -> str:
+    return f"by {signal_name(code)}" if code < 0 else f"with status {code}"
+
+
+def _stopped(evidence: Evidence) -> Blame | None:
+    """Blame ranks that do not run because somebody stopped them."""
+    stopped = [one for one in _living(evidence) if _is_stopped(one)]
+    if not stopped or len(stopped) == len(_living(evidence)):
+        return None
+    pids = ", ".join(str(one.pid) for one in stopped)
+    ranks = tuple(one.rank for one in stopped)
+    return Blame(
+        cause=Cause.STOPPED,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} (pid {pids}) is stopped, by SIGSTOP or a debugger.{_waiting_words(evidence, ranks)}",
+        fix=f"Let it go on with `kill -CONT {pids.replace(',', '')}`, or end the debugger.",
+        place=_place(stopped[0]),
+        evidence=tuple(f"rank {one.rank}: state {one.process.state} in /proc" for one in stopped if one.process),
+        is_hang=True,
+    )
+
+
+def _not_waiting(evidence: Evidence) -> Blame | None:
+    """Blame the ranks that are not in a collective while the others are."""
+    living = _living(evidence)
+    late = [one for one in living if not waits(one)]
+    if not late or len(late) == len(living) > 1:
+        return None
+    if len(living) == 1 and evidence.world > 1:
+        return None
+    one = max(late, key=_is_stuck)
+    ranks = tuple(each.rank for each in late if _place(each) == _place(one))
+    does = _what_it_does(one)
+    return Blame(
+        cause=does.cause,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} {does.words}{at_place(_place(one))}.{_waiting_words(evidence, ranks)}",
+        fix=does.fix,
+        place=_place(one),
+        evidence=_facts(one),
+        is_hang=does.is_hang,
+        confidence="high" if one.main else "medium",
+    )
+
+
+def _is_stuck(one: RankEvidence) -> bool:
+    return one.still >= STILL
+
+
+class _Doing:
+    """What a late rank does."""
+
+    def __init__(self, cause: Cause, words: str, fix: str, *, is_hang: bool) -> None:
+        self.cause, self.words, self.fix, self.is_hang = cause, words, fix, is_hang
+
+
+def _what_it_does(one: RankEvidence) -> _Doing:
+    process = one.process or ProcessState(pid=one.pid)
+    place = _place(one) or "the place above"
+    if process.answers is False and process.state == "D":
+        return _Doing(
+            Cause.BLOCKED,
+            f"waits in the kernel for a disk or a driver ({process.waits_in or 'state D'})",
+            "Look at the kernel's log, and at the file system that it uses.",
+            is_hang=True,
+        )
+    if process.answers is False:
+        return _Doing(
+            Cause.GIL_HELD,
+            "keeps Python's lock and lets no other thread run",
+            f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
+            is_hang=True,
+        )
+    if _in_loader(one):
+        return _Doing(
+            Cause.LOADER, f"waits for its data loader{_workers(process)}", _LOADER_FIX, is_hang=one.still >= STILL
+        )
+    return _asleep(one, process, place)
+
+
+def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
+    is_asleep = process.state in {"S", "D", "I"} and (process.cpu is None or process.cpu < _ASLEEP)
+    if not is_asleep or not _is_stuck(one):
+        words = "computes, or waits for a processor, and has not come to the collective"
+        return _Doing(Cause.BUSY, words, f"Look at {place}: work that the other ranks do not have.", is_hang=False)
+    frame = one.main.frames[0] if one.main and one.main.frames else None
+    for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
+    where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
+    kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
+    if for_others and not _TIMED.search(process.waits_in):
+        return _Doing(
+            Cause.BLOCKED,
+            f"is blocked{where}{kernel} and has not come to the collective",
+            f"Look at {place}: a lock, a pipe, a socket or a file that another process does not release.",
+            is_hang=True,
+        )
+    return _Doing(
+        Cause.BLOCKED,
+        f"sleeps{where}{kernel} and has not come to the collective",
+        f"Look at {place}: the others wait until it wakes up.",
+        is_hang=not _TIMED.search(process.waits_in) and process.state != "D",
+    )
+
+
+def _workers(process: ProcessState) -> str:
+    """Return what the kernel says of the workers that are not simply asleep."""
+    odd = [child for child in process.children if child.state in {"T", "t", "Z", "D"}]
+    words = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
+    return f": worker {odd[0].pid} {words[odd[0].state]}" if odd else ""
+
+
+def _facts(one: RankEvidence) -> tuple[str, ...]:
+    process, rows = one.process, []
+    if process:
+        cpu = "" if process.cpu is None else f", {process.cpu:.0%} of a processor"
+        rows.append(f"rank {one.rank}: state {process.state}{cpu}, kernel {process.waits_in or 'running'}")
+    if one.still > 1:
+        rows.append(f"rank {one.rank}: the same place at {one.still} looks in a row")
+    if one.main:
+        rows += [f"rank {one.rank}: {place_of(frame)}" for frame in one.main.frames[:5]]
+    return tuple(rows)
+
+
+def _different_groups(evidence: Evidence) -> Blame | None:
+    """Say that ranks wait for each other in different groups, or in different collectives."""
+    open_calls = {one.rank: (one, call) for one in _living(evidence) if (call := in_flight(one))}
+    if len({call.group for _, call in open_calls.values()}) < 2:
+        return None
+    novel = [rank for rank, (one, call) in open_calls.items() if not is_usual(one.calls, call)]
+    counts: dict[str, list[int]] = {}
+    for rank, (_, call) in sorted(open_calls.items()):
+        counts.setdefault(call.group, []).append(rank)
+    fewest = min(counts.values(), key=len)
+    is_minority = all(len(ranks) > len(fewest) for ranks in counts.values() if ranks is not fewest)
+    odd = tuple(fewest) if is_minority else tuple(novel) if len(novel) == 1 else ()
+    rows = tuple(f"rank {rank}: {call_text(call)}, group {call.group}" for rank, (_, call) in open_calls.items())
+    who = (
+        f"{ranks_text(odd)} waits in another process group than the others"
+        if odd
+        else ("The ranks wait for each other in different process groups")
+    )
+    return Blame(
+        cause=Cause.DIFFERENT_GROUPS,
+        ranks=odd,
+        message=f"{who}: {'; '.join(rows)}.",
+        fix="Call the collectives of all groups in the same order on every rank.",
+        place=_place(open_calls[odd[0]][0]) if odd else "",
+        evidence=rows,
+        confidence="high" if odd else "medium",
+        is_hang=True,
+    )
+
+
+def _never_came(evidence: Evidence) -> Blame | None:
+    """Blame the rank that is not where the process group is made."""
+    living = _living(evidence)
+    inside = [one for one in living if one.main and any(_RENDEZVOUS.search(f.function) for f in one.main.frames)]
+    missing = sorted(set(range(evidence.world)) - {one.rank for one in evidence.ranks})
+    if not inside or not missing:
+        return None
+    return Blame(
+        cause=Cause.ABSENT,
+        ranks=tuple(missing),
+        message=f"{ranks_text(missing)} did not start. {ranks_text([one.rank for one in inside])} "
+        f"wait in {place_of(inside[0].main.frames[0]) if inside[0].main else 'init_process_group'}.",
+        fix="Compare WORLD_SIZE with the number of processes that were started.",
+        is_hang=True,
+    )
+
+
+def _all_wait(evidence: Evidence) -> Blame | None:
+    """Say where everybody stands when nobody can be blamed."""
+    standing: dict[str, list[int]] = {}
+    for one in _living(evidence):
+        standing.setdefault(_place(one) or "an unknown place", []).append(one.rank)
+    if not standing:
+        return None
+    rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
+    behind = _behind(evidence)
+    is_split = len(standing) > 1
+    return Blame(
+        cause=Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
+        ranks=behind,
+        message=(
+            "The ranks wait for each other at different places" if is_split else "All ranks wait in one collective"
+        )
+        + f": {'; '.join(rows)}."
+        + ("" if behind or not is_split else " Which of them is wrong cannot be told from that."),
+        fix="Look for a condition on the rank around a collective."
+        if is_split
+        else "Look at the network between the ranks, and at the kernel's log.",
+        evidence=rows,
+        confidence="medium",
+        is_hang=is_split,
+    )
+
+
+def _behind(evidence: Evidence) -> tuple[int, ...]:
+    """Return the minority that has called fewer collectives of a group than the others."""
+    last: dict[int, int] = {}
+    for one in _living(evidence):
+        numbers = [call.sequence for call in one.calls if call.group == _main_group(evidence) and not call.is_p2p]
+        if numbers:
+            last[one.rank] = max(numbers)
+    most = max(last.values(), default=0)
+    behind = tuple(sorted(rank for rank, number in last.items() if number < most))
+    return behind if 0 < len(behind) * 2 < len(last) else ()
+
+
+def _main_group(evidence: Evidence) -> str:
+    counts: dict[str, int] = {}
+    for one in evidence.ranks:
+        for call in one.calls:
+            counts[call.group] = counts.get(call.group, 0) + 1
+    return max(counts, key=lambda name: counts[name], default="")

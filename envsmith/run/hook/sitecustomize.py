@@ -1,0 +1,275 @@
+"""What ``envsmith run`` loads into each rank: marks of errors and of the end, and a thread that answers questions.
+
+It stands on PYTHONPATH and acts only where RANK is set, in the first such process. It needs the standard library only,
+Python >= 3.9. It never raises into the program, and whatever it replaces calls what was there before.
+"""
+
+import atexit
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Dict, List
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.environ.get("ENVSMITH_RUN_FOLDER", "")
+ACTED = "ENVSMITH_RUN_RANK"
+# Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
+LOCKED_SECONDS = 8.0
+VARIABLES = (
+    "NCCL_",
+    "TORCH_",
+    "GLOO_",
+    "CUDA_VISIBLE",
+    "OMP_",
+    "MKL_",
+    "MASTER_",
+    "WORLD_SIZE",
+    "PYTHONPATH",
+    "PYTHONHASH",
+    "LD_",
+)
+PACKAGES = ("torch", "numpy", "deepspeed", "accelerate", "transformers", "megatron", "triton", "horovod", "ray")
+# Variables that belong to one rank, or to the host of another one.
+OWN = (
+    "TORCHELASTIC_ERROR_FILE",
+    "MASTER_PORT",
+    "NCCL_DEBUG_FILE",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCHELASTIC_RUN_ID",
+)
+
+
+def load_next() -> None:
+    """Import the sitecustomize that would have been imported without this one."""
+    mine = sys.modules.pop("sitecustomize")
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != HERE]
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", mine)
+
+
+def is_rank() -> bool:
+    """Tell whether this process is a rank, and no child of one."""
+    place = ":".join((os.environ.get("RANK", ""), os.environ.get("LOCAL_RANK", "")))
+    if not FOLDER or not os.environ.get("RANK", "").isdigit() or os.environ.get(ACTED) == place:
+        return False
+    os.environ[ACTED] = place
+    return True
+
+
+class Rank:
+    """One rank: its file of marks, and its connection to the watcher."""
+
+    def __init__(self) -> None:
+        self.pid, self.rank = os.getpid(), int(os.environ["RANK"])
+        stem = os.path.join(FOLDER, "%d-%d" % (self.rank, self.pid))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.stem, self.marks = stem, os.open(stem + ".marks", flags, 0o600)
+        self.stacks = os.open(stem + ".stacks", flags, 0o600)
+        self.may_time, self.has_dumped = True, False
+        self.arm = faulthandler.dump_traceback_later
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def mark(self, kind: str, **row: Any) -> None:
+        """Append one line to the marks. Children of this process write none."""
+        if os.getpid() == self.pid:
+            with contextlib.suppress(Exception):
+                os.write(self.marks, (json.dumps(dict(row, mark=kind, at=time.time())) + "\n").encode())
+
+    def start(self) -> None:
+        """Install the hooks and start the thread."""
+        if not faulthandler.is_enabled():
+            faulthandler.enable(file=self.stacks)
+        self.mark("start", rank=self.rank, pid=self.pid, parent=os.getppid(), host=socket.gethostname(), **facts())
+        self.wrap_hooks()
+        self.wrap_exits()
+        atexit.register(self.end)
+        self.connection.connect(os.path.join(FOLDER, "s"))
+        self.connection.sendall(json.dumps({"rank": self.rank, "pid": self.pid}).encode() + b"\n")
+        os.register_at_fork(after_in_child=self.connection.close)
+        threading.Thread(target=self.answer, name="envsmith-run", daemon=True).start()
+
+    def wrap_hooks(self) -> None:
+        """Note errors that nobody catches, of the main thread and of others, and call the hook that was there."""
+        last, last_of_thread = sys.excepthook, threading.excepthook
+
+        def on_error(kind: Any, error: Any, trace: Any) -> None:
+            self.error(kind, error, trace, "MainThread")
+            last(kind, error, trace)
+
+        def on_thread_error(args: Any) -> None:
+            if args.exc_type is not SystemExit:
+                self.error(args.exc_type, args.exc_value, args.exc_traceback, getattr(args.thread, "name", ""))
+            last_of_thread(args)
+
+        sys.excepthook, threading.excepthook = on_error, on_thread_error
+
+    def wrap_exits(self) -> None:
+        """Note where the program asks for its end."""
+        leave, leave_at_once, arm = sys.exit, os._exit, faulthandler.dump_traceback_later
+
+        def exit(*status: Any) -> None:  # noqa: A001
+            self.mark("exit", status=repr(status[0]) if status else "0", stack=frames(sys._getframe(1)))
+            leave(*status)
+
+        def _exit(status: int) -> None:
+            self.mark("exit", status=repr(status), stack=frames(sys._getframe(1)), at_once=True)
+            leave_at_once(status)
+
+        def dump_traceback_later(*arguments: Any, **options: Any) -> None:
+            self.may_time = False  # the program uses the only timer itself
+            arm(*arguments, **options)
+
+        sys.exit, os._exit = exit, _exit  # type: ignore[assignment]
+        faulthandler.dump_traceback_later = dump_traceback_later
+
+    def error(self, kind: Any, error: Any, trace: Any, thread: str) -> None:
+        """Note an error with its last line and its frames, innermost first, and keep what the recorder holds."""
+        with contextlib.suppress(Exception):
+            text = "".join(traceback.format_exception_only(kind, error)).strip()
+            stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
+            self.mark("error", error=text[:2000], stack=stack[:40], thread=thread)
+            self.dump()
+
+    def end(self) -> None:
+        """Note that the interpreter ends by itself. What was registered later has run by now."""
+        last = getattr(sys, "last_value", None)
+        self.mark("end", failed=type(last).__name__ if last is not None else "")
+        if os.getpid() == self.pid:
+            self.dump()
+
+    def dump(self) -> None:
+        """Write what the recorder holds, once: it is gone with the process."""
+        if self.has_dumped or os.getpid() != self.pid:
+            return
+        with contextlib.suppress(Exception):
+            text = recorder()
+            if text:
+                self.has_dumped = True
+                with open(self.stem + ".calls", "wb") as file:
+                    file.write(text)
+                self.mark("groups", groups=groups())
+
+    def answer(self) -> None:
+        """Answer the watcher's questions, one a line, until it hangs up."""
+        with contextlib.suppress(Exception), self.connection.makefile("rwb") as talk:
+            for line in talk:
+                question = json.loads(line)
+                if self.may_time:
+                    self.arm(LOCKED_SECONDS, file=self.stacks)
+                talk.write(self.reply(question) + b"\n")
+                talk.flush()
+        if self.may_time:
+            faulthandler.cancel_dump_traceback_later()
+
+    def reply(self, question: Dict[str, Any]) -> bytes:
+        """Return the answer as one line of JSON. The recorder's text is in it as it is."""
+        answer, calls = {"id": question["id"], "at": time.time()}, b""
+        try:
+            answer["progress"] = progress()
+            if question["what"] == "all":
+                answer.update(facts(), groups=groups(), stacks=all_stacks(), gpu=gpu_bytes())
+                calls = recorder().replace(b"\n", b" ")
+            elif question["what"] == "stacks":
+                answer["stacks"] = all_stacks()
+        except Exception as error:
+            answer["failed"] = repr(error)[:300]
+        text = json.dumps(answer).encode()
+        return text[:-1] + b', "calls": ' + calls + b"}" if calls else text
+
+
+def frames(frame: Any, most: int = 60) -> List[Any]:
+    """Return function, file and line of a frame and its callers."""
+    rows: List[Any] = []
+    while frame is not None and len(rows) < most:
+        rows.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno or 0))
+        frame = frame.f_back
+    return rows
+
+
+def all_stacks() -> List[Any]:
+    """Return the stack of each thread but this one."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    mine, main = threading.get_ident(), threading.main_thread().ident
+    return [
+        {"thread": names.get(ident, str(ident)), "is_main": ident == main, "frames": frames(frame)}
+        for ident, frame in sys._current_frames().items()
+        if ident != mine
+    ]
+
+
+def facts() -> Dict[str, Any]:
+    """Return what may differ between ranks: variables, the interpreter, packages that are loaded."""
+    variables = {k: v for k, v in os.environ.items() if k.startswith(VARIABLES) and k not in OWN}
+    variables["PYTHONPATH"] = os.pathsep.join(
+        part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != HERE
+    )
+    versions = {
+        name: str(sys.modules[name].__version__) for name in PACKAGES if hasattr(sys.modules.get(name), "__version__")
+    }
+    versions["python"] = "%d.%d.%d" % sys.version_info[:3]
+    return {"variables": variables, "versions": versions, "prefix": sys.prefix}
+
+
+def _c10d() -> Any:
+    return sys.modules.get("torch.distributed.distributed_c10d")
+
+
+def progress() -> Dict[str, int]:
+    """Return the number of collectives of each process group."""
+    world: Any = getattr(_c10d(), "_world", None)
+    numbers = {}
+    for group in list(world.pg_map) if world is not None else ():
+        with contextlib.suppress(Exception):
+            numbers[str(world.pg_names.get(group, ""))] = int(group._get_sequence_number_for_group())
+    return numbers
+
+
+def groups() -> List[Any]:
+    """Return the process groups: name, description, ranks."""
+    world: Any = getattr(_c10d(), "_world", None)
+    rows = []
+    for group, ranks in list(world.pg_group_ranks.items()) if world is not None else ():
+        with contextlib.suppress(Exception):
+            name = str(world.pg_names.get(group, ""))
+            rows.append({"name": name, "description": str(getattr(group, "group_desc", "")), "ranks": sorted(ranks)})
+    return rows
+
+
+def recorder() -> bytes:
+    """Return what torch's flight recorder holds, as JSON, without its stacks: those take seconds."""
+    module = sys.modules.get("torch._C._distributed_c10d")
+    if module is None or _c10d() is None:
+        return b""
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(module, name, None)
+        text = dump() if dump else b""
+        text = text.encode() if isinstance(text, str) else text
+        if b'"entries"' in text:
+            return text
+    return b""
+
+
+def gpu_bytes() -> int:
+    """Return the GPU memory that torch has reserved."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return int(cuda.memory_reserved()) if cuda is not None and cuda.is_initialized() else 0
+
+
+load_next()
+if is_rank():
+    with contextlib.suppress(Exception):
+        Rank().start()

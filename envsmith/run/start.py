@@ -1,0 +1,105 @@
+"""One watched launch from its begin to its end: the environment of the ranks, the folder of evidence, what is printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.errors import UsageError
+from envsmith.files import write_whole
+from envsmith.ranks.blame import Blame
+from envsmith.ranks.evidence import Evidence
+from envsmith.ranks.stored import write_evidence
+from envsmith.run.block import block, ending
+from envsmith.run.connection import Ranks
+from envsmith.run.launcher import Launcher
+from envsmith.run.watch import Settings, Watch
+
+HOOK = Path(__file__).with_name("hook")
+# Set only where the user has not. torch keeps no calls of NCCL by default before 2.9, and writes a dump at a timeout.
+_DEFAULTS = {
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+}
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence."""
+
+    command: Sequence[str]
+    settings: Settings
+    say: Callable[[str], None]
+    keep: Path | None = None
+    preflight: bool = False
+    blame: Blame | None = None
+    has_said: bool = False
+
+    def run(self) -> int:
+        """Run the command under watch and return how it ended, negative for a signal."""
+        folder = Path(tempfile.mkdtemp(prefix="envsmith-run-"))
+        folder.chmod(0o700)
+        try:
+            ranks = Ranks(folder)
+            launcher = Launcher(self.command, self._environment(folder))
+            status = Watch(
+                launcher, ranks, self.settings, lambda blame, facts: self._report(blame, facts, folder)
+            ).run()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        (folder / "s").unlink(missing_ok=True)
+        if self.keep or not self.has_said:
+            shutil.rmtree(folder, ignore_errors=True)
+        return status
+
+    def _environment(self, folder: Path) -> Mapping[str, str]:
+        environment = dict(os.environ)
+        path = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in (str(HOOK), path) if part)
+        environment["ENVSMITH_RUN_FOLDER"] = str(folder)
+        environment.pop("ENVSMITH_RUN_RANK", None)
+        if self.preflight:
+            package = folder / "package"
+            package.mkdir()
+            (package / "envsmith").symlink_to(Path(__file__).parents[1])
+            environment["ENVSMITH_RUN_PREFLIGHT"] = str(package)
+        for name, value in {**_DEFAULTS, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "nccl_trace_rank_")}.items():
+            environment.setdefault(name, value)
+        return environment
+
+    def _report(self, blame: Blame | None, evidence: Evidence, folder: Path) -> None:
+        """Print the block, and keep the evidence in the user's folder, or in our own."""
+        is_repeated = blame is not None and blame is self.blame
+        self.has_said, self.blame = True, blame
+        target = self.keep or folder
+        name = f"evidence-{socket.gethostname()}-{os.getpid()}.json"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            write_whole(target / name, write_evidence(evidence, blame))
+            if self.keep:
+                _copy(folder, target)
+        except OSError as error:
+            self.say(f"envsmith run: Cannot write the evidence into {target}: {error.strerror}.")
+        self.say(ending(evidence) if is_repeated else block(blame, evidence, target))
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """Copy what the ranks wrote."""
+    for path in folder.iterdir():
+        if path.suffix in {".marks", ".stacks", ".calls"} or path.name.startswith("nccl_trace_rank_"):
+            shutil.copyfile(path, target / path.name)
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse an empty command."""
+    if not command:
+        raise UsageError(
+            "Cannot watch a launch: no command was given.",
+            hint="Give the launcher after `--`, as in `envsmith run -- torchrun train.py`.",
+        )

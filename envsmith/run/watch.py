@@ -1,0 +1,196 @@
+"""The watch over one launch: what moves, since when nothing does, what is asked then, and the verdict at the end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from signal import SIGTERM
+
+from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.calls import late_to_most
+from envsmith.ranks.decide import decide
+from envsmith.ranks.evidence import Disk, Event, Evidence, Exit, Machine, RankEvidence
+from envsmith.run.connection import Rank, Ranks
+from envsmith.run.gather import rank_evidence, with_launcher_ends
+from envsmith.run.launcher import Launcher
+from envsmith.run.machine import disks_of, kernel_lines, oom_kills, open_process, spy
+
+# How many looks, and how far apart, before anything is said of a stall.
+_LOOKS, _BETWEEN = 7, 1.0
+# How long a rank that is asked may take: the recorder's dump takes 0.1 s, on a busy machine ten times that.
+_PATIENCE = 3.0
+# How many times the longest pause from which a launch went on by itself a stall must last.
+_FACTOR = 5.0
+# Imports and the first compilation take as long as they take: before the first collective it is longer.
+_BEFORE_FIRST = 3.0
+_MOST_EVENTS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """``stall`` in seconds: nothing is said before. ``stops`` asks the launcher to end after a hang."""
+
+    stall: float = 300.0
+    beat: float = 5.0
+    stops: bool = False
+
+
+class Watch:
+    """One launch under watch. ``say`` gets each verdict, with its evidence, when it is due."""
+
+    def __init__(
+        self, launcher: Launcher, ranks: Ranks, settings: Settings, say: Callable[[Blame | None, Evidence], None]
+    ) -> None:
+        self.launcher, self.ranks, self.settings, self.say = launcher, ranks, settings, say
+        self.began = self.moved_at = self.asked_at = time.monotonic()
+        self.booted_for = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.longest_pause, self.oom_before = 0.0, oom_kills()
+        self.disks: dict[str, Disk] = {}
+        self.events: list[Event] = []
+        self.unread: set[str] = set()
+        self.has_asked_dying = self.has_judged = self.has_stopped = False
+        self.looks = 0
+        self.has_begun = False
+        self.blame: Blame | None = None
+        self.stalled_at: Blame | None = None  # what was said of a stall that lasts
+
+    def run(self) -> int:
+        """Watch until the launcher ends. Return how it ended."""
+        handle = open_process(self.launcher.pid)
+        beat = min(self.settings.beat, max(1.0, self.settings.stall / 3))
+        while self.launcher.poll() is None:
+            before = self._state()
+            if self.ranks.step(0.25, handle):
+                self._went_on(*before, beat)
+            self.ranks.settle()
+            now = time.monotonic()
+            if self.looks:
+                self._look_again(now)
+            elif now - self.asked_at >= beat:
+                self.asked_at = now
+                self.ranks.ask("progress")
+                self._measure_disks()
+            if not self.looks and not self.has_judged and self._is_stalled(now):
+                self._look_again(now)
+        self._finish(handle)
+        return self.launcher.status or 0
+
+    def _state(self) -> tuple[set[int], list[object]]:
+        """Return the processes that have ended, and how many collectives each rank has called."""
+        return {rank.pid for rank in self.ranks.all if rank.ended_at}, [dict(rank.progress) for rank in self.ranks.all]
+
+    def _went_on(self, dead: set[int], progress: list[object], beat: float) -> None:
+        """Note that something moved, and ask the survivors of a death what they do, before the launcher ends them."""
+        now, had_begun = time.monotonic(), self.has_begun
+        fresh = [rank for rank in self.ranks.all if rank.ended_at and rank.pid not in dead]
+        for rank in fresh:
+            self._note(f"rank {rank.rank} ended", rank.rank)
+        if fresh:
+            self._measure_disks()
+        if fresh and not self.has_asked_dying:
+            self.has_asked_dying = True
+            self.ranks.ask("all")
+        if self._state()[1] != progress:
+            self.has_begun = any(number > 0 for rank in self.ranks.all for number in rank.progress.values())
+            self.stalled_at = None  # it went on by itself
+        if had_begun:
+            # What is asked every few seconds moved at any time since the last answer.
+            self.longest_pause = max(self.longest_pause, now - self.moved_at - beat)
+        self.moved_at, self.looks, self.has_judged = now, 0, False
+
+    def _measure_disks(self) -> None:
+        """Keep the least space that was free: a full shared memory is empty again when who filled it has ended."""
+        for disk in disks_of(next((rank.pid for rank in self.ranks.living), os.getpid())):
+            least = self.disks.get(disk.path, disk)
+            self.disks[disk.path] = min(least, disk, key=lambda each: each.free)
+
+    def _is_stalled(self, now: float) -> bool:
+        limit = max(self.settings.stall, _FACTOR * self.longest_pause)
+        if not self.has_begun:
+            limit *= _BEFORE_FIRST
+        return bool(self.ranks.living) and not self.has_stopped and now - self.moved_at >= limit
+
+    def _look_again(self, now: float) -> None:
+        """Look at every rank once a second, several times. Then judge, once for each stall."""
+        if self.looks and now - self.asked_at < _BETWEEN:
+            return
+        self.asked_at = now
+        self.looks += 1
+        for rank in self.ranks.living:
+            rank.measure()
+        if self.looks <= _LOOKS:
+            self.ranks.ask("all" if self.looks in {1, _LOOKS} else "stacks")
+            return
+        self.looks, self.has_judged = 0, True
+        evidence = self.evidence(stalled=now - self.moved_at)
+        self.blame = self.stalled_at = decide(evidence)
+        if self.blame and not self.has_begun and self.blame.cause is not Cause.STOPPED:
+            self.blame = self.stalled_at = replace(self.blame, is_hang=False)
+        self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)
+        self.say(self.blame, evidence)
+        if self.settings.stops and self.blame and self.blame.is_hang:
+            self._note("the launcher was asked to end", None)
+            self.has_stopped = True
+            self.launcher.send(SIGTERM)
+
+    def _note(self, text: str, rank: int | None) -> None:
+        if len(self.events) < _MOST_EVENTS:
+            self.events.append(Event(at=time.time(), text=text, rank=rank))
+
+    def _finish(self, handle: int | None) -> None:
+        """Take in what came last, and judge how the ranks ended."""
+        until = time.monotonic() + 1.0
+        while self.ranks.living and time.monotonic() < until:
+            self.ranks.step(0.05, None)
+        self.ranks.settle()
+        if handle is not None:
+            os.close(handle)
+        evidence = self.evidence(stalled=0.0)
+        failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
+        blame = self.stalled_at or (decide(evidence) if failed else late_to_most(evidence))
+        if failed or blame:
+            self.blame = blame
+            self.say(blame, evidence)
+
+    def evidence(self, stalled: float) -> Evidence:
+        """Return all that is known now."""
+        now = time.monotonic()
+        self.ranks.find_silent()
+        rows = [self._rank(rank, now) for rank in sorted(self.ranks.all, key=lambda each: each.rank)]
+        self._measure_disks()
+        lines, failure = kernel_lines(self.booted_for)
+        if failure:
+            self.unread.add(f"the kernel's log cannot be read: {failure}")
+        status = self.launcher.status
+        return Evidence(
+            ranks=with_launcher_ends(rows),
+            machines=(
+                Machine(
+                    name=socket.gethostname(),
+                    disks=tuple(self.disks.values()),
+                    oom_kills=max(0, oom_kills() - self.oom_before),
+                    kernel=lines,
+                ),
+            ),
+            world=max([row.world for row in rows], default=0),
+            launcher=Exit(code=status, at=time.time() if status is not None else 0.0),
+            stalled=stalled,
+            events=tuple(self.events),
+            is_interrupted=bool(self.launcher.signals),
+            unread=tuple(sorted(self.unread)),
+        )
+
+    def _rank(self, rank: Rank, now: float) -> RankEvidence:
+        process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
+        row = rank_evidence(
+            rank.stem, answer=rank.answer, code=rank.code, ended_at=rank.ended_at, process=process, still=rank.still
+        )
+        if process and process.answers is False and process.state not in {"T", "t"}:
+            stacks, failure = spy(rank.pid)
+            if failure:
+                self.unread.add(failure)
+            row = replace(row, stacks=stacks or row.stacks)
+        return row

@@ -1,0 +1,114 @@
+"""Which rank of a watched launch ended first."""
+
+from __future__ import annotations
+
+import pytest
+from launches import CLOSED, calls, ended, failed, stack
+
+from envsmith.ranks.blame import Cause
+from envsmith.ranks.deaths import cause_of
+from envsmith.ranks.decide import decide
+from envsmith.ranks.evidence import Disk, Machine
+
+
+def verdict(evidence):
+    answer = decide(evidence)
+    return (answer.cause, answer.ranks) if answer else None
+
+
+def test_the_end_without_a_word_comes_before_the_errors_that_follow_it():
+    evidence = failed(ended(0, 1, 9.9, CLOSED), ended(1, -9, 10.0), ended(2, -15, 10.5))
+
+    assert verdict(evidence) == (Cause.KILLED, (1,))
+
+
+@pytest.mark.parametrize(
+    ("code", "machine", "cause"),
+    [
+        (-9, Machine(oom_kills=1), Cause.OUT_OF_MEMORY),
+        (-9, Machine(), Cause.KILLED),
+        (-7, Machine(disks=(Disk(path="/dev/shm", free=0, size=64 << 20),)), Cause.SHM_FULL),
+        (-7, Machine(disks=(Disk(path="/dev/shm", free=1 << 30, size=1 << 30),)), Cause.CRASHED),
+        (-11, Machine(oom_kills=1), Cause.CRASHED),
+        (3, Machine(), Cause.EXITED),
+    ],
+)
+def test_the_kernel_says_what_stands_behind_a_signal(code, machine, cause):
+    assert verdict(failed(ended(0, 1, 10.1, CLOSED), ended(1, code), machines=(machine,))) == (cause, (1,))
+
+
+def test_a_rank_that_left_with_status_0_is_named_with_the_place_of_its_exit():
+    left = ended(1, 0, 9.0, way_out="sys.exit(0) at train.py:12 (fault)")
+
+    answer = decide(failed(ended(0, 1, 10.0, CLOSED), left))
+
+    assert (answer.cause, answer.ranks, answer.place) == (Cause.LEFT, (1,), "train.py:12 (fault)")
+
+
+def test_a_rank_whose_script_ended_early_ran_out_of_data():
+    assert verdict(failed(ended(0, 1, 10.0, CLOSED), ended(1, 0, 9.0))) == (Cause.UNEVEN_DATA, (1,))
+
+
+def test_what_every_rank_says_is_said_of_all_of_them():
+    evidence = failed(ended(0, 1, 9.0, "ValueError: no 5"), ended(1, 1, 9.1, "ValueError: no 6"))
+
+    assert verdict(evidence) == (Cause.RAISED, (0, 1))
+
+
+def test_a_launch_that_somebody_ended_has_no_culprit():
+    evidence = failed(ended(0, -15), ended(1, 1, 9.0, "KeyboardInterrupt"), is_interrupted=True)
+
+    assert decide(evidence) is None
+
+
+def test_the_signal_of_the_launcher_is_no_cause():
+    assert verdict(failed(ended(0, -15, 10.5), ended(1, 1, 9.0, "ValueError: label 7"))) == (Cause.RAISED, (1,))
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("OSError: [Errno 28] No space left on device", Cause.DISK_FULL),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left", Cause.SHM_FULL),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", Cause.LOADER),
+        ("torch.distributed.DistNetworkError: The server socket has failed to listen: EADDRINUSE", Cause.PORT),
+        ("MemoryError", Cause.OUT_OF_MEMORY),
+        ("ImportError: libx.so: cannot allocate memory in static TLS block", Cause.RAISED),
+        ("ValueError: label 7", Cause.RAISED),
+    ],
+)
+def test_an_error_states_its_cause(error, cause):
+    assert cause_of(error) is cause
+
+
+def test_an_abort_inside_a_collective_is_the_fault_of_who_called_something_new():
+    usual = ["all_reduce/8", "all_reduce/3"] * 4
+    aborted = ended(0, -6, stacks=stack(26, inside="all_reduce"))
+    survivor = ended(1, 1, 10.1, CLOSED, *usual, "all_reduce/8/float64")
+
+    assert verdict(failed(aborted, survivor)) == (Cause.DIFFERENT_DTYPES, (1,))
+
+
+def test_an_abort_among_survivors_that_did_as_ever_is_its_own_fault():
+    usual = ["all_reduce/8", "all_reduce/3"] * 4
+    aborted = ended(1, -6, stacks=stack(27, inside="all_reduce"))
+    survivor = ended(0, 1, 10.1, CLOSED, *usual, "all_reduce/8")
+
+    assert verdict(failed(aborted, survivor)) == (Cause.DIFFERENT_CALLS, (1,))
+
+
+def test_ranks_with_another_world_are_named():
+    ranks = [ended(rank, 1, 9.0, CLOSED, world=world) for rank, world in enumerate([4, 4, 8, 4])]
+
+    assert verdict(failed(*ranks)) == (Cause.WORLD_SIZE, (2,))
+
+
+def test_calls_of_a_rank_are_counted_in_the_evidence():
+    one = ended(0, 1, 10.0, CLOSED, "all_reduce", "all_reduce")
+    left = ended(1, 0, 9.0, "", "all_reduce")
+
+    assert decide(failed(one, left)).evidence[1:] == (
+        "rank 0: 2 collectives in its recorder",
+        "rank 1: 1 collectives in its recorder",
+    )
+    assert len(calls("all_reduce")) == 1

@@ -1,0 +1,74 @@
+"""A launch that stands still: who is waited for, why, and whether it is a hang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from launches import calls, ended, late, stack, stalled, waiting
+
+from envsmith.ranks.blame import Cause
+from envsmith.ranks.decide import decide
+from envsmith.ranks.evidence import ProcessState
+
+USUAL = ["all_reduce"] * 5
+LOADER = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
+
+
+def verdict(*ranks):
+    answer = decide(stalled(*ranks))
+    return (answer.cause, answer.ranks, answer.is_hang) if answer else None
+
+
+@pytest.mark.parametrize(
+    ("one", "cause", "is_hang"),
+    [
+        (late(1, *USUAL, waits_in="wait_for_partner"), Cause.BLOCKED, True),
+        (late(1, *USUAL, waits_in="hrtimer_nanosleep"), Cause.BLOCKED, False),
+        (late(1, *USUAL, state="R", cpu=1.0), Cause.BUSY, False),
+        (late(1, *USUAL, state="D"), Cause.BLOCKED, False),
+        (late(1, *USUAL, waits_in="wait_for_partner", still=2), Cause.BUSY, False),
+        (late(1, *USUAL, answers=False), Cause.GIL_HELD, True),
+        (late(1, *USUAL, state="D", answers=False), Cause.BLOCKED, True),
+        (late(1, *USUAL, state="T", answers=False), Cause.STOPPED, True),
+    ],
+    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "disk-for-long", "stopped"],
+)
+def test_the_late_rank_is_named_with_what_it_does(one, cause, is_hang):
+    assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (cause, (1,), is_hang)
+
+
+def test_a_rank_that_waits_for_its_loader_is_not_in_a_collective():
+    one = replace(late(1, *USUAL), stacks=stack(40, inside="_try_get_data", file=LOADER))
+
+    assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (Cause.LOADER, (1,), True)
+
+
+def test_a_worker_of_the_loader_that_is_stopped_is_said():
+    child = ProcessState(pid=77, state="T")
+    process = ProcessState(pid=1, state="S", cpu=0.0, answers=True, children=(child,))
+    one = replace(late(1, *USUAL), stacks=stack(40, inside="_try_get_data", file=LOADER), process=process)
+
+    assert "worker 77 is stopped" in decide(stalled(waiting(0, *USUAL, "all_reduce"), one)).message
+
+
+def test_a_dead_rank_that_others_wait_for_is_named():
+    assert verdict(waiting(0, *USUAL, "all_reduce"), ended(1, 0, 9.0, "", *USUAL)) == (Cause.UNEVEN_DATA, (1,), True)
+    assert verdict(waiting(0, *USUAL, "all_reduce"), ended(1, -9, 9.0)) == (Cause.KILLED, (1,), True)
+
+
+def test_ranks_that_wait_in_two_groups_are_told_apart_by_their_habits():
+    usual = waiting(0, *USUAL, "all_reduce")
+    other = replace(waiting(1, *USUAL), calls=(*calls(*USUAL), *calls("broadcast", group="1", open_last=True)))
+
+    assert verdict(usual, other) == (Cause.DIFFERENT_GROUPS, (1,), True)
+
+
+def test_ranks_that_wait_in_one_collective_are_no_hang_of_one_of_them():
+    assert verdict(waiting(0, *USUAL), waiting(1, *USUAL)) == (Cause.UNKNOWN, (), False)
+
+
+def test_an_asynchronous_call_is_no_wait():
+    one = replace(late(1, *USUAL, waits_in="wait_for_partner"), calls=calls(*USUAL, "all_reduce", open_last=True))
+
+    assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (Cause.BLOCKED, (1,), True)

@@ -1,0 +1,70 @@
+"""From the files of a rank to its evidence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from envsmith.ranks.evidence import Exit, RankError, RankEvidence
+from envsmith.run.gather import rank_evidence, with_launcher_ends
+
+FATAL = 'Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File "/w/train.py", line 9 in step\n'
+
+
+def evidence(tmp_path, *marks, stacks="", code=None, ended_at=10.0):
+    stem = tmp_path / "1-77"
+    (tmp_path / "1-77.marks").write_text("".join(json.dumps(mark) + "\n" for mark in marks) + '{"cut')
+    (tmp_path / "1-77.stacks").write_text(stacks)
+    return rank_evidence(stem, answer={}, code=code, ended_at=ended_at, process=None)
+
+
+@pytest.mark.parametrize(
+    ("marks", "stacks", "status"),
+    [
+        ([{"mark": "end", "at": 9.0, "failed": ""}], "", 0),
+        ([{"mark": "error", "at": 9.0, "error": "ValueError: x", "stack": []}], "", 1),
+        ([{"mark": "exit", "at": 9.0, "status": "3", "stack": []}], "", 3),
+        ([{"mark": "exit", "at": 9.0, "status": "None", "stack": []}], "", 0),
+        ([{"mark": "exit", "at": 9.0, "status": "'why'", "stack": []}], "", 1),
+        ([], FATAL, -11),
+        ([], "", None),
+    ],
+)
+def test_without_the_kernel_s_word_the_rank_s_own_files_say_how_it_ended(tmp_path, marks, stacks, status):
+    assert evidence(tmp_path, *marks, stacks=stacks).exit.code == status
+
+
+def test_a_crash_has_the_place_of_the_thread_that_the_signal_met(tmp_path):
+    assert evidence(tmp_path, stacks=FATAL, code=-11).main.frames[0].line == 9
+
+
+def test_a_rank_that_ended_well_has_no_error(tmp_path):
+    mark = {"mark": "error", "at": 9.0, "error": "ValueError: in a thread", "stack": [], "thread": "T"}
+
+    assert evidence(tmp_path, mark, code=0).error is None
+
+
+def test_the_mark_of_the_end_is_earlier_than_the_kernel_s(tmp_path):
+    assert evidence(tmp_path, {"mark": "end", "at": 9.0, "failed": ""}, code=0).exit == Exit(
+        code=0, at=9.0, is_clean=True
+    )
+
+
+def test_a_way_out_is_named_with_its_place(tmp_path):
+    mark = {"mark": "exit", "at": 9.0, "status": "0", "stack": [["fault", "/w/train.py", 12]]}
+
+    assert evidence(tmp_path, mark, code=0).way_out == "sys.exit(0) at train.py:12 (fault)"
+
+
+def test_a_signal_after_a_failure_is_the_launcher_s():
+    rows = with_launcher_ends(
+        [
+            RankEvidence(rank=0, exit=Exit(code=-15, at=10.2)),
+            RankEvidence(rank=1, exit=Exit(code=1, at=10.1), error=RankError(error="x", at=10.0)),
+            RankEvidence(rank=2, exit=Exit(code=-9, at=10.1)),
+            RankEvidence(rank=3, exit=Exit(code=-9, at=40.0)),
+        ]
+    )
+
+    assert [row.exit.by_launcher for row in rows] == [True, False, False, True]
