@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -111,7 +112,7 @@ def launch(row: dict, mode: str, environment: Path, place: Path, scripts: Path) 
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=variables,
         cwd=place, start_new_session=True,
     )  # fmt: skip
-    timers = [threading.Timer(LIMIT, end_group, [process])]
+    timers = [threading.Timer(LIMIT, end_all, [process, place])]
     if "signal" in row:
         number = getattr(signal, f"SIG{row['signal']}")
         timers.append(threading.Timer(row["after"], process.send_signal, [number]))
@@ -120,7 +121,7 @@ def launch(row: dict, mode: str, environment: Path, place: Path, scripts: Path) 
     assert process.stdout is not None
     lines = [(time.time(), line) for line in process.stdout]
     status = process.wait()
-    end_group(process)
+    end_all(process, place)
     for timer in timers:
         timer.cancel()
     if taken:
@@ -200,12 +201,15 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def end_group(process: subprocess.Popen) -> None:
-    """End what is left of a launch. Ranks that are stopped go only with SIGKILL."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def end_all(process: subprocess.Popen, place: Path) -> None:
+    """End what is left of a launch, which is told by its environment: launchers give ranks sessions of their own."""
+    mark = f"FAULT_MARK={place / 'mark'}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_of_launch = mark in (folder / "environ").read_bytes().split(b"\0")
+            if is_of_launch and int(folder.name) != os.getpid():
+                os.kill(int(folder.name), signal.SIGKILL)
+    process.wait()
 
 
 if __name__ == "__main__":

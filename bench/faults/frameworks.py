@@ -127,7 +127,7 @@ class Pipeline:
         FAULT.at("joined")
         parallel_state.initialize_model_parallel(pipeline_model_parallel_size=2)
         config = ModelParallelConfig(pipeline_model_parallel_size=2, pipeline_dtype=torch.float32)
-        self.model = Half(parallel_state.is_pipeline_first_stage(), config)
+        self.model = Half(config, is_first=parallel_state.is_pipeline_first_stage())
         self.schedule = get_forward_backward_func()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
@@ -162,9 +162,12 @@ class Pipeline:
 class Half(nn.Module):
     """One stage. What the stage before it sent comes through ``set_input_tensor``."""
 
-    def __init__(self, is_first: bool, config) -> None:
+    def __init__(self, config, *, is_first: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
+        from megatron.core.enums import ModelType
+
+        self.model_type = ModelType.encoder_or_decoder
         self.config, self.is_first, self.received = config, is_first, None
         config.hidden_size = WIDTH
         self.layer = nn.Linear(WIDTH, WIDTH)

@@ -62,7 +62,7 @@ class Fault:
     def value(self, name: str, value):
         """Return ``value``, or what this fault makes of it."""
         change = VALUES.get((self.name, name))
-        if change is None or not self.is_mine or (name not in {"width"} and self.now < self.step):
+        if change is None or not self.is_mine or (name != "width" and self.now < self.step):
             return value
         self.mark()
         return change(value)
@@ -76,7 +76,7 @@ def forward_raises(**_):
 
 
 def backward_raises(loss, **_):
-    def check(gradient):
+    def check(_):
         raise ArithmeticError("gradient of the loss is 1e9")  # place: backward-raises
 
     loss.register_hook(check)
@@ -87,7 +87,7 @@ def sample_raises(number=0, **_):
 
 
 def layer_hook_raises(trainer, **_):
-    def look(module, inputs, output):
+    def look(*_):
         raise LookupError("no statistics for this layer")  # place: hook-raises
 
     next(trainer.model.modules()).register_forward_hook(look)
@@ -128,7 +128,7 @@ def aborts(**_):
 
 
 def bus_error(**_):
-    with open("/dev/shm/buffer", "w+b") as file:
+    with Path("/dev/shm/buffer").open("w+b") as file:
         file.truncate(64 << 20)
         buffer = mmap.mmap(file.fileno(), 64 << 20)
         buffer[:] = b"x" * (64 << 20)  # place: bus-error
@@ -232,7 +232,7 @@ def waits_for_file_lock(**_):
     holder = "import fcntl,sys,time;f=open(sys.argv[1],'w');fcntl.flock(f,2);print(1,flush=True);time.sleep(120)"
     child = subprocess.Popen([sys.executable, "-c", holder, path], stdout=subprocess.PIPE)
     child.stdout.read(1)
-    with open(path, "w") as file:
+    with Path(path).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # place: file-lock
 
 
@@ -273,10 +273,10 @@ def slow_start(**_):
     time.sleep(float(os.environ.get("FAULT_SECONDS", "40")))  # place: slow-start
 
 
-def disk_full(trainer, **_):
+def disk_full(**_):
     import torch
 
-    torch.save(torch.zeros(16 << 20), os.path.join(os.environ["SMALL_DISK"], "model.pt"))  # place: disk-full
+    torch.save(torch.zeros(16 << 20), Path(os.environ["SMALL_DISK"], "model.pt"))  # place: disk-full
 
 
 def destroys_group(**_):
@@ -319,7 +319,7 @@ def waits_alone(trainer, **_):
 
 def asserts(**_):
     score = 0.31
-    assert score > 0.5, f"accuracy {score} is below the floor"  # noqa: S101  # place: asserts
+    assert score > 0.5, f"accuracy {score} is below the floor"  # place: asserts
 
 
 # What is no fault: work that takes longer than usual, on one rank or on all.
@@ -337,12 +337,12 @@ def computes(**_):
 
 def writes(**_):
     end, path = time.monotonic() + float(os.environ.get("FAULT_SECONDS", "12")), f"/tmp/faults-{os.getpid()}.pt"
-    with open(path, "wb") as file:
+    with Path(path).open("wb") as file:
         while time.monotonic() < end:
             file.write(os.urandom(1 << 18))
             file.flush()
             time.sleep(0.05)
-    os.remove(path)
+    Path(path).unlink()
 
 
 def compiles(trainer, **_):

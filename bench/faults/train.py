@@ -1,6 +1,6 @@
 """A small training script for five frameworks, as users write it. The variable FAULT names what goes wrong in it.
 
-    FAULT=forward-raises FAULT_RANK=1 torchrun --nproc-per-node 2 bench/faults/train.py --framework ddp
+FAULT=forward-raises FAULT_RANK=1 torchrun --nproc-per-node 2 bench/faults/train.py --framework ddp
 """
 
 from __future__ import annotations
