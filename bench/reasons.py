@@ -272,7 +272,9 @@ def other(case: Judge, sentence: str) -> str | None:
         if match[1].startswith("no test") == any(mask >> index & 1 for mask in tested):
             return "the tests say otherwise"
         return case.newest_tested(tested) if match[1].startswith("the newest") else None
-    if match := re.match(r"Python (\S+): the (?:usual choice|first of the usual order( that the request admits))", sentence):
+    if match := re.match(
+        r"Python (\S+): the (?:usual choice|first of the usual order( that the request admits))", sentence
+    ):
         variable, values = case.values("python")
         masks = [m for w in case.posed.problem.wishes for v, m in w.masks if v == variable and match[2]]
         first = next(v for v in PYTHON_ORDER if v in values and all(m >> values.index(v) & 1 for m in masks))

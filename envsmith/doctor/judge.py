@@ -15,7 +15,7 @@ from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.library_versions import with_systems
 from envsmith.doctor.names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
-from envsmith.doctor.rank_failures import of_blame, read_launch
+from envsmith.doctor.rank_failures import blame_texts, of_blame
 from envsmith.doctor.ranking import diagnosis_of
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
@@ -30,7 +30,6 @@ from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.names.index import NameIndex
 from envsmith.ranks.blame import Blame
-from envsmith.ranks.decide import decide
 from envsmith.symbols.table import SymbolTable
 
 # Groups whose message may also be a mere warning about something optional.
@@ -52,7 +51,7 @@ class Case:
     of_rules: Mapping[str, Hit]
     judgement: Judgement
     explained: Sequence[tuple[Lack, Explanation, tuple[Hit, ...]]] = ()
-    blamed: Sequence[tuple[str, Blame]] = ()
+    blamed: tuple[str, Blame] | None = None
     platform: Platform = Platform.LINUX_64
     symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
 
@@ -93,7 +92,7 @@ def diagnose(
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
         judgement=_check(facts, platform or _platform(facts), keep),
         explained=explained,
-        blamed=[(source, answer) for source, text in texts if (answer := decide(read_launch(text)))],
+        blamed=blame_texts(texts),
         platform=platform or _platform(facts),
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
@@ -258,7 +257,8 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
         weight = min(weight, Weight.SUGGESTED)
     elif severity is Severity.NOTE:
         weight = Weight.OTHER if signature.kind == "other" else Weight.REMARK
-    if set(signature.consequence_of) & {*(h.signature.id for h in case.own), *(each.kind for _, each in case.blamed)}:
+    blamed = {case.blamed[1].kind} if case.blamed else set()
+    if set(signature.consequence_of) & {*(h.signature.id for h in case.own), *blamed}:
         weight = Weight.EXPLAINED
         severity = Severity.WARNING if severity is Severity.ERROR and case.blamed else severity
     elif hit.standing == "follows":
@@ -406,7 +406,7 @@ JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
     lambda case: [_of_loader(hit, case) for hit in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
-    lambda case: [of_blame(*each) for each in case.blamed],
+    lambda case: [of_blame(*case.blamed)] if case.blamed else [],
     _judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),

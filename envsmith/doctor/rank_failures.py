@@ -1,18 +1,23 @@
-"""What the text of a launcher says of its ranks, read into evidence, and the verdict on it as a finding."""
+"""What texts say of the ranks of one launch, read into evidence, and the verdict on it as a finding."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
+from envsmith.doctor.read.host_logs import read_host_logs
 from envsmith.doctor.read.pasted import spoken
+from envsmith.doctor.read.ras import read_ras
+from envsmith.doctor.read.remains import rank_of_speaker, read_remains
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
 from envsmith.model.rule import EvidenceKind, Severity
 from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.collected import verdict
 from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
 from envsmith.ranks.evidence import Evidence, Exit, Frame, RankError, RankEvidence
+from envsmith.ranks.merge import merged
 from envsmith.ranks.places import LIBRARY, place_of
 
 EVIDENCE = Source(
@@ -22,7 +27,6 @@ EVIDENCE = Source(
 )
 # The ids of its findings. Signatures name them as what explains their messages.
 KINDS = frozenset(cause.kind for cause in Cause)
-_RANK = re.compile(r"\[?(?:default)?[Rr]ank ?(\d{1,5})\]?:?")
 _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure)\b(?::.*)?$"
 )
@@ -35,29 +39,52 @@ _SIZE = re.compile(r"\b(?:world_size|size|WORLD_SIZE)[=: ]{1,3}(\d{1,5})\b")
 _MOST_LINES = 100_000
 
 
-def read_launch(text: str) -> Evidence:
-    """Return what a text says of the ranks of a launch: errors by rank, exit statuses, the size of the world."""
+def blame_texts(texts: Sequence[tuple[str, str]]) -> tuple[str, Blame] | None:
+    """Return the verdict on what all texts say together, and the text in which it stands."""
+    pieces = [(source, read_evidence(source, text)) for source, text in texts]
+    pieces = [(source, piece) for source, piece in pieces if piece.ranks or piece.events or piece.machines]
+    answer = verdict(merged([piece for _, piece in pieces])) if pieces else None
+    if answer is None:
+        return None
+    places = [source for source, text in texts if answer.quote and answer.quote[:80] in text]
+    return (places or [source for source, _ in pieces])[0], answer
+
+
+def read_evidence(source: str, text: str) -> Evidence:
+    """Return what one text says of the ranks of a launch: its launcher, the ranks themselves, the host, NCCL."""
     lines = spoken(text)[:_MOST_LINES]
+    return merged([_of_launcher(lines), read_remains(source, lines), read_host_logs(text), read_ras(text)])
+
+
+def read_launch(text: str) -> Evidence:
+    """Return what a launcher's text says of its ranks: errors by rank, exit statuses, the size of the world."""
+    return _of_launcher(spoken(text)[:_MOST_LINES])
+
+
+def _of_launcher(lines: Sequence[tuple[str, str]]) -> Evidence:
     plain = "\n".join(line for _, line in lines)
     errors = dict(_errors(lines))
-    exits = {int(rank): int(status) for rank, status, _ in _ROW.findall(plain)}
-    for status, rank, _ in _FIRST.findall(plain):
-        exits.setdefault(int(rank), int(status))
+    ends = {int(rank): (int(status), int(pid)) for rank, status, pid in _ROW.findall(plain)}
+    for status, rank, pid in _FIRST.findall(plain):
+        ends.setdefault(int(rank), (int(status), int(pid)))
     sizes, key = SIZES.search(plain), STORE_KEY.search(plain)
     stated = [int(size) for size in _SIZE.findall(plain)]
-    speakers = {rank for speaker, _ in lines if (rank := _rank_of(speaker)) is not None}
+    speakers = {rank for speaker, _ in lines if (rank := rank_of_speaker(speaker)) is not None}
     mark = sizes or key
     return Evidence(
-        ranks=tuple(
-            RankEvidence(rank=rank, error=errors.get(rank), exit=Exit(code=exits[rank]) if rank in exits else None)
-            for rank in sorted({*errors, *exits})
-        ),
-        world=max([*stated, *(rank + 1 for rank in {*speakers, *exits})], default=0),
+        ranks=tuple(_rank(rank, errors.get(rank), ends.get(rank)) for rank in sorted({*errors, *ends})),
+        world=max([*stated, *(rank + 1 for rank in {*speakers, *ends})], default=0),
         is_listed=bool(_TABLE.search(plain)),
         sizes=sizes_in(plain),
         absent=absent_in(plain),
         line=plain.count("\n", 0, mark.start()) + 1 if mark else 0,
     )
+
+
+def _rank(rank: int, error: RankError | None, end: tuple[int, int] | None) -> RankEvidence:
+    if end is None:
+        return RankEvidence(rank=rank, error=error)
+    return RankEvidence(rank=rank, error=error, exit=Exit(code=end[0]), pid=end[1])
 
 
 def of_blame(source: str, answer: Blame) -> Diagnosed:
@@ -89,7 +116,7 @@ def _errors(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[int, RankError]]
     frames: dict[int, str] = {}
     errors: dict[int, RankError] = {}
     for number, (speaker, line) in enumerate(lines, 1):
-        rank = _rank_of(speaker)
+        rank = rank_of_speaker(speaker)
         if rank is None:
             continue
         if frame := _FRAME.match(line):
@@ -98,8 +125,3 @@ def _errors(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[int, RankError]]
         elif _EXCEPTION.match(line):
             errors[rank] = RankError(error=line.strip()[:600], place=frames.get(rank, ""), line=number)
     yield from errors.items()
-
-
-def _rank_of(speaker: str) -> int | None:
-    match = _RANK.fullmatch(speaker)
-    return int(match[1]) if match else None

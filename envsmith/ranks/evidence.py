@@ -167,11 +167,15 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """Something that happened, in the order of the launch: a death, a stall, an answer that stayed away."""
+    """Something that happened, in the order of the launch: a death, a stall, an answer that stayed away.
+
+    ``kind`` is set where another program reported it: ``unreachable`` or ``fewer-calls``.
+    """
 
     at: float
     text: str
     rank: int | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

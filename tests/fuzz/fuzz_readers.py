@@ -63,6 +63,25 @@ def report(text: str) -> None:
     as_markdown(told)
 
 
+def remains(text: str) -> None:
+    """Logs, dumps and stacks of ranks, reports of NCCL, the kernel, Slurm and Kubernetes, and the verdict over them."""
+    from envsmith.doctor.rank_failures import blame_texts
+    from envsmith.doctor.read.pasted import clean
+
+    blame_texts([("rank_0.log", clean(text)), ("dmesg", clean(text))])
+
+
+def dump(text: str) -> None:
+    """A flight recorder's dump, a pickle or JSON."""
+    from envsmith.doctor.rank_failures import blame_texts
+    from envsmith.doctor.read.dumps import dump_line, is_dump
+
+    content = raw(text)
+    if is_dump(content):
+        with suppress(ValueError):
+            blame_texts([("nccl_trace_rank_0", dump_line(content))])
+
+
 def launches(text: str) -> None:
     """Hostfiles, DeepSpeed configurations, start commands, with the rules over them."""
     from envsmith.doctor.environment import findings_of
@@ -287,6 +306,8 @@ READERS: Mapping[str, Reader] = {
     "yaml": loader("x.yaml"),
     "toml": toml,
     "report": report,
+    "remains": remains,
+    "dump": dump,
     "launches": launches,
     "snapshot": snapshot,
     "stated": stated,
@@ -352,7 +373,25 @@ _CONDA_LOCK = {"version": 1, "metadata": {"content_hash": {"linux-64": SHA}, "ch
 _PIXI = {"version": 6, "environments": {"default": {"channels": [{"url": "https://c.example/"}], "packages": {"linux-64": [{"conda": _CONDA_ENTRY["url"]}, {"pypi": _CONDA_PIP["url"]}]}}}, "packages": [{"conda": _CONDA_ENTRY["url"], "sha256": SHA, "depends": ["nccl"]}, {"pypi": _CONDA_PIP["url"], "name": "deepspeed", "version": "0.19.6", "sha256": SHA, "requires_dist": ["torch"]}]}  # fmt: skip
 _ENVIRONMENT = {"name": "e", "channels": ["conda-forge"], "dependencies": ["python=3.11", "pytorch >=2.5,<3", "conda-forge::nccl=2.21=h1", {"pip": ["deepspeed==0.19.6", "torch>=2"]}]}  # fmt: skip
 _CONFIG = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "fp16": {"enabled": True}, "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}}}  # fmt: skip
-# Documents that a reader takes, as values: what `--structured` spoils, one place at a time.
+_DUMP = {
+    # Documents that a reader takes, as values: what `--structured` spoils, one place at a time.
+    "version": "2.10",
+    "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+    "entries": [
+        {
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": 1,
+            "profiling_name": "nccl:all_reduce",
+            "time_created_ns": 1795411670308487550,
+            "input_sizes": [[3]],
+            "input_dtypes": ["Float"],
+            "state": "completed",
+            "retired": True,
+            "is_p2p": False,
+            "frames": [{"name": "f", "filename": "/w/t.py", "line": 3}],
+        }
+    ],
+}
 SHAPES: Mapping[str, tuple[Any, ...]] = {
     "snapshot": (_SNAPSHOT,),
     "stated": ({"components": {"torch": "2.6.0", "numpy": "*"}, "variables": {"NCCL_DEBUG": "INFO", "X": None}, "facts": {"limit.shm": "64M", "gpus": "2 x A100", "ranks": 8, "tool.ninja": None, "config.train_batch_size": 3, "os": "Ubuntu 22.04", "nodes": "2"}},),
@@ -367,6 +406,8 @@ SHAPES: Mapping[str, tuple[Any, ...]] = {
     "plan": (_PLAN,),
     "launches": (_CONFIG,),
     "json": (_LOCK, _CONFIG),
+    "remains": (_DUMP, {"message": {"message": "x", "extraInfo": {"py_callstack": "a\nKeyError: 1", "timestamp": "17"}}}, {"communicators": [{"size": 2, "ranks": [{"rank": 0, "collective_counts": {"AllReduce": 3}}], "missing_ranks": [{"rank": 1, "host": "h", "pid": 7}]}]}, {"header": {"id": "0x1", "rank": 0, "n_ranks": 2}, "coll_perf": {"coll": "AllReduce", "coll_sn": 5, "coll_msg_size_bytes": 8}}, {"items": [{"metadata": {"name": "p", "labels": {"batch.kubernetes.io/job-completion-index": "1"}}, "status": {"containerStatuses": [{"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-11-23T02:17:01Z"}}}]}}]}),
+    "dump": (_DUMP,),
     "report": (_CONFIG, [{"name": "torch", "version": "2.6.0"}], _LOCK),
 }  # fmt: skip
 # Texts that a reader takes, where JSON is not its language.
@@ -374,6 +415,8 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "requirement-file": ("torch>=2.4\n-r base.txt\n-c limits.txt\nwandb[media]==0.17 ; python_version > '3.9' \\\n  --hash=sha256:aa\n-e .\n${HOME}/x.whl\n", "# all\nflash-attn @ https://example.invalid/f-1.0-py3-none-any.whl\n--index-url https://example.invalid/simple\n"),
     "setup-script": ("from setuptools import setup\nNEEDS = ['torch>=2', 'einops']\nsetup(name='a', install_requires=NEEDS, extras_require={'dev': ['pytest']})\n", "import setuptools\nsetuptools.setup(install_requires=open('requirements.txt').read().splitlines())\n"),
     "report": ("Package Version\n------- -------\ntorch 2.6.0\ndeepspeed 0.14.0\n", "| NVIDIA-SMI 535.54.03 Driver Version: 535.54.03 CUDA Version: 12.2 |\nTraceback (most recent call last):\nImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'\n", "FROM nvidia/cuda:12.1.0-devel\nRUN pip install torch==2.1.0\n"),
+    "remains": ('[rank0]: Traceback (most recent call last):\n[rank0]:   File "/w/t.py", line 9, in f\n[rank0]: RuntimeError: Connection closed by peer\n[rank1]: ValueError: x\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 42)\n', 'Process 1: python t.py\n\nThread 1 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:4181)\n    <module> (train.py:1)\n', 'Current thread 0x00007f1c (most recent call first):\n  File "/w/t.py", line 1 in <module>\n', "#0-0 (27a0) MISMATCH\n  26 ranks have launched up to operation 6650\n  6 ranks have launched up to operation 6649\n  Rank 0 -- GPU 0 managed by process 483072 on node h\n  The missing ranks: 21, 3-9\n", "srun: error: g: tasks 0-1,7: Exited with exit code 1\n[1.2] Memory cgroup out of memory: Killed process 42 (python) x\n"),
+    "dump": ("\udc80\x02}q\x00X\x07\x00\x00\x00entriesq\x01](}X\x0e\x00\x00\x00profiling_nameX\x01\x00\x00\x00asesX\x01\x00\x00\x00v\x86s.",),
     "launches": ("worker-1 slots=8\nworker-2 slots=4 # c\n", "torchrun --nproc_per_node=8 --nnodes=1:4 --rdzv_backend=c10d --master_port 29500 pretrain.py --tensor-model-parallel-size 8 --sequence-parallel \\\n --fp16 --bf16 --world-size 3\n", "deepspeed --include worker-1:0,1@w2 --num_gpus 3 --hostfile h train.py --deepspeed_config ds.json\n", "colossalai run --nproc_per_node 4 --host a,b train.py --plugin gemini\nplugin = HybridParallelPlugin(tp_size=3, pp_size=2, zero_stage=2)\n", "mpirun -np 7 -H a:4,b:4 -x NCCL_DEBUG=INFO python train.py\nsrun -N2 --ntasks-per-node=3 --gpus-per-node=8 python x.py\n"),
     "conda-file": ("@EXPLICIT\nhttps://c.example/linux-64/pytorch-2.5.1-cuda126_py311_0.conda#" + "0" * 32 + "\n", "# packages in environment at /x:\n#\n# Name Version Build Channel\npytorch 2.5.1 cuda126_0 conda-forge\n", "version: 6\nenvironments:\n  default:\n    packages: {}\n", "name: e\ndependencies:\n  - python=3.11  # [linux]\n  - pip:\n    - torch==2.5\n"),
     "pylock": ('lock-version = "1.0"\ncreated-by = "x"\n[[packages]]\nname = "torch"\nversion = "2.13.0"\ndependencies = [{name = "numpy"}]\nwheels = [{name = "torch-2.13.0-cp311-cp311-linux_x86_64.whl", url = "https://h.example/t.whl", size = 3, hashes = {sha256 = "' + SHA + '"}}]\n[tool.envsmith]\nlock = "abc"\n',),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from envsmith.doctor.read.pasted import read_bounded
+from envsmith.doctor.read.remains import rank_of_file
 from envsmith.errors import UsageError
 from envsmith.files import open_input
 
@@ -15,12 +16,10 @@ from envsmith.files import open_input
 _MOST_FILES, _DEEPEST = 2000, 6
 # Of each file of a rank the end is what matters.
 _KEPT_LINES = 20_000
-# torchrun --log-dir: RUN/attempt_0/3/stderr.log; DeepSpeed, srun, our own: rank_3.log, rank3.err, job-12_3.out.
-_RANK = re.compile(
-    r"(?:^|/)attempt_\d+/(\d{1,5})/[^/]+$|rank[_-]?(\d{1,5})(?=[^/\d][^/]*$|$)|slurm-\d+[_.](\d{1,5})\.(?:out|err)$"
-)
+_MOST_REMARKS = 20
 _TEXT = re.compile(
-    r"\.(?:log|out|err|txt|json|ya?ml|lock|toml)$|(?:^|/)(?:stdout|stderr|dmesg|nvidia-smi)[^/]*$|rank[_-]?\d+$"
+    r"\.(?:log|out|err|txt|jsonl?|ya?ml|lock|toml|pickle|pkl|dump)$|rank[_-]?\d+$"
+    r"|(?:^|/)(?:stdout|stderr|dmesg|nvidia-smi|ncclras|py-spy|pyspy|faulthandler|flight|nccl)[^/]*$"
 )
 
 
@@ -32,18 +31,20 @@ def read_folder(folder: Path) -> list[tuple[str, str, list[str]]]:
     """
     ranks: list[tuple[float, int, str]] = []
     texts: list[tuple[str, str, list[str]]] = []
+    remarks: list[str] = []
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
         with open_input(path, UsageError) as file:
             text, notes = read_bounded(file)
-        if (rank := _rank_of(name)) is None:
+        if (rank := rank_of_file(name)) is None:
             texts.append((name, text, notes))
         else:
             ranks.append((path.stat().st_mtime, rank, text))
+            remarks += [f"{name}: {note}" for note in notes][: _MOST_REMARKS - len(remarks)]
     if ranks:
         lines = [f"[rank{rank}]: {line}" for _, rank, text in sorted(ranks) for line in _end(text)]
         note = f"{len(ranks)} files of {len({rank for _, rank, _ in ranks})} ranks"
-        texts.insert(0, (f"{folder.name}: ranks", "\n".join(lines) + "\n", [note]))
+        texts.insert(0, (f"{folder.name}: ranks", "\n".join(lines) + "\n", [note, *remarks]))
     if not texts:
         raise UsageError(
             f"Cannot read {folder}: no file in it is a text.",
@@ -64,11 +65,6 @@ def _files(folder: Path) -> Iterator[Path]:
             if count < _MOST_FILES and _TEXT.search(path.as_posix()) and path.is_file() and not path.is_symlink():
                 count += 1
                 yield path
-
-
-def _rank_of(name: str) -> int | None:
-    match = _RANK.search(name)
-    return next((int(number) for number in match.groups() if number), None) if match else None
 
 
 def _end(text: str) -> list[str]:

@@ -7,6 +7,7 @@ import itertools
 import re
 from typing import BinaryIO
 
+from envsmith.doctor.read.dumps import MOST_BYTES, dump_line, is_dump
 from envsmith.text import clean as clean_text
 
 # What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of
@@ -80,6 +81,8 @@ def mended(text: str) -> str:
 def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
     """Return the text of a stream and notes about what was left out. Memory stays within a few times :data:`KEEP`."""
     head = stream.read(KEEP)
+    if is_dump(head):
+        return _read_dump(head, stream)
     if len(head) < KEEP:
         return clean(decode(head)), []
     tail = b""
@@ -103,6 +106,17 @@ def read_bounded(stream: BinaryIO) -> tuple[str, list[str]]:
         note += ", and what follows them was not read"
     text = decode(head) + "\n" + decode(b"\n".join(middle)) + "\n" + decode(tail)
     return clean(text), [note]
+
+
+def _read_dump(head: bytes, stream: BinaryIO) -> tuple[str, list[str]]:
+    """Return a dump of the flight recorder as a line of JSON, or a note that says why it is none."""
+    data = head + stream.read(MOST_BYTES + 1 - len(head))
+    if len(data) > MOST_BYTES:
+        return "", [f"not read: a dump of more than {MOST_BYTES >> 20} MiB"]
+    try:
+        return dump_line(data) + "\n", []
+    except ValueError as error:
+        return "", [f"not read as a flight recorder's dump: {error}"]
 
 
 def _troubled(block: bytes) -> list[bytes]:

@@ -1,0 +1,192 @@
+"""What a launcher, the doctor and `envsmith run` said of a launch that failed, compared with the label of the fault.
+
+A rank is right where it alone is named, or where no rank can be told and none is. It is wrong where others are named without it. A cause is right
+where the words of its kind stand in what was said, the exception is named where the label has one, and, where only the place says what blocks, the place.
+Names of the functions of the bench are taken out first: they would tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from envsmith.doctor.judge import diagnose
+from envsmith.doctor.read import clean, read_texts
+
+HERE = Path(__file__).parent.parent
+STALL = 6
+_TABLE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)", re.DOTALL)
+_DEEPSPEED = re.compile(r"Killing subprocess|exits with return code")
+_BLOCK = re.compile(r"^envsmith run: .*(?:\n  .*)*", re.MULTILINE)
+_RANKS = re.compile(r"[Rr]anks? (\d+(?:(?:, | and )\d+)*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What was said first: the ranks it names, its whole text, and when, in seconds after the fault."""
+
+    ranks: tuple[int, ...] = ()
+    text: str = ""
+    after: float | None = None
+    is_hang: bool = False
+
+
+def count(rows: list[dict], options: argparse.Namespace) -> int:
+    causes = yaml.safe_load((HERE / "faults.yaml").read_text())["causes"]
+    places = marks()
+    results = []
+    for row in rows:
+        for who, said in answers(row, options.folder):
+            results.append({"id": row["id"], "half": row["half"], "who": who} | compared(row, said, causes, places))
+    for result in results:
+        print("{id:26} {who:9} rank {rank:7} cause {cause:6} place {place:6} {named}".format(**result))
+    for half in ("seen", "unseen"):
+        for who in ("launcher", "doctor", "run"):
+            summary(half, who, [r for r in results if (r["half"], r["who"]) == (half, who)])
+    alarms(rows, options.folder)
+    statuses(rows, options.folder)
+    if options.json:
+        options.json.write_text("".join(json.dumps(result) + "\n" for result in results))
+    return 0
+
+
+def marks() -> dict[str, str]:
+    """Return the places of the scripts: mark -> ``file:line``."""
+    return {
+        match[1]: f"{path.name}:{number}"
+        for path in sorted((HERE / "faults").glob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (match := re.search(r"# place: (\S+)", line))
+    }
+
+
+def answers(row: dict, folder: Path) -> Iterable[tuple[str, Said]]:
+    if row["half"] == "healthy":
+        return
+    alone = folder / "alone" / row["id"] / "output.txt"
+    if alone.exists():
+        text = alone.read_text()
+        yield "launcher", of_launcher(text)
+        yield "doctor", of_doctor(text)
+    if (folder / "run" / row["id"] / "result.json").exists():
+        yield "run", of_run(folder / "run" / row["id"])
+
+
+def of_launcher(text: str) -> Said:
+    """The launcher names the rank of its first failure; its cause is anything that it prints."""
+    match = _TABLE.search(text)
+    return Said(ranks=(int(match[1]),) if match else (), text=text)
+
+
+def of_doctor(text: str) -> Said:
+    cleaned = clean(text)
+    root = diagnose(read_texts([("train.log", text)]), [("train.log", cleaned)]).root
+    if root is None:
+        return Said()
+    words = f"{root.finding.message} {root.quote or ''}"
+    is_of_ranks = root.finding.rule.startswith("rank")
+    return Said(ranks=named(root.finding.message) if is_of_ranks else (), text=words)
+
+
+def of_run(folder: Path) -> Said:
+    """The first block of `envsmith run` that says more than a headline."""
+    output, result = (folder / "output.txt").read_text(), json.loads((folder / "result.json").read_text())
+    times = [float(line) for line in (folder / "times.txt").read_text().split()]
+    for match in _BLOCK.finditer(output):
+        lines = match[0].splitlines()
+        if len(lines) > 2 and not lines[0].startswith("envsmith run: waiting"):
+            line = output.count("\n", 0, match.start())
+            after = times[line] - result["injected"] if result["injected"] and line < len(times) else None
+            text = "\n".join(each for each in lines if not each.startswith(("  next:", "  all evidence:")))
+            message = next((each for each in lines[1:] if not each.startswith("  note:")), "")
+            return Said(ranks=named(message), text=text, after=after, is_hang=": hang:" in lines[0])
+    return Said()
+
+
+def named(message: str) -> tuple[int, ...]:
+    """The ranks that a sentence begins with, or else the first that it names as the subject."""
+    head = message.strip().partition(". ")[0]
+    match = _RANKS.match(head) or re.search(r"(?:kernel ended|for) (rank \d+)", head)
+    return tuple(int(number) for number in re.findall(r"\d+", match[1])) if match else ()
+
+
+def compared(row: dict, said: Said, causes: dict, places: dict[str, str]) -> dict:
+    expected = row["rank"]
+    if expected is None or (row.get("tie") and not said.ranks):
+        rank = "right" if not said.ranks and said.text else "wrong" if said.ranks else "none"
+    elif said.ranks == (expected,):
+        rank = "right"
+    else:
+        rank = "none" if not said.ranks else "several" if expected in said.ranks else "wrong"
+    bare = re.sub(r"(\w+\.py:\d+) \(\w+\)", r"\1", said.text)
+    place = places.get(row.get("place", ""), "")
+    is_place = bool(place) and (
+        place in bare or bool(re.search(rf'{place.split(":")[0]}", line {place.split(":")[1]}\b', bare))
+    )
+    kind = causes[row["cause"]]
+    is_cause = bool(said.text) and bool(re.search(kind["words"], bare)) and bool(re.search(row.get("error", ""), bare))
+    if kind.get("place"):
+        is_cause = is_cause and is_place
+    return {
+        "rank": rank,
+        "cause": "right" if is_cause else "none",
+        "place": ("right" if is_place else "none") if place else "-",
+        "named": list(said.ranks),
+        "after": said.after,
+        "is_hang": said.is_hang,
+    }
+
+
+def summary(half: str, who: str, results: list[dict]) -> None:
+    if not results:
+        return
+    whole = len(results)
+    ranks = [result["rank"] for result in results]
+    causes = sum(result["cause"] == "right" for result in results)
+    placed = [result["place"] for result in results if result["place"] != "-"]
+    late = [result["after"] - STALL for result in results if result["is_hang"] and result["after"] is not None]
+    times = (
+        f", verdict of a hang {statistics.median(late):.1f} s (at most {max(late):.1f}) after the threshold"
+        if late
+        else ""
+    )
+    print(
+        f"{half:7} {who:9} {whole:3} launches: rank right {ranks.count('right')} ({ranks.count('right') / whole:.0%}), wrong {ranks.count('wrong')} "
+        f"({ranks.count('wrong') / whole:.0%}), several {ranks.count('several')}, none {ranks.count('none')}; cause right {causes} ({causes / whole:.0%}); "
+        f"place {placed.count('right')} of {len(placed)}{times}"
+    )
+
+
+def alarms(rows: list[dict], folder: Path) -> None:
+    """Count what was said of launches with no fault."""
+    done = [row for row in rows if row["half"] == "healthy" and (folder / "run" / row["id"] / "result.json").exists()]
+    hangs, blamed, waiting = [], [], []
+    for row in done:
+        output = (folder / "run" / row["id"] / "output.txt").read_text()
+        blocks = [match[0] for match in _BLOCK.finditer(output)]
+        hangs += [row["id"]] if any(block.startswith("envsmith run: hang") for block in blocks) else []
+        waiting += [row["id"]] if any(block.startswith("envsmith run: waiting") for block in blocks) else []
+        blamed += [row["id"]] if of_run(folder / "run" / row["id"]).ranks and row["id"] not in hangs else []
+    if done:
+        print(
+            f"healthy {len(done)} launches: hang alarms {len(hangs)} {hangs}, a rank blamed {len(blamed)} {blamed}, only said to wait {len(waiting)} {waiting}"
+        )
+
+
+def statuses(rows: list[dict], folder: Path) -> None:
+    """Compare the exit codes with and without `envsmith run`. A hang that was stopped has none of its own."""
+    same, different = 0, []
+    for row in rows:
+        results = [folder / mode / row["id"] / "result.json" for mode in ("alone", "run")]
+        if all(path.exists() for path in results) and not of_run(folder / "run" / row["id"]).is_hang:
+            alone, run = (json.loads(path.read_text())["status"] for path in results)
+            same += alone == run
+            different += [f"{row['id']} {alone}/{run}"] if alone != run else []
+    print(f"exit codes: equal {same}, different {len(different)} {different}")

@@ -1,0 +1,138 @@
+"""What the kernel, Slurm and Kubernetes say of the processes of a launch: who was ended, and by whom."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM
+from typing import Any
+
+from envsmith.ranks.evidence import Evidence, Exit, Machine, RankEvidence
+from envsmith.schema import UnreadableError, parse_json
+
+_KERNEL = re.compile(
+    r"NVRM: Xid|[Oo]ut of memory: Killed process|oom-kill:constraint|oom_reaper: reaped|segfault at |traps: .{0,80}trap |"
+    r"general protection fault|I/O error, dev |nvidia-nvswitch|NVRM: GPU .{0,60}fallen off"
+)
+# The kernel's word for a process that may be a rank, or a worker of its data loader.
+_ENDED_FOR_MEMORY = re.compile(
+    r"[Oo]ut of memory: Killed process \d{1,9} \((?:python|pt_|torch|ray|train|deepspeed|accelerate)[^)]{0,40}\)"
+)
+_TASKS = re.compile(r"srun: error: (\S{1,100}): tasks? ([\d,-]{1,400}): (.{1,80})$")
+_STEP_ENDED = re.compile(
+    r"srun: (?:Job step aborted|Terminating StepId)|slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED"
+)
+# Launchers that start several ranks in one task.
+_LAUNCHER = re.compile(r"torch[./]distributed[./](?:elastic|run)|torchrun|deepspeed[./]launcher|accelerate[./]commands")
+_WORDS = {
+    "Killed": -SIGKILL, "Out Of Memory": -SIGKILL, "Segmentation fault": -SIGSEGV, "Aborted": -SIGABRT,
+    "Bus error": -SIGBUS, "Floating point exception": -SIGFPE, "Terminated": -SIGTERM,
+}  # fmt: skip
+_STATUS = re.compile(r"Exited with exit code (\d{1,3})")
+_MOST_LINES, _MOST_TASKS = 200, 4096
+
+
+def read_host_logs(text: str) -> Evidence:
+    """Return what a text says of the host and of the tasks that a scheduler started on it."""
+    lines = text.splitlines()
+    kernel = [line.strip()[:400] for line in lines if _KERNEL.search(line)][:_MOST_LINES]
+    kills = sum(bool(_ENDED_FOR_MEMORY.search(line)) for line in kernel)
+    machines = (Machine(oom_kills=kills, kernel=tuple(kernel)),) if kernel else ()
+    tasks = () if _LAUNCHER.search(text) else tuple(_tasks(lines))
+    pods = _pods(text) if '"containerStatuses"' in text else Evidence()
+    return Evidence(
+        ranks=(*tasks, *pods.ranks),
+        machines=(*machines, *pods.machines),
+        launcher=Exit(code=None) if tasks or pods.ranks else None,
+    )
+
+
+def _tasks(lines: Iterable[str]) -> Iterator[RankEvidence]:
+    """Yield the ends of Slurm's tasks, which are ranks where each starts one. After the first end Slurm ends the rest."""
+    ended, is_cancelled = set[int](), False
+    for line in lines:
+        if _STEP_ENDED.search(line):
+            is_cancelled = True
+        elif match := _TASKS.search(line):
+            status = _status(match[3])
+            for task in _numbers(match[2]):
+                if status is not None and task not in ended:
+                    ended.add(task)
+                    by_launcher = status == -SIGTERM or (is_cancelled and status == -SIGKILL)
+                    yield RankEvidence(rank=task, host=match[1], exit=Exit(code=status, by_launcher=by_launcher))
+
+
+def _status(words: str) -> int | None:
+    if match := _STATUS.match(words):
+        code = int(match[1])
+        return 128 - code if 128 < code < 128 + 65 else code
+    return next((status for word, status in _WORDS.items() if words.startswith(word)), None)
+
+
+def _numbers(text: str) -> list[int]:
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and len(first) < 7:
+            stop = int(last) if last.isdigit() and len(last) < 7 else int(first)
+            numbers += range(int(first), min(stop, int(first) + _MOST_TASKS) + 1)
+    return numbers[:_MOST_TASKS]
+
+
+def _pods(text: str) -> Evidence:
+    """Return how the containers of pods ended, as ``kubectl get pods -o json`` says it, where a pod says its rank."""
+    try:
+        value = parse_json(text[text.find("{") : text.rfind("}") + 1])
+    except UnreadableError:
+        return Evidence()
+    items = value.get("items") if isinstance(value, dict) else None
+    rows = items if isinstance(items, list) else [value]
+    ranks, machines = [], []
+    for pod in rows[:_MOST_TASKS]:
+        if isinstance(pod, dict) and (rank := _rank_of_pod(pod)) is not None and (end := _end_of(pod)):
+            name = str(_part(pod, "metadata").get("name", ""))[:100]
+            ranks.append(RankEvidence(rank=rank, host=name, exit=_exit_of(end)))
+            if end.get("reason") == "OOMKilled":
+                machines.append(Machine(name=name, oom_kills=1))
+    return Evidence(ranks=tuple(ranks), machines=tuple(machines))
+
+
+def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = value.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _rank_of_pod(pod: Mapping[str, Any]) -> int | None:
+    """Return the rank that a pod's own variable or its job's label says."""
+    containers = _part(pod, "spec").get("containers")
+    for container in containers if isinstance(containers, list) else ():
+        variables = container.get("env") if isinstance(container, dict) else None
+        for row in variables if isinstance(variables, list) else ():
+            if isinstance(row, dict) and row.get("name") == "RANK" and str(row.get("value")).isdigit():
+                return int(str(row["value"])[:6])
+    labels = _part(_part(pod, "metadata"), "labels")
+    index = str(labels.get("batch.kubernetes.io/job-completion-index", ""))[:6]
+    return int(index) if index.isdigit() else None
+
+
+def _end_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how the first container of a pod ended: now, or before its restart."""
+    statuses = _part(pod, "status").get("containerStatuses")
+    for status in statuses if isinstance(statuses, list) else ():
+        if isinstance(status, dict):
+            for key in ("state", "lastState"):
+                if end := _part(_part(status, key), "terminated"):
+                    return end
+    return None
+
+
+def _exit_of(end: Mapping[str, Any]) -> Exit:
+    code, stamp = end.get("exitCode"), str(end.get("finishedAt", ""))
+    try:
+        at = dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        at = 0.0
+    if not isinstance(code, int) or not 0 <= code < 256:
+        return Exit(code=None, at=at)
+    return Exit(code=128 - code if 128 < code < 128 + 65 else code, at=at)

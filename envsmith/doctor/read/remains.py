@@ -1,0 +1,147 @@
+"""What single ranks left: dumps of the recorder, stacks, torchelastic's error files, lines of NCCL's Inspector."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from envsmith.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack
+from envsmith.ranks.places import user_place
+from envsmith.ranks.recorder import MOST_CALLS, calls_of, groups_of
+from envsmith.ranks.traces import faulthandler_dumps, py_spy_stacks
+from envsmith.schema import UnreadableError, parse_json
+
+Lines = Sequence[tuple[str, str]]
+_RANK = re.compile(r"\[?(?:default)?[Rr]ank ?(\d{1,5})\]?:?")
+# Names of files that belong to one rank: torchrun's folders, DeepSpeed, srun, torch's dumps, our own.
+_FILE_OF_RANK = re.compile(
+    r"(?:^|/)attempt_\d+/(\d{1,5})/[^/]+$|rank[_-]?(\d{1,5})(?=[^/\d][^/]*$|$)|slurm-\d+[_.](\d{1,5})\.(?:out|err)$"
+)
+_STACKS = re.compile(r"(?:Current thread|Thread) 0x[0-9a-fA-F]{4,}|Thread (?:\d{1,10}|0x[0-9A-Fa-f]+) \(\w")
+_TRACE = re.compile(r'\s{0,8}File "([^"\n]{1,400})", line (\d{1,7}), in (\S{1,120})')
+_MOST_ROWS = 20_000
+
+
+def rank_of_speaker(speaker: str) -> int | None:
+    """Return the rank that a launcher puts before a line: ``[rank3]:``."""
+    match = _RANK.fullmatch(speaker)
+    return int(match[1]) if match else None
+
+
+def rank_of_file(name: str) -> int | None:
+    """Return the rank that the name of a file says, or ``None``."""
+    match = _FILE_OF_RANK.search(name)
+    return next((int(number) for number in match.groups() if number), None) if match else None
+
+
+def read_remains(source: str, lines: Lines) -> Evidence:
+    """Return what the lines of each rank hold of dumps, stacks and error files."""
+    speakers: dict[int, list[str]] = {}
+    own = rank_of_file(source)
+    for speaker, line in lines:
+        rank = rank_of_speaker(speaker)
+        if (rank := own if rank is None else rank) is not None:
+            speakers.setdefault(rank, []).append(line)
+    ranks = [_rank(rank, own_lines) for rank, own_lines in sorted(speakers.items())]
+    inspected = _inspected(line for _, line in lines)
+    telling = tuple(one for one in (*ranks, *inspected) if one.calls or one.stacks or one.error)
+    return Evidence(ranks=telling, world=max((len(group.ranks) for one in ranks for group in one.groups), default=0))
+
+
+def _rank(rank: int, lines: Sequence[str]) -> RankEvidence:
+    dump: Mapping[str, Any] = {}
+    error: RankError | None = None
+    for line in lines:
+        if line.startswith("{") and (value := _object(line)):
+            dump = value if "entries" in value else dump
+            error = _elastic_error(value) or error
+    return RankEvidence(rank=rank, calls=calls_of(dump), groups=groups_of(dump), stacks=_stacks(lines), error=error)
+
+
+def _object(line: str) -> Mapping[str, Any] | None:
+    """Return the JSON object of a line, where it is of a kind that is read here."""
+    if '"entries"' not in line and '"py_callstack"' not in line and '"coll_sn"' not in line:
+        return None
+    try:
+        value = parse_json(line)
+    except UnreadableError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _stacks(lines: Sequence[str]) -> tuple[Stack, ...]:
+    """Return the stacks of the last dump of faulthandler or py-spy."""
+    if not any(_STACKS.match(line) for line in lines):
+        return ()
+    text = "\n".join(lines)
+    if stacks := py_spy_stacks(text):
+        return stacks
+    dumps = faulthandler_dumps(text)
+    return dumps[-1][1] if dumps else ()
+
+
+def _elastic_error(value: Mapping[str, Any]) -> RankError | None:
+    """Return the error of a file that torch's ``@record`` writes."""
+    message = value.get("message")
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    if not isinstance(message, dict) or not isinstance(extra, dict):
+        return None
+    trace = str(extra.get("py_callstack", ""))[: 1 << 18].strip().splitlines()
+    frames = [Frame(function=m[3], file=m[1], line=int(m[2])) for line in trace if (m := _TRACE.match(line))]
+    stamp = str(extra.get("timestamp", ""))
+    text = trace[-1] if trace else str(message.get("message", ""))
+    return RankError(
+        error=text.strip()[:600],
+        place=user_place(reversed(frames)),
+        at=float(stamp) if stamp.isdigit() and len(stamp) < 12 else 0.0,
+        source="error file",
+    )
+
+
+def _inspected(lines: Iterable[str]) -> list[RankEvidence]:
+    """Return the collectives that NCCL's Inspector wrote, one object a line, by the rank in its communicator.
+
+    Only the largest communicator has ranks that are those of the launch.
+    """
+    rows: list[tuple[str, int, int, Call]] = []
+    for line in lines:
+        if len(rows) < _MOST_ROWS and '"coll_sn"' in line and (value := _object(line)) and (row := _inspection(value)):
+            rows.append(row)
+    largest = max((row[1] for row in rows), default=0)
+    groups = {row[0] for row in rows if row[1] == largest}
+    if len(groups) != 1:
+        return []
+    calls: dict[int, list[Call]] = {}
+    for group, _, rank, call in rows:
+        if group in groups:
+            calls.setdefault(rank, []).append(call)
+    return [
+        RankEvidence(rank=rank, calls=tuple(sorted(own, key=lambda call: call.sequence)[-MOST_CALLS:]), world=largest)
+        for rank, own in sorted(calls.items())
+    ]
+
+
+def _inspection(value: Mapping[str, Any]) -> tuple[str, int, int, Call] | None:
+    head, work, meta = value.get("header"), value.get("coll_perf"), value.get("metadata")
+    if not isinstance(head, dict) or not isinstance(work, dict):
+        return None
+    rank, size, number, length = (
+        head.get("rank"),
+        head.get("n_ranks"),
+        work.get("coll_sn"),
+        work.get("coll_msg_size_bytes"),
+    )
+    stamp = meta.get("dump_timestamp_us") if isinstance(meta, dict) else None
+    if not all(isinstance(each, int) and 0 <= each < 1 << 48 for each in (rank, size, number)):
+        return None
+    call = Call(
+        group=str(head.get("id", ""))[:100],
+        sequence=int(number or 0),
+        operation=re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(work.get("coll", "")))[:100].lower(),
+        sizes=((length,),) if isinstance(length, int) else (),
+        state="completed",
+        at=stamp / 1e6 if isinstance(stamp, int) and 0 < stamp < 1 << 60 else 0.0,
+        ended=True,
+    )
+    return call.group, int(size or 0), int(rank or 0), call
