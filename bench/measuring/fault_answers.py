@@ -96,18 +96,18 @@ def of_doctor(text: str) -> Said:
 
 
 def of_run(folder: Path) -> Said:
-    """The first block of `envsmith run` that says more than a headline."""
+    """The first block of `envsmith run` that is a verdict, or else the last one that says for whom the others wait."""
     output, result = (folder / "output.txt").read_text(), json.loads((folder / "result.json").read_text())
     times = [float(line) for line in (folder / "times.txt").read_text().split()]
-    for match in _BLOCK.finditer(output):
-        lines = match[0].splitlines()
-        if len(lines) > 2 and not lines[0].startswith("envsmith run: waiting"):
-            line = output.count("\n", 0, match.start())
-            after = times[line] - result["injected"] if result["injected"] and line < len(times) else None
-            text = "\n".join(each for each in lines if not each.startswith(("  next:", "  all evidence:")))
-            message = next((each for each in lines[1:] if not each.startswith("  note:")), "")
-            return Said(ranks=named(message), text=text, after=after, is_hang=": hang:" in lines[0])
-    return Said()
+    blocks = [match for match in _BLOCK.finditer(output) if match[0].count("\n") > 1]
+    verdicts = [match for match in blocks if not match[0].startswith("envsmith run: waiting")]
+    if not blocks:
+        return Said()
+    match = verdicts[0] if verdicts else blocks[-1]
+    lines, number = match[0].splitlines(), output.count("\n", 0, match.start())
+    after = times[number] - result["injected"] if result["injected"] and number < len(times) else None
+    text = "\n".join(line for line in lines if not line.startswith(("  next:", "  all evidence:")))
+    return Said(ranks=named(lines[1]), text=text, after=after, is_hang=": hang:" in lines[0])
 
 
 def named(message: str) -> tuple[int, ...]:

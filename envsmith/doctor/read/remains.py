@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from envsmith.frameworks import added_frameworks
 from envsmith.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack
 from envsmith.ranks.places import user_place
 from envsmith.ranks.recorder import MOST_CALLS, calls_of, groups_of
@@ -21,6 +24,10 @@ _FILE_OF_RANK = re.compile(
 _STACKS = re.compile(r"(?:Current thread|Thread) 0x[0-9a-fA-F]{4,}|Thread (?:\d{1,10}|0x[0-9A-Fa-f]+) \(\w")
 _TRACE = re.compile(r'\s{0,8}File "([^"\n]{1,400})", line (\d{1,7}), in (\S{1,120})')
 _MOST_ROWS = 20_000
+# Packages in whose files a rank waits or fails on behalf of a script.
+_PACKAGES = {framework.module.partition(".")[0] for framework in added_frameworks().values()}
+_PACKAGES |= {"torch", "transformers", "datasets", "peft", "trl", "numpy", "apex", "flash_attn", "transformer_engine"}
+_PACKAGES |= {"pytorch_lightning", "nemo", "verl", "fsspec", "torchdata", "aiohttp", "requests", "urllib3", "PIL"}
 
 
 def rank_of_speaker(speaker: str) -> int | None:
@@ -75,10 +82,24 @@ def _stacks(lines: Sequence[str]) -> tuple[Stack, ...]:
     if not any(_STACKS.match(line) for line in lines):
         return ()
     text = "\n".join(lines)
-    if stacks := py_spy_stacks(text):
-        return stacks
+    if "most recent call first" not in text:
+        return tuple(_with_paths(stack) for stack in py_spy_stacks(text))
     dumps = faulthandler_dumps(text)
     return dumps[-1][1] if dumps else ()
+
+
+def _with_paths(stack: Stack) -> Stack:
+    """Return a stack of py-spy with paths that tell libraries from scripts: it cuts the folder of packages off."""
+    return replace(stack, frames=tuple(replace(frame, file=_path(frame.file)) for frame in stack.frames))
+
+
+def _path(file: str) -> str:
+    name = file.partition("/")[0].removesuffix(".py")
+    if file.startswith(("/", "<")):
+        return file
+    if name in sys.stdlib_module_names:
+        return f"/lib/python3.0/{file}"
+    return f"/site-packages/{file}" if name in _PACKAGES else file
 
 
 def _elastic_error(value: Mapping[str, Any]) -> RankError | None:
