@@ -19,6 +19,8 @@ from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
 from envsmith.ranks.evidence import Evidence, Exit, Frame, RankError, RankEvidence
 from envsmith.ranks.merge import merged
 from envsmith.ranks.places import LIBRARY, place_of
+from envsmith.ranks.stored import is_evidence
+from envsmith.ranks.stored import read_evidence as read_stored
 
 EVIDENCE = Source(
     kind=EvidenceKind.MEASURED,
@@ -52,6 +54,8 @@ def blame_texts(texts: Sequence[tuple[str, str]]) -> tuple[str, Blame] | None:
 
 def read_evidence(source: str, text: str) -> Evidence:
     """Return what one text says of the ranks of a launch: its launcher, the ranks themselves, the host, NCCL."""
+    if is_evidence(text):
+        return read_stored(text, source)
     lines = spoken(text)[:_MOST_LINES]
     return merged([_of_launcher(lines), read_remains(source, lines), read_host_logs(text), read_ras(text)])
 
