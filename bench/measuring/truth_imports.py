@@ -66,18 +66,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--draw", type=Path, help="write the pairs here and install nothing")
+    parser.add_argument("--user", action="append", default=[], metavar="NAME", help="only rules of this one (repeatable)")
     parser.add_argument("--labels", type=Path, help="the pairs that --draw wrote")
     parser.add_argument("--torch", action="append", default=[], metavar="RELEASE=PYTHON")
     parser.add_argument("--least-free", type=float, default=5.0, help="stop below so many GB of free disk")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
 
 
-def draw(seed: int, count: int, torches: set[str]) -> Iterator[Pair]:
-    """Yield pairs, half of them bad, each of another row where there are enough, bad and good ones mixed."""
+def draw(seed: int, count: int, torches: set[str], users: frozenset[str] = frozenset()) -> Iterator[Pair]:
+    """Yield pairs, half of them bad, each of another row where there are enough, bad and good ones mixed.
+
+    With ``users`` only rules of those packages are drawn from.
+    """
     chance = random.Random(seed)
     solver = default_solver()
     rules = [r for r in solver.knowledge().rules if "-imports-" in r.id and _CAUSE.search(r.rows[0].cause or "")]
     rows = [(rule, row) for rule in rules for row in rule.rows if not _APART & set(rule.components)]
+    rows = [(rule, row) for rule, row in rows if not users or users & set(row.when)]
     pairs: dict[tuple[str, str, str, str], Pair] = {}
     for bad in (True, False):
         chance.shuffle(rows)
@@ -141,7 +146,8 @@ def run(options: argparse.Namespace) -> int:
     """Draw, or install, import and compare. 1 when a prediction is wrong."""
     torch = {release: Path(python) for release, _, python in (word.partition("=") for word in options.torch)}
     if options.draw:
-        lines = [json.dumps(asdict(pair)) for pair in draw(options.seed, options.pairs, set(torch))]
+        pairs = draw(options.seed, options.pairs, set(torch), frozenset(options.user))
+        lines = [json.dumps(asdict(pair)) for pair in pairs]
         options.draw.write_text("".join(f"{line}\n" for line in lines))
         print(f"{len(lines)} pairs: {options.draw}")
         return 0
