@@ -29,14 +29,14 @@ _COLOUR = re.compile(r"(\x1b\[(?:[0-2]|3[0-7])(?:;(?:[0-2]|3[0-7])){0,2}m)")
 # (actions/runner, src/Runner.Common/ActionCommand.cs).
 _COMMAND = re.compile(r"(?m)^([^\S\n]*:)(?=:[^\n]*::)|(#)(?=#\[)")
 
-_TOKEN = re.compile(
+# Compiled when the first text is redacted: most commands redact none.
+_ACCESS_KEY = (
     r"\b(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|xox[abeprs]-|AKIA|ASIA|AIza|pypi-|npm_|ya29\.)[A-Za-z0-9_-]{8,}"
     r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}"
 )
-_HEADER = re.compile(
-    r"\b(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:\w{1,20}\s{1,4})?|(?:bearer|basic)\s{1,4}(?=\S{0,200}\d))"
-    r"[\w.~+/=:-]{8,}",
-    re.IGNORECASE,
+_HEADER = (
+    r"(?i)\b(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:\w{1,20}\s{1,4})?|(?:bearer|basic)\s{1,4}(?=\S{0,200}\d))"
+    r"[\w.~+/=:-]{8,}"
 )
 # The name of a variable, an option or a field whose value is private, and the value behind it.
 _NAME = (
@@ -44,26 +44,23 @@ _NAME = (
     r"|(?:[a-z0-9]{1,40}[_.-]){1,8}(?:key|auth|pwd|pass)|(?-i:KEY|AUTH)"
 )
 _VALUE = r"(?:\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"'&,;<>]{1,4000})"
-_ASSIGNED = re.compile(
-    rf"(?<![\w.])((?:{_NAME})(?:\s?=(?!=)\s?|[\"']\s?[:=]\s?)|--(?:{_NAME})\s{{1,4}}"
-    rf"|\w{{0,40}}(?:passw(?:or)?d|secret|token):\s{{1,4}}(?=\S{{0,200}}\d)){_VALUE}",
-    re.IGNORECASE,
+_ASSIGNED = (
+    rf"(?i)(?<![\w.])((?:{_NAME})(?:\s?=(?!=)\s?|[\"']\s?[:=]\s?)|--(?:{_NAME})\s{{1,4}}"
+    rf"|\w{{0,40}}(?:passw(?:or)?d|secret|token):\s{{1,4}}(?=\S{{0,200}}\d)){_VALUE}"
 )
-_SIGNED = re.compile(
-    r"([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>]{1,4000}", re.IGNORECASE
-)
-_LONG_HEX = re.compile(r"\b[0-9a-fA-F]{40,}\b")
+_SIGNED = r"(?i)([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>]{1,4000}"
+_LONG_HEX = r"\b[0-9a-fA-F]{40,}\b"
 # A login in an address. A password may hold `@` and `/`: after `user:`, which is not `host:port/`, it goes to the last
 # `@` that does not begin a revision of git.
-_URL_LOGIN = re.compile(
+_URL_LOGIN = (
     r"\b(\w{1,30}://)(?:(?![\w.-]{1,200}:\d{1,5}(?:[/?#\s]|$))"
     r"[^/\s:@\"'<>]{0,200}:[^\s\"'<>]{0,400}(?<!\.git)@|[^/\s:@]{1,200}@)"
 )
-_EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b")
-_HOME = re.compile(r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}")
+_EMAIL = r"\b[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{2,64}\b"
+_HOME = r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}"
 # An interpreter's or an environment's own folder, wherever it stands; what an operating system or an image has below
 # /usr is the same everywhere.
-_PYTHON = re.compile(r"(?<![\w.~>/-])(?!/usr/)/[^\s'\"<>]{0,400}?/lib/python3\.(\d{1,2})/(site-packages/)?")
+_PYTHON = r"(?<![\w.~>/-])(?!/usr/)/[^\s'\"<>]{0,400}?/lib/python3\.(\d{1,2})/(site-packages/)?"
 _SYSTEM_TMP = ("/tmp", "/var/tmp")  # noqa: S108 - not written to: names that are replaced
 # A host's name that could be an English word, or a framework, says nothing and would spoil a sentence.
 _TELLING = re.compile(r"[\d.-]")
@@ -104,8 +101,8 @@ def table_cell(text: str) -> str:
 
 def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
     """Return ``text`` without logins, tokens, mail addresses, names of home folders, of this user and of this host."""
-    text = _LONG_HEX.sub("<removed>", without_secrets(text))
-    text = _HOME.sub(r"\1USER", text)
+    text = re.sub(_LONG_HEX, "<removed>", without_secrets(text))
+    text = re.sub(_HOME, r"\1USER", text)
     for name in _names() if users is None else users:
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "USER", text)
     return text
@@ -141,8 +138,8 @@ def redact_paths(text: str, places: Mapping[str, str]) -> str:
     other people's home folders.
     """
     inner = {folder: name for folder, name in places.items() if name == "."}
-    text = _PYTHON.sub(_python_folder, _replaced(text, inner))
-    return _HOME.sub(r"\1USER", _replaced(text, places))
+    text = re.sub(_PYTHON, _python_folder, _replaced(text, inner))
+    return re.sub(_HOME, r"\1USER", _replaced(text, places))
 
 
 def _replaced(text: str, places: Mapping[str, str]) -> str:
@@ -178,14 +175,14 @@ def places_here(**folders: Path) -> dict[str, str]:
 
 def without_logins(text: str) -> str:
     """Return ``text`` with addresses that name no user and no password."""
-    return _URL_LOGIN.sub(r"\1", text)
+    return re.sub(_URL_LOGIN, r"\1", text)
 
 
 def without_secrets(text: str) -> str:
     """Return ``text`` without logins, tokens, the values of secret variables, signatures of addresses, mail addresses."""
-    text = _SIGNED.sub(r"\1<removed>", without_logins(text))
-    text = _ASSIGNED.sub(r"\1<removed>", _HEADER.sub(r"\1<removed>", text))
-    return _EMAIL.sub("<address>", _TOKEN.sub("<removed>", text))
+    text = re.sub(_SIGNED, r"\1<removed>", without_logins(text))
+    text = re.sub(_ASSIGNED, r"\1<removed>", re.sub(_HEADER, r"\1<removed>", text))
+    return re.sub(_EMAIL, "<address>", re.sub(_ACCESS_KEY, "<removed>", text))
 
 
 def _names() -> tuple[str, ...]:

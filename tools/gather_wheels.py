@@ -26,7 +26,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from envsmith.errors import EnvsmithError
 from envsmith.files import read_toml
 from envsmith.graph.fields import load_table
-from envsmith.graph.wheels import PUBLISHERS_FILE, Publishers
+from envsmith.graph.wheel_files import PUBLISHERS_FILE, Publishers
 from envsmith.http import HttpClient
 from envsmith.python.distribution import best_file, read_release
 from envsmith.python.index import PackageIndex, find_index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names, version_graph
-from envsmith.graph.stacks import find_stack, stack_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
@@ -35,6 +34,20 @@ if TYPE_CHECKING:
     from envsmith.model.finding import Finding
     from envsmith.project.demand import Demands
     from envsmith.project.division import Division
+
+
+def _stack_names() -> Iterable[str]:
+    from envsmith.graph.stacks import stack_names  # only who names a stack waits for it
+
+    return stack_names()
+
+
+def _required_by(stacks: Iterable[str]) -> Iterator[tuple[str, Spec]]:
+    """Yield what named stacks require."""
+    for name in stacks:
+        from envsmith.graph.stacks import find_stack  # as above
+
+        yield from find_stack(name).requires.items()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +73,7 @@ class RequestFlags:
         "--stack",
         multiple=True,
         metavar="NAME",
-        shell_complete=completion(stack_names),
+        shell_complete=completion(_stack_names),
         help="Packages that people install together (hf, diffusion, …); repeatable.",
     )
     requirements: tuple[Path, ...] = option(
@@ -166,9 +179,8 @@ class RequestFlags:
                 gpus.append(only_version(spec, "--with gpu"))
             else:
                 require(constraints, component.name, spec)
-        for stack in map(find_stack, self.stack):
-            for name, spec in stack.requires.items():
-                require(frameworks if table.by_name[name].role is Role.FRAMEWORK else constraints, name, spec)
+        for name, spec in _required_by(self.stack):
+            require(frameworks if table.by_name[name].role is Role.FRAMEWORK else constraints, name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
             value = getattr(self, name)
             if value is not None:

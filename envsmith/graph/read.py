@@ -17,7 +17,7 @@ from envsmith.graph.ready import Readiness
 from envsmith.graph.releases import GpuFile, ReleasesFile, Short, declared_rules, in_order
 from envsmith.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
-from envsmith.graph.wheels import catalogue
+from envsmith.graph.wheel_files import catalogue
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envsmith.errors import LockError, UsageError, storage_errors
 from envsmith.files import scratch
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
-from envsmith.model.lock import GivenArchive
+from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.model.wheel import ReadyWheel
 from envsmith.python.uv import Finished, Uv, explain_failure
 
@@ -161,13 +161,11 @@ def _earlier(preferred: Iterable[tuple[str, str]]) -> str:
 
 def _resolved(archive: GivenArchive | ReadyWheel) -> Resolved:
     """Return what uv was not asked about: the user's source archive, or a ready wheel."""
-    wheel = isinstance(archive, ReadyWheel)
+    if isinstance(archive, GivenArchive):
+        return Resolved(name=archive.name, version=archive.version, artifacts=(archive.artifact,), sdist=True)
+    artifact = Artifact(filename=archive.filename, sha256=archive.sha256, url=archive.address)
     return Resolved(
-        name=archive.name,
-        version=archive.version,
-        artifacts=(archive.artifact,),
-        sdist=not wheel,
-        address=archive.address if wheel else "",
+        name=archive.name, version=archive.version, artifacts=(artifact,), sdist=False, address=archive.address
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 from envsmith.model.cell import Cell, Platform, WheelPolicy
-from envsmith.model.lock import Artifact
 from envsmith.model.rule import Evidence
 from envsmith.model.version import minor_of, version_key
 from envsmith.model.wheel_name import NULL, read_wheel_name
@@ -85,11 +84,6 @@ class ReadyWheel:
     def release(self) -> str:
         """The release that it is a build of."""
         return self.version.partition("+")[0]
-
-    @property
-    def artifact(self) -> Artifact:
-        """As it stands in a lock."""
-        return Artifact(filename=self.filename, sha256=self.sha256, url=self.address)
 
     def admitted(self, policy: WheelPolicy) -> bool:
         """Return whether a lock under this policy may take it: it is trusted, and its requirements are known."""

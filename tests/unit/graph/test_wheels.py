@@ -7,7 +7,8 @@ import pytest
 from envsmith.errors import DataError
 from envsmith.graph.fields import load_table
 from envsmith.graph.location import find_matrix
-from envsmith.graph.wheels import PUBLISHERS_FILE, Publishers, WheelsFile, catalogued, ready_wheels
+from envsmith.graph.wheel_files import PUBLISHERS_FILE, Publishers, WheelsFile
+from envsmith.graph.wheels import catalogued, ready_wheels
 
 PUBLISHERS = """
 distributions: [ext]

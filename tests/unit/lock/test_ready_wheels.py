@@ -116,7 +116,7 @@ def test_what_the_index_has_as_source_only_is_taken_as_a_ready_wheel_and_nothing
     pin = locked.pin("readyext")
 
     assert (pin.version, pin.sdist, pin.address) == ("1.0", False, ready.address)
-    assert pin.artifacts == (ready.artifact,)
+    assert [(a.filename, a.sha256, a.url) for a in pin.artifacts] == [(ready.filename, ready.sha256, ready.address)]
     assert pin.requires == ("numpy",)
     assert not locked.build_pins
     assert not locked.compiled
