@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from envsmith.project.ranges import Declarations
 
 
+# Lines of a file that are named because nothing can be said of them.
+_MOST_SENTENCES = 20
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckFlags:
     """The options of ``check``."""
@@ -214,6 +218,9 @@ def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declara
         raise UsageError(error.message, details=error.details, hint=error.hint) from None
     demands = declarations.always
     say(f"{path}: {len(demands.demands)} requirements, {len(declarations.parts)} extras and groups")
-    for sentence in (*demands.problems, *demands.notes):
+    sentences = (*demands.problems, *demands.notes)
+    for sentence in sentences[:_MOST_SENTENCES]:
         say(f"not judged: {sentence}")
+    if len(sentences) > _MOST_SENTENCES:
+        say(f"not judged: {len(sentences) - _MOST_SENTENCES} more lines")
     return earlier.joined(declarations) if earlier else declarations

@@ -16,7 +16,6 @@ from envsmith.cli.values import name_in
 from envsmith.code.judge import judge_uses
 from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
 from envsmith.code.reading import ProjectUses, read_project_uses
-from envsmith.code.requirements import read_requirements
 from envsmith.code.settle import settle, settle_lock
 from envsmith.code.sources import Project, read_project
 from envsmith.graph.load import components
@@ -31,6 +30,7 @@ from envsmith.names.index import NameIndex
 from envsmith.options import Options
 from envsmith.progress import Progress
 from envsmith.project.demand import Demands
+from envsmith.project.stated import read_stated
 
 _SHOWN = 12
 
@@ -89,7 +89,7 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
         return Answer(base=flags)
     index = name_index()
     project, uses = _read(flags.code, index)
-    requirements = read_requirements(project)
+    requirements = read_stated(project.root, project.files)
     inferred = infer(uses, requirements, index)
     reasons = list(inferred.reasons)
     date = flags.date
@@ -102,14 +102,14 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
     wishes = {name: spec for name, spec in inferred.components.items() if name not in {*named, "python"}}
     further = {r.name: str(r.specifier) or "*" for r in map(Requirement, inferred.packages)}
     base = replace(flags, code=None, date=date)
-    answer = Answer(base=base, not_installed=inferred.unnamed, not_read=requirements.unread)
+    answer = Answer(base=base, not_installed=inferred.unnamed, not_read=requirements.problems)
 
     def all_wishes(some: Mapping[str, str]) -> dict[str, str]:
         return {distribution_of(name): spec for name, spec in some.items()} | further
 
     wishes, sentences = settle(wishes, inferred.names, lambda some: answer.asking(all_wishes(some)).request(files))
     reasons += sentences
-    _say(inferred, reasons, requirements.unread)
+    _say(inferred, reasons, requirements.problems)
     needed = {distribution_of(name) if name in wishes else name: spec for name, spec in inferred.names.items()}
     return replace(answer, wishes=all_wishes(wishes), names=needed, reasons=tuple(reasons))
 
@@ -176,7 +176,7 @@ def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, pl
     """
     index = name_index()
     project, uses = _read(path, index)
-    requirements = read_requirements(project)
+    requirements = read_stated(project.root, project.files)
     inferred = exact_versions(requirements)
     if not versions:
         inferred = {**newest_measured(uses, index), **inferred}

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from envsmith.code.judge import Index, Need, Questions, is_guarded, severity_of
 from envsmith.code.modules import distributions_behind, distributions_by_module
 from envsmith.code.reading import ProjectUses, UsePlace
-from envsmith.code.requirements import Requirements, Stated
 from envsmith.graph.load import version_graph
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.rule import Severity
+from envsmith.model.version import public
+from envsmith.project.demand import Demand, Demands
 
 # More exclusions than this make no specifier that anybody reads.
 _MOST_HOLES = 8
@@ -38,7 +38,7 @@ class Inferred:
     unnamed: tuple[str, ...] = ()
 
 
-def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferred:
+def infer(uses: ProjectUses, requirements: Demands, index: Index) -> Inferred:
     """Return what the code of a project needs.
 
     A requirement that the project states is kept as long as a release that it allows has the names. What only a text
@@ -54,7 +54,7 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
     names: dict[str, str] = {}
     packages: dict[str, str] = {}
     reasons: list[str] = []
-    for distribution in sorted({*owners, *(s.name for s in requirements.stated if not s.optional)}):
+    for distribution in sorted({*owners, *(d.name for d in requirements.demands if not d.is_optional)}):
         component = table.find(distribution)
         is_component = component is not None and component.distributions[:1] == (distribution,)
         name = component.name if component and is_component else distribution
@@ -70,9 +70,10 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
         elif role is not Role.HOST:
             packages[distribution] = spec
         reasons += sentences
-    if requirements.python and graph.knows_release("python", requirements.python):
-        parts["python"] = requirements.python
-        reasons.append(f"python {requirements.python}: the project's own requirement")
+    for python, _ in requirements.python:
+        if graph.knows_release("python", python):
+            parts["python"] = python
+            reasons.append(f"python {python}: the project's own requirement")
     lines = tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in sorted(packages.items()))
     return Inferred(
         components=parts, names=names, packages=lines, reasons=tuple(reasons), unnamed=tuple(sorted(unnamed))
@@ -80,7 +81,7 @@ def infer(uses: ProjectUses, requirements: Requirements, index: Index) -> Inferr
 
 
 def _owners(
-    uses: ProjectUses, requirements: Requirements, questions: Questions, table: ComponentTable
+    uses: ProjectUses, requirements: Demands, questions: Questions, table: ComponentTable
 ) -> tuple[dict[str, list[UsePlace]], set[str]]:
     """Return the uses of each distribution, and the modules that nothing names a distribution for.
 
@@ -113,7 +114,7 @@ class _Wish:
     distribution: str
     name: str
     uses: Sequence[UsePlace]
-    stated: Stated | None
+    stated: Demand | None
 
     def settle(self, questions: Questions) -> tuple[str, list[str]]:
         """Return the spec, and why. Names that stop an import come first where not all can be had together."""
@@ -187,16 +188,7 @@ def newest_measured(uses: ProjectUses, index: Index) -> dict[str, str]:
     return newest
 
 
-def exact_versions(requirements: Requirements) -> dict[str, str]:
-    """Return the releases that a project pins exactly."""
-    return dict(_exact(requirements.stated))
-
-
-def _exact(stated: Iterable[Stated]) -> Iterator[tuple[str, str]]:
-    for one in stated:
-        clauses = list(SpecifierSet(one.spec))
-        if len(clauses) == 1 and clauses[0].operator in {"==", "==="} and "*" not in clauses[0].version:
-            yield (
-                one.name,
-                str(Version(clauses[0].version).public) if clauses[0].operator == "==" else clauses[0].version,
-            )
+def exact_versions(requirements: Demands) -> dict[str, str]:
+    """Return the releases that a project pins exactly, without their builds."""
+    pins = ((demand.name, demand.exact) for demand in requirements.demands)
+    return {name: public(version) for name, version in pins if version}

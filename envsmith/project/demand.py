@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,19 +21,26 @@ LONGEST = 2000
 class Demand:
     """One requirement of the package index. ``where`` is ``requirements.txt:12`` or ``--with wandb``.
 
-    ``is_bound`` says that it bounds what is installed and installs nothing itself (``-c``). ``hashes`` are the sha256
-    of the only files that may be installed for it, where it names some.
+    ``is_bound`` says that it bounds what is installed and installs nothing itself (``-c``). What ``is_optional`` is
+    needed where the code imports it. ``hashes`` are the sha256 of the only files that may be installed for it, where it
+    names some.
     """
 
     requirement: Requirement
     where: str
     is_bound: bool = False
+    is_optional: bool = False
     hashes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The normalised name of the distribution."""
         return canonicalize_name(self.requirement.name)
+
+    @property
+    def spec(self) -> str:
+        """Its specifier as text, empty where any release will do."""
+        return str(self.requirement.specifier)
 
     @property
     def exact(self) -> str | None:
@@ -82,6 +90,11 @@ class Demands:
         lines = [f"{d.requirement} {d.is_bound} {d.hashes}" for d in self.demands]
         lines += [f"{spec}" for spec, _ in (*self.python, *self.cuda)]
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+
+    def of(self, distributions: Iterable[str]) -> Demand | None:
+        """Return what is asked of one of some distributions."""
+        names = set(distributions)
+        return next((demand for demand in self.demands if demand.name in names), None)
 
     def joined(self, further: Demands) -> Demands:
         """Return both lists as one."""

@@ -289,8 +289,8 @@ def index_page(text: str) -> None:
 def project(text: str) -> None:
     """A file of somebody's code, the same bytes as a notebook and as what a project requires."""
     from envsmith.code.reading import read_project_uses
-    from envsmith.code.requirements import read_requirements
     from envsmith.code.sources import read_project
+    from envsmith.project.stated import read_stated
 
     root = folder() / "project"
     root.mkdir(exist_ok=True)
@@ -298,7 +298,7 @@ def project(text: str) -> None:
         (root / name).write_bytes(raw(text))
     read = read_project(root)
     read_project_uses(read)
-    read_requirements(read)
+    read_stated(read.root, read.files)
 
 
 READERS: Mapping[str, Reader] = {

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envsmith.code.reading import read_project_uses
-from envsmith.code.requirements import read_requirements
 from envsmith.code.sources import Project, Source, notebook_code, read_project
 from envsmith.errors import DataError
 from envsmith.names.uses import read_uses
+from envsmith.project.stated import read_stated
 from envsmith.schema import UnreadableError
 
 WORDS = st.sampled_from(
@@ -60,4 +60,5 @@ def test_any_files_are_requirements_or_nothing(tmp_path, setup, readme):
     (tmp_path / "README.md").write_bytes(b"pip install " + readme)
     (tmp_path / "x.ipynb").write_bytes(readme)
     with suppress(DataError):
-        read_requirements(read_project(tmp_path))
+        project = read_project(tmp_path)
+        read_stated(project.root, project.files)

@@ -62,6 +62,35 @@ def test_lines_that_cannot_be_judged_are_named(tmp_path):
     assert result.return_value == 0
 
 
+def test_every_kind_of_line_is_judged_or_named_with_its_place(tmp_path):
+    (tmp_path / "base.txt").write_text("torch==2.4.1 --hash=sha256:" + "a" * 64 + "\n-r requirements.txt\n")
+    (tmp_path / "bounds.txt").write_text("numpy<2\n")
+    path = tmp_path / "requirements.txt"
+    path.write_text(
+        "-r base.txt\n-c bounds.txt\ndeepspeed==0.14.2 ; python_version >= '3.8'\npeft==${NO_SUCH_VARIABLE}\n"
+        "-e git+https://example.org/own#egg=own\n--odd option\n" + "wandb\n" * 5000
+    )
+
+    result = _check("--from", path)
+
+    assert result.return_value == 1
+    assert "deepspeed-elastic-socket" in result.stdout
+    places = (f"{tmp_path}/base.txt:2", f"{path}:4", f"{path}:5", f"{path}:6")
+    assert [any(f"not judged: {place}: " in line for line in result.stderr.splitlines()) for place in places] == [
+        True
+    ] * 4
+
+
+def test_thousands_of_lines_that_cannot_be_judged_are_counted(tmp_path):
+    path = tmp_path / "requirements.txt"
+    path.write_text("torch\n" + "".join(f"p{n} @ https://example.org/{n}.zip\n" for n in range(5000)))
+
+    lines = _check("--from", path).stderr.splitlines()
+
+    assert len(lines) < 30
+    assert lines[-1] == "not judged: 4980 more lines"
+
+
 def test_a_project_file_that_cannot_be_read_is_refused(tmp_path):
     path = tmp_path / "pyproject.toml"
     path.write_text("[project")

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envsmith.code.needs import _spec, exact_versions, infer
-from envsmith.code.requirements import Requirements, Stated
+from envsmith.project.demand import Demand, Demands, parse_line
 
 from .conftest import uses_of
 
 
-def stated(**specs: str) -> Requirements:
-    return Requirements(stated=tuple(Stated(name=n, spec=s, where="requirements.txt:1") for n, s in specs.items()))
+def stated(**specs: str) -> Demands:
+    return Demands(demands=tuple(parse_line(f"{n}{s}", "requirements.txt:1") for n, s in specs.items()))
 
 
 def test_releases_that_have_every_name_are_asked_for_and_the_place_is_said(index):
-    answer = infer(uses_of(train="from transformers import Conversation"), Requirements(), index)
+    answer = infer(uses_of(train="from transformers import Conversation"), Demands(), index)
     assert answer.components["transformers"] == "<4.42.0"
     assert answer.reasons == ("transformers <4.42.0: train.py:1 takes transformers.Conversation",)
 
 
 def test_what_a_module_imports_without_its_package_requiring_it_is_installed_too(index):
-    answer = infer(uses_of(train="from torch.utils.tensorboard import SummaryWriter"), Requirements(), index)
+    answer = infer(uses_of(train="from torch.utils.tensorboard import SummaryWriter"), Demands(), index)
     assert "tensorboard" in {*answer.components, *answer.packages}
 
 
@@ -39,18 +40,18 @@ def test_a_pin_outside_of_what_was_measured_is_kept(index):
 
 def test_what_stops_an_import_comes_before_what_stops_a_function(index):
     text = "from transformers import Conversation\ndef f():\n    from transformers import Cache"
-    answer = infer(uses_of(train=text), Requirements(), index)
+    answer = infer(uses_of(train=text), Demands(), index)
     assert answer.components["transformers"] == "<4.42.0"
     assert any("transformers.Cache" in reason for reason in answer.reasons)
 
 
 def test_what_is_only_taken_under_a_guard_is_not_needed(index):
     text = "try:\n    from transformers import Conversation\nexcept ImportError:\n    pass"
-    assert infer(uses_of(train=text), Requirements(), index).components == {}
+    assert infer(uses_of(train=text), Demands(), index).components == {}
 
 
 def test_a_framework_that_is_imported_is_the_framework_of_the_request(index):
-    answer = infer(uses_of(train="import deepspeed, torch"), Requirements(), index)
+    answer = infer(uses_of(train="import deepspeed, torch"), Demands(), index)
     assert answer.components == {"deepspeed": "*", "torch": "*"}
 
 
@@ -65,9 +66,9 @@ def test_only_a_single_exact_clause_is_a_pin():
 
 
 def test_what_only_a_text_for_people_names_is_installed_where_the_code_imports_it(index):
-    named = Stated(name="flash-attn", spec="==2.3.6", where="README.md:3", optional=True)
-    used = Stated(name="tiktoken", spec=">=0.2", where="README.md:4", optional=True)
-    answer = infer(uses_of(train="import tiktoken"), Requirements(stated=(named, used)), index)
+    named = Demand(requirement=Requirement("flash-attn==2.3.6"), where="README.md:3", is_optional=True)
+    used = Demand(requirement=Requirement("tiktoken>=0.2"), where="README.md:4", is_optional=True)
+    answer = infer(uses_of(train="import tiktoken"), Demands(demands=(named, used)), index)
     assert (answer.components, answer.packages) == ({}, ("tiktoken>=0.2",))
 
 
@@ -103,5 +104,5 @@ def test_a_release_that_has_a_name_for_certain_comes_before_one_that_may_have_it
             newest = frozenset(presence.releases[-1:]) if path.endswith("Conversation") else frozenset()
             return replace(presence, unknown=newest, absent=presence.absent - newest)
 
-    answer = infer(uses_of(train="from transformers import Conversation"), Requirements(), Unsure(index.names))
+    answer = infer(uses_of(train="from transformers import Conversation"), Demands(), Unsure(index.names))
     assert answer.components["transformers"] == "<4.42.0"

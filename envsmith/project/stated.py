@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
-from envsmith.code.sources import Project
 from envsmith.errors import DataError, EnvsmithError
 from envsmith.files import read_bounded
 from envsmith.project.declared import MAX_BYTES, read_declared
+from envsmith.project.demand import Demand, Demands
 from envsmith.project.setup_script import read_setup
 
 # Texts in which a project says what to install: for people, and for an engine.
@@ -25,39 +23,16 @@ _WITH_VALUE = frozenset(
 _MOST = 500
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stated:
-    """One requirement of a project and where it stands. What is ``optional`` is needed where the code imports it."""
+def read_stated(root: Path, files: Collection[str]) -> Demands:
+    """Read what stands in a project's own folder, one requirement of each distribution.
 
-    name: str
-    spec: str
-    where: str
-    optional: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requirements:
-    """All of them, one for each distribution: a file of requirements comes before an extra, and that before a text.
-
-    ``python`` is a spec. ``unread`` says what was not read, with file and line.
+    A file of requirements comes before an extra, and that before a text among ``files``. What cannot be read states
+    nothing, and is one of the ``problems``.
     """
-
-    stated: tuple[Stated, ...] = ()
-    python: str | None = None
-    unread: tuple[str, ...] = ()
-
-    def of(self, distributions: Iterable[str]) -> Stated | None:
-        """Return what is stated of one of some distributions."""
-        names = set(distributions)
-        return next((s for s in self.stated if s.name in names), None)
-
-
-def read_requirements(project: Project) -> Requirements:
-    """Read what stands in the project's own folder. What cannot be read states nothing."""
-    stated: dict[str, Stated] = {}
+    stated: dict[str, Demand] = {}
     python, unread = None, list[str]()
     try:
-        declaration = read_declared(project.root)
+        declaration = read_declared(root)
     except EnvsmithError as error:
         declaration = None
         unread += [] if isinstance(error, DataError) and "no file for that" in error.message else [error.reason]
@@ -65,24 +40,22 @@ def read_requirements(project: Project) -> Requirements:
         python = declaration.python
         unread += declaration.skipped
         for declared in sorted(declaration.requirements, key=lambda d: d.extra is not None):
-            name = canonicalize_name(declared.name)
             # A Conda file lists every package of an environment, libraries of other languages among them.
             is_conda = declared.file.startswith("environment")
-            requirement = Stated(
-                name=name,
-                spec=_exact(declared.spec) if is_conda else declared.spec,
-                where=f"{declared.file}:{declared.line}",
-                optional=is_conda or declared.extra is not None,
-            )
-            stated.setdefault(name, requirement)
-    for file, read in (
-        ("setup.py", _setup_lines),
-        *((f, _install_lines) for f in sorted(project.files) if _is_guide(f)),
-    ):
-        for line, text in read(_text(project.root / file)):
-            if (one := _stated(text, f"{file}:{line}", optional=_is_guide(file))) is not None:
+            spec = _exact(declared.spec) if is_conda else declared.spec
+            where, is_optional = f"{declared.file}:{declared.line}", is_conda or declared.extra is not None
+            demand = Demand(requirement=Requirement(f"{declared.name}{spec}"), where=where, is_optional=is_optional)
+            stated.setdefault(demand.name, demand)
+    guides = [(name, _install_lines) for name in sorted(files) if _is_guide(name)]
+    for file, read in (("setup.py", _setup_lines), *guides):
+        for line, text in read(_text(root / file)):
+            if (one := _stated(text, f"{file}:{line}", is_optional=_is_guide(file))) is not None:
                 stated.setdefault(one.name, one)
-    return Requirements(stated=tuple(list(stated.values())[:_MOST]), python=python, unread=tuple(unread[:_MOST]))
+    return Demands(
+        demands=tuple(list(stated.values())[:_MOST]),
+        python=((python, ""),) if python else (),
+        problems=tuple(unread[:_MOST]),
+    )
 
 
 def _exact(spec: str) -> str:
@@ -101,15 +74,14 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _stated(text: str, where: str, *, optional: bool) -> Stated | None:
+def _stated(text: str, where: str, *, is_optional: bool) -> Demand | None:
     try:
         requirement = Requirement(text)
     except (InvalidRequirement, ValueError):
         return None
     if requirement.url:
         return None
-    name = canonicalize_name(requirement.name)
-    return Stated(name=name, spec=str(requirement.specifier), where=where, optional=optional)
+    return Demand(requirement=requirement, where=where, is_optional=is_optional)
 
 
 def _setup_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envsmith.code.requirements import read_requirements
-from envsmith.code.sources import Project
+from envsmith.project.stated import read_stated
 
 
 def read(tmp_path: Path, **files: str) -> dict[str, tuple[str, str]]:
     names = {name.replace("_", "."): text for name, text in files.items()}
     for name, text in names.items():
         (tmp_path / name).write_text(text)
-    project = Project(root=tmp_path, sources=(), files=frozenset(names))
-    return {s.name: (s.spec, s.where) for s in read_requirements(project).stated}
+    return {d.name: (d.spec, d.where) for d in read_stated(tmp_path, names).demands}
 
 
 def test_a_file_of_requirements_comes_before_a_text(tmp_path):
@@ -38,7 +36,7 @@ def test_what_cannot_be_read_states_nothing(tmp_path):
 
 def test_a_conda_file_lists_what_is_installed_where_the_code_imports_it(tmp_path):
     (tmp_path / "environment.yml").write_text("dependencies: [cudatoolkit=11.3, numpy=1.19.2, pip: [einops==0.6]]")
-    stated = {s.name: (s.spec, s.optional) for s in read_requirements(Project(root=tmp_path, sources=())).stated}
+    stated = {d.name: (d.spec, d.is_optional) for d in read_stated(tmp_path, ()).demands}
     assert stated["numpy"] == ("==1.19.2", True)
     assert stated["cudatoolkit"][1]
 
@@ -49,17 +47,15 @@ def test_an_extra_and_a_dockerfile_name_what_is_installed_where_the_code_imports
         "[project]\nname = 'x'\nversion = '1'\ndependencies = ['torch']\n"
         "[project.optional-dependencies]\ntrain = ['wandb>=0.15', 'torch==2.0']\n"
     )
-    project = Project(root=tmp_path, sources=(), files=frozenset({"Dockerfile", "pyproject.toml"}))
 
-    stated = {s.name: (s.spec, s.optional) for s in read_requirements(project).stated}
+    stated = {d.name: (d.spec, d.is_optional) for d in read_stated(tmp_path, ["Dockerfile", "pyproject.toml"]).demands}
 
     assert stated == {"torch": ("", False), "wandb": (">=0.15", True), "tqdm": ("==4.65", True)}
 
 
 def test_what_was_not_read_is_said(tmp_path):
     (tmp_path / "requirements.txt").write_text("torch\npeft @ git+https://example.org/peft\n")
-    project = Project(root=tmp_path, sources=(), files=frozenset({"requirements.txt"}))
 
-    (line,) = read_requirements(project).unread
+    (line,) = read_stated(tmp_path, ["requirements.txt"]).problems
 
     assert line.startswith("requirements.txt:2: peft comes from a URL")
