@@ -187,7 +187,7 @@ class Evidence:
 
     ``sizes`` are the bytes that a collective received and expected, where gloo printed them. ``absent`` is the rank
     that the others waited for at the store, and for how many seconds. ``line`` is where either was read.
-    ``is_interrupted`` tells that somebody ended the launch on purpose.
+    ``is_interrupted`` tells that somebody ended the launch on purpose. ``communicators`` is what NCCL's RAS prints.
     """
 
     ranks: tuple[RankEvidence, ...] = ()
@@ -201,6 +201,7 @@ class Evidence:
     absent: tuple[int, float] | None = None
     line: int = 0
     is_interrupted: bool = False
+    communicators: str = ""
     unread: tuple[str, ...] = ()
 
     @property

@@ -21,11 +21,6 @@ from envsmith.run.launcher import Launcher
 from envsmith.run.watch import Settings, Watch
 
 HOOK = Path(__file__).with_name("hook")
-# Set only where the user has not. torch keeps no calls of NCCL by default before 2.9, and writes a dump at a timeout.
-_DEFAULTS = {
-    "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-}
 
 
 @dataclass(slots=True)
@@ -69,8 +64,6 @@ class Launch:
             package.mkdir()
             (package / "envsmith").symlink_to(Path(__file__).parents[1])
             environment["ENVSMITH_RUN_PREFLIGHT"] = str(package)
-        for name, value in {**_DEFAULTS, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "nccl_trace_rank_")}.items():
-            environment.setdefault(name, value)
         return environment
 
     def _report(self, blame: Blame | None, evidence: Evidence, folder: Path) -> None:

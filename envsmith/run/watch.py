@@ -16,7 +16,7 @@ from envsmith.ranks.evidence import Disk, Event, Evidence, Exit, Machine, RankEv
 from envsmith.run.connection import Rank, Ranks
 from envsmith.run.gather import rank_evidence, with_launcher_ends
 from envsmith.run.launcher import Launcher
-from envsmith.run.machine import disks_of, kernel_lines, oom_kills, open_process, spy
+from envsmith.run.machine import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
 
 # How many looks, and how far apart, before anything is said of a stall.
 _LOOKS, _BETWEEN = 7, 1.0
@@ -160,6 +160,8 @@ class Watch:
         now = time.monotonic()
         self.ranks.find_silent()
         rows = [self._rank(rank, now) for rank in sorted(self.ranks.all, key=lambda each: each.rank)]
+        on_gpu = gpu_memory()
+        rows = [replace(row, gpu_bytes=on_gpu.get(row.pid, row.gpu_bytes)) for row in rows]
         self._measure_disks()
         lines, failure = kernel_lines(self.booted_for)
         if failure:
@@ -179,6 +181,7 @@ class Watch:
             launcher=Exit(code=status, at=time.time() if status is not None else 0.0),
             stalled=stalled,
             events=tuple(self.events),
+            communicators=ras_text() if stalled and any(row.gpu_bytes for row in rows) else "",
             is_interrupted=bool(self.launcher.signals),
             unread=tuple(sorted(self.unread)),
         )

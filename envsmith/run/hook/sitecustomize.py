@@ -7,9 +7,12 @@ Python >= 3.9. It never raises into the program, and whatever it replaces calls 
 import atexit
 import contextlib
 import faulthandler
+import functools
 import importlib
+import importlib.util
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -19,6 +22,7 @@ from typing import Any, Dict, List
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.environ.get("ENVSMITH_RUN_FOLDER", "")
+PREFLIGHT = os.environ.get("ENVSMITH_RUN_PREFLIGHT", "")
 ACTED = "ENVSMITH_RUN_RANK"
 # Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
 LOCKED_SECONDS = 8.0
@@ -36,6 +40,11 @@ VARIABLES = (
     "LD_",
 )
 PACKAGES = ("torch", "numpy", "deepspeed", "accelerate", "transformers", "megatron", "triton", "horovod", "ray")
+# Size of the recorder's buffer, and the beginning of its dump's name: of releases before torch 2.8, and since.
+NAMES_OF_RECORDER = (
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+)
 # Variables that belong to one rank, or to the host of another one.
 OWN = (
     "TORCHELASTIC_ERROR_FILE",
@@ -43,6 +52,7 @@ OWN = (
     "NCCL_DEBUG_FILE",
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
     "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+    "TORCH_FR_DUMP_TEMP_FILE",
     "TORCHELASTIC_RUN_ID",
 )
 
@@ -67,6 +77,62 @@ def is_rank() -> bool:
         return False
     os.environ[ACTED] = place
     return True
+
+
+def record_calls() -> None:
+    """Switch torch's flight recorder on for NCCL, and its dump at a timeout, where the user has not said otherwise.
+
+    Newer releases warn of the older names: torch 2.8.0 knows both, 2.5.1 the older ones (names in its libraries).
+    """
+    package = importlib.util.find_spec("torch")
+    if package is None or not package.origin:
+        return
+    with open(os.path.join(os.path.dirname(package.origin), "version.py"), encoding="utf-8") as file:
+        version = re.search(r"__version__ = '(\d+)\.(\d+)", file.read(4096))
+    is_newer = version is not None and (int(version[1]), int(version[2])) >= (2, 8)
+    size, dump = NAMES_OF_RECORDER[is_newer]
+    if not any(name in os.environ for name in (NAMES_OF_RECORDER[0][0], NAMES_OF_RECORDER[1][0])):
+        os.environ[size] = "2000"
+    if not any(name in os.environ for name in (NAMES_OF_RECORDER[0][1], NAMES_OF_RECORDER[1][1])):
+        os.environ[dump] = os.path.join(FOLDER, "nccl_trace_rank_")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+
+
+class AfterImport:
+    """A finder that replaces ``init_process_group`` when its module is imported: the preflight comes after it."""
+
+    module = "torch.distributed.distributed_c10d"
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self.module:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec: Any = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            module.init_process_group = with_preflight(module.init_process_group)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def with_preflight(make_group: Any) -> Any:
+    """Return ``init_process_group`` with a preflight of all ranks after its first success."""
+    todo = [PREFLIGHT]
+
+    @functools.wraps(make_group)
+    def init_process_group(*arguments: Any, **options: Any) -> Any:
+        result = make_group(*arguments, **options)
+        if todo:
+            sys.path.append(todo.pop())
+            importlib.import_module("envsmith.preflight").run()
+        return result
+
+    return init_process_group
 
 
 class Rank:
@@ -273,3 +339,7 @@ load_next()
 if is_rank():
     with contextlib.suppress(Exception):
         Rank().start()
+    with contextlib.suppress(Exception):
+        record_calls()
+    if PREFLIGHT:
+        sys.meta_path.insert(0, AfterImport())  # type: ignore[arg-type]
