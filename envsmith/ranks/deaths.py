@@ -15,8 +15,10 @@ from envsmith.ranks.places import user_place
 _Value = TypeVar("_Value")
 # What a rank says when another one is gone, or does not come.
 _CLOSED = re.compile(
-    r"Connection closed by (?:remote )?peer|Connection reset by peer|remote process exited|ncclRemoteError|Broken pipe"
-    r"|Socket closed|failed to recv, got 0 bytes|NCCL communicator was aborted|Connection refused"
+    r"closed by (?:remote )?peer|Connection reset by peer|remote process exited|ncclRemoteError|Broken pipe"
+    r"|Socket closed|failed to recv, got 0 bytes|NCCL communicator was aborted|Connection refused|\bpeer rank\b"
+    r"|Connection was likely closed",
+    re.IGNORECASE,
 )
 _WAITED = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
@@ -53,7 +55,7 @@ _CAUSE_ADVICE = {
     Cause.LOADER: "Look at what a worker of the data loader does on that rank. Try num_workers=0 for a traceback.",
 }
 # /dev/shm with less than this left is named as the cause of a bus error (a mapping of it that cannot be filled).
-_SMALL_SHM = 64 << 20
+SMALL_SHM = 64 << 20
 
 
 def alike(error: RankError) -> str:
@@ -68,7 +70,12 @@ def waited(error: RankError) -> bool:
 
 def follows(error: RankError) -> bool:
     """Tell whether the error says no more than that another rank is gone or does not come."""
-    return waited(error) or bool(_CLOSED.search(error.error) or SIZES.search(error.error))
+    return waited(error) or says_lost(error.error) or bool(SIZES.search(error.error))
+
+
+def says_lost(error: str) -> bool:
+    """Tell whether an error says that another rank is gone."""
+    return bool(_CLOSED.search(error))
 
 
 def cause_of(error: str) -> Cause:
@@ -338,7 +345,7 @@ def _is_of_launcher(one: RankEvidence) -> bool:
 
 
 def _full_shm(disks: Iterable[Disk]) -> Disk | None:
-    return next((disk for disk in disks if disk.path == "/dev/shm" and 0 <= disk.free < _SMALL_SHM), None)  # noqa: S108
+    return next((disk for disk in disks if disk.path == "/dev/shm" and 0 <= disk.free < SMALL_SHM), None)  # noqa: S108
 
 
 def _in_errors(evidence: Evidence, read: Callable[[str], _Value | None]) -> _Value | None:

@@ -22,6 +22,7 @@ def merged(pieces: Sequence[Evidence]) -> Evidence:
         world=max((piece.world for piece in pieces), default=0),
         is_listed=any(piece.is_listed for piece in pieces),
         stalled=min((piece.stalled for piece in pieces if piece.stalled), default=0.0),
+        communicators="".join(piece.communicators for piece in pieces),
         is_interrupted=any(piece.is_interrupted for piece in pieces),
         events=tuple(sorted((event for piece in pieces for event in piece.events), key=lambda event: event.at)),
         unread=tuple(dict.fromkeys(text for piece in pieces for text in piece.unread)),

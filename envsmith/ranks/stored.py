@@ -1,10 +1,9 @@
-"""The evidence of a launch as a file: what one host wrote, read back, and the files of several hosts as one."""
+"""The evidence of a launch as a file: what one host wrote, and read back."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from envsmith.errors import DataError
 from envsmith.ranks.blame import Blame
@@ -44,23 +43,3 @@ def read_evidence(text: str, source: str) -> Evidence:
     if document is None:  # problems are refused above
         raise DataError(f"Cannot read {source}: it is empty.")
     return document.evidence
-
-
-def together(parts: Iterable[Evidence]) -> Evidence:
-    """Return the evidence of several hosts of one launch as one.
-
-    A rank counts once. The launch stalled for as long as the host says that waited the shortest.
-    """
-    rows = list(parts)
-    ranks = {one.rank: one for each in rows for one in each.ranks}
-    stalls = [each.stalled for each in rows if each.stalled]
-    return replace(
-        rows[0],
-        ranks=tuple(ranks[number] for number in sorted(ranks)),
-        machines=tuple(machine for each in rows for machine in each.machines),
-        world=max(each.world for each in rows),
-        stalled=min(stalls, default=0.0),
-        events=tuple(sorted((event for each in rows for event in each.events), key=lambda event: event.at)),
-        is_interrupted=any(each.is_interrupted for each in rows),
-        unread=tuple(dict.fromkeys(line for each in rows for line in each.unread)),
-    )

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.model.record import Verdict
+from envsmith.ranks.blame import Cause
+from envsmith.ranks.deaths import SMALL_SHM, cause_of, says_lost
 from envsmith.smoke.agent.processes import describe_exit, fell
 from envsmith.smoke.agent.protocol import Exit, Phase, Startup
 from envsmith.smoke.agent.world import most_common
@@ -35,19 +37,9 @@ _WAITING = {
     "done": "were done with it",
     "raised": "had raised in it",
 }
-_INNOCENT = re.compile(
-    r"closed by peer|connection reset|broken pipe|timed? ?out|remote process|ncclRemoteError|peer rank|"
-    r"socket closed|connection refused|Connection was likely closed",
-    re.IGNORECASE,
-)
-_MEMORY = re.compile(
-    r"out of memory|can't allocate memory|cannot allocate memory(?! in static TLS)|not enough memory|"
-    r"MemoryError|std::bad_alloc|No space left on device",
-    re.IGNORECASE,
-)
-_PORT = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
-# /dev/shm with less than this left is named as the cause of a bus error (a mapping of it that cannot be filled).
-_SMALL_SHM = 64 << 20
+_LATE = re.compile(r"timed? ?out|remote process", re.IGNORECASE)
+# Errors of a machine that has no room for the run.
+_NO_ROOM = frozenset({Cause.OUT_OF_MEMORY, Cause.DISK_FULL, Cause.SHM_FULL})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +151,8 @@ def _raised(rows: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
 
 def _innocent(row: Mapping[str, Any]) -> bool:
     """Return whether a rank only says that it lost another one."""
-    return bool(_INNOCENT.search(str(row.get("detail", ""))))
+    detail = str(row.get("detail", ""))
+    return says_lost(detail) or bool(_LATE.search(detail))
 
 
 def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
@@ -170,10 +163,10 @@ def _before_cases(rows: Sequence[Mapping[str, Any]]) -> Blame | None:
     if first is None:
         return None
     detail, rank, stage = str(first.get("detail", "")), int(first["rank"]), str(first.get("stage", "start"))
-    if _PORT.search(detail):
+    if cause_of(detail) is Cause.PORT:
         sentence = f"rank {rank} cannot open the store: its port is taken by another process ({detail[:160]})"
         return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.CONFIGURATION, ranks=(rank,))
-    code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
+    code = Exit.MEMORY if cause_of(detail) in _NO_ROOM else Exit.ERROR
     sentence = f"rank {rank} failed at stage {stage}, before the first case: {explained(detail)}"
     return Blame(sentence=sentence, verdict=Verdict.ERROR, code=code, ranks=(rank,))
 
@@ -237,7 +230,7 @@ def _blame_signal(
     sentence = f"{_who([rank], where)} was {describe_exit(dead[rank])} in {_place(case, names)} (step {step})"
     output = str(halt.get("output", {}).get(str(rank), "")).strip().splitlines()
     code = Exit.CRASH
-    if dead[rank] == -signal.SIGBUS and int(halt.get("shm_free_bytes") or 0) < _SMALL_SHM:
+    if dead[rank] == -signal.SIGBUS and int(halt.get("shm_free_bytes") or 0) < SMALL_SHM:
         code, size = Exit.MEMORY, int(halt.get("shm_bytes") or 0)
         sentence += f": /dev/shm is full ({size >> 20} MiB in all)"
         sentence += "; give the container more (--shm-size=1g or --ipc=host)"
@@ -257,7 +250,7 @@ def _blame_raise(
 ) -> Blame:
     rank = min(raised, key=lambda r: (_innocent(raised[r]), at[r], r))
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank]["case"])
-    code = Exit.MEMORY if _MEMORY.search(detail) else Exit.ERROR
+    code = Exit.MEMORY if cause_of(detail) in _NO_ROOM else Exit.ERROR
     peers = [r for r in raised if r != rank and _innocent(raised[r])]
     after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _innocent(raised[rank]) else ""
     sentence = f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}"

@@ -106,7 +106,7 @@ class AfterImport:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.module:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec: Any = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec
@@ -342,4 +342,4 @@ if is_rank():
     with contextlib.suppress(Exception):
         record_calls()
     if PREFLIGHT:
-        sys.meta_path.insert(0, AfterImport())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, AfterImport())

@@ -9,7 +9,8 @@ from launches import late, stalled, waiting
 
 from envsmith.errors import DataError
 from envsmith.ranks.decide import decide
-from envsmith.ranks.stored import is_evidence, read_evidence, together, write_evidence
+from envsmith.ranks.merge import merged
+from envsmith.ranks.stored import is_evidence, read_evidence, write_evidence
 
 
 def test_what_is_written_is_read_back():
@@ -25,7 +26,7 @@ def test_the_hosts_of_a_launch_are_judged_together():
     usual = ["all_reduce"] * 4
     parts = [stalled(waiting(0, *usual, "all_reduce")), stalled(late(1, *usual, waits_in="pipe_read"))]
 
-    assert decide(together(parts)).ranks == (1,)
+    assert decide(merged(parts)).ranks == (1,)
 
 
 @pytest.mark.parametrize(
