@@ -165,8 +165,8 @@ def stated_version(text: str | None) -> str | None:
 def _system(needs: WheelNeeds, host: Host) -> Iterator[Finding]:
     """Give what the C library and libstdc++ of a host lack, and what the tag of the wheel does not promise."""
     table = system_libraries()
-    wanted = [Need(name, needs.versions[name]) for name in SETS if name in needs.versions]
-    lacking = {need.library: need for need in wanted if not host.newest.defines(need)}
+    demands = [Need(name, needs.versions[name]) for name in SETS if name in needs.versions]
+    lacking = {need.library: need for need in demands if not host.newest.defines(need)}
     for need in lacking.values():
         finding = _error(
             needs,
@@ -176,12 +176,12 @@ def _system(needs: WheelNeeds, host: Host) -> Iterator[Finding]:
         )
         yield replace(finding, evidence=(*finding.evidence, *table.sources_of(need)))
     promised = table.tags.releases.get(glibc_of(needs.file) or "") if needs.file.endswith(".whl") else None
-    if beyond := [need for need in wanted if promised and not promised.defines(need)]:
+    if beyond := [need for need in demands if promised and not promised.defines(need)]:
         finding = _note(needs, None, f"its tag promises less than it needs: {', '.join(map(str, beyond))}")
         yield replace(finding, evidence=(*finding.evidence, *table.tags.evidence))
-    if wanted and host.is_unknown:
-        systems = ", ".join(table.systems_with(*wanted)) or "no system that is known"
-        text = f"it needs {', '.join(map(str, wanted))}. The oldest systems that have all of it: {systems}"
+    if demands and host.is_unknown:
+        systems = ", ".join(table.systems_with(*demands)) or "no system that is known"
+        text = f"it needs {', '.join(map(str, demands))}. The oldest systems that have all of it: {systems}"
         yield _note(needs, None, text)
 
 
