@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envsmith.bisect.changes import Group, changes_between, groups_between, pins_with, weights
+from envsmith.bisect.changes import Group, changes_between, groups_between, still_required, pins_with, weights
 from envsmith.bisect.outcome import Outcome
 from envsmith.bisect.releases import Step, narrow_releases
 from envsmith.bisect.search import Culprit, find_culprits
@@ -137,13 +137,15 @@ class Search:
     def _with(self, chosen: frozenset[int]) -> Outcome:
         """Try the good set with some groups at the bad end."""
         members = [self.groups[number] for number in sorted(chosen)]
+        unchanged = [group for number, group in enumerate(self.groups) if number not in chosen]
         text = f"{len(members)} of {len(self.groups)} groups changed"
         if len(members) <= _FEW:
             text = f"only {', '.join(group.lead.name for group in members)} changed"
         elif len(self.groups) - len(members) <= _FEW:
-            unchanged = [group for number, group in enumerate(self.groups) if number not in chosen]
             text = f"all changed but {', '.join(group.lead.name for group in unchanged)}"
-        return self._attempt(PackageSet(pins=pins_with(members, self.good.pins), python=self.bad.python), text)
+        pins = pins_with(members, self.good.pins)
+        pins |= still_required(unchanged, self.good.pins, pins, self.trials.requires)
+        return self._attempt(PackageSet(pins=pins, python=self.bad.python), text)
 
     def _attempt(self, packages: PackageSet, text: str) -> Outcome:
         outcome = self.trials.attempt(packages)

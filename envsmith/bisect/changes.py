@@ -106,6 +106,22 @@ def pins_with(groups: Iterable[Group], good: Pins) -> dict[str, str]:
     return pins
 
 
+def still_required(unchanged: Iterable[Group], good: Pins, pins: Pins, requires: Requires) -> dict[str, str]:
+    """Return what has left ``pins`` although a group at its good version requires it: no installer makes such a set.
+
+    What is missing for a package that is the same at both ends stays missing, because that may be what breaks.
+    """
+    users = [change.name for group in unchanged for change in group.changes if change.good is not None]
+    needed: dict[str, str] = {}
+    while users:
+        name = users.pop()
+        for required in requires(name, good[name]):
+            if required in good and required not in pins and required not in needed:
+                needed[required] = good[required]
+                users.append(required)
+    return needed
+
+
 def weights(groups: Sequence[Group], error: str) -> tuple[float, ...]:
     """Return the prior weight of each group: the jump of its versions, and whether the failing output names it."""
     named = _packages_in(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.requirements import Requirement
 
-from envsmith.bisect.changes import groups_between, pins_with, weights
+from envsmith.bisect.changes import groups_between, still_required, pins_with, weights
 
 
 def _requires(table):
@@ -56,3 +56,23 @@ def test_a_package_that_the_error_names_weighs_most():
     )
 
     assert by_name["numpy"] > 10 * by_name["a"]
+
+
+def test_what_a_package_that_stays_at_its_good_version_requires_does_not_go():
+    good = {"hub": "0.36.0", "requests": "2.32.3", "urllib3": "2.2.0", "rich": "13"}
+    bad = {"hub": "1.0.0", "rich": "14"}
+    requires = _requires({("hub", "0.36.0"): ["requests"], ("requests", "2.32.3"): ["urllib3>=2"]})
+    groups = groups_between(good, bad, requires)
+    hub = [group for group in groups if group.lead.name == "hub"]
+    others = [group for group in groups if group.lead.name != "hub"]
+
+    assert still_required(hub, good, pins_with(others, good), requires) == {"requests": "2.32.3", "urllib3": "2.2.0"}
+    assert still_required([], good, pins_with(groups, good), requires) == {}
+
+
+def test_a_package_that_is_missing_for_one_that_did_not_change_may_be_the_culprit():
+    good, bad = {"app": "1", "requests": "2.32.3"}, {"app": "1"}
+    requires = _requires({("app", "1"): ["requests"]})
+    groups = groups_between(good, bad, requires)
+
+    assert still_required([], good, pins_with(groups, good), requires) == {}
