@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envsmith.bisect.changes import Group, changes_between, groups_between, still_required, pins_with, weights
+from envsmith.bisect.changes import Group, changes_between, groups_between, pins_with, still_required, weights
 from envsmith.bisect.outcome import Outcome
 from envsmith.bisect.releases import Step, narrow_releases
 from envsmith.bisect.search import Culprit, find_culprits

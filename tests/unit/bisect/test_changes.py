@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.requirements import Requirement
 
-from envsmith.bisect.changes import groups_between, still_required, pins_with, weights
+from envsmith.bisect.changes import groups_between, pins_with, still_required, weights
 
 
 def _requires(table):
