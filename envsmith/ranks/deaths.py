@@ -193,6 +193,8 @@ def absent(evidence: Evidence) -> Blame | None:
 
 def ended(evidence: Evidence) -> Blame | None:
     """Blame a rank that a signal or an exit status ended without an error of Python."""
+    if set(evidence.exits.values()) == {-SIGTERM}:
+        return None  # somebody ended them all
     spoke = {rank for rank, _ in evidence.errors}
     insisted = any(one.exit and _is_of_launcher(one) for one in evidence.ranks) and not spoke
     for one in sorted(evidence.ranks, key=lambda each: (each.exit.at if each.exit else 0.0, each.rank)):
@@ -221,7 +223,7 @@ def _without_a_word(one: RankEvidence) -> Blame:
 
 
 def _of_status(evidence: Evidence, one: RankEvidence, status: int) -> Blame:
-    cause = Cause.EXITED if status > 0 else Cause.KILLED if status == -SIGKILL else Cause.CRASHED
+    cause = Cause.EXITED if status > 0 else Cause.KILLED if status in {-SIGKILL, -SIGTERM} else Cause.CRASHED
     ending = f"was ended by {signal_name(status)}" if status < 0 else f"ended with exit status {status}"
     because, fix, facts = "", _ADVICE.get(status, ""), [f"exitcode: {status}"]
     machine = next((each for each in evidence.machines if not one.host or each.name == one.host), None)
@@ -340,8 +342,11 @@ def _unlisted(evidence: Evidence) -> Blame | None:
 
 
 def _is_of_launcher(one: RankEvidence) -> bool:
-    """Tell whether the launcher ended it: SIGTERM is what it sends to the ranks that still run after a failure."""
-    return bool(one.exit and (one.exit.by_launcher or one.exit.code == -SIGTERM))
+    """Tell whether the launcher ended it: SIGTERM is what it sends to the ranks that still run after a failure.
+
+    Of a launch that was watched the time says who sent it, and ``by_launcher`` is certain.
+    """
+    return bool(one.exit and (one.exit.by_launcher or (one.exit.code == -SIGTERM and not one.exit.at)))
 
 
 def _full_shm(disks: Iterable[Disk]) -> Disk | None:

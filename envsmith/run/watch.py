@@ -11,7 +11,7 @@ from signal import SIGTERM
 
 from envsmith.ranks.blame import Blame, Cause
 from envsmith.ranks.calls import late_to_most
-from envsmith.ranks.decide import decide
+from envsmith.ranks.decide import decide, decide_end
 from envsmith.ranks.evidence import Disk, Event, Evidence, Exit, Machine, RankEvidence
 from envsmith.run.connection import Rank, Ranks
 from envsmith.run.gather import rank_evidence, with_launcher_ends
@@ -150,7 +150,7 @@ class Watch:
             os.close(handle)
         evidence = self.evidence(stalled=0.0)
         failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
-        blame = self.stalled_at or (decide(evidence) if failed else late_to_most(evidence))
+        blame = decide_end(self.stalled_at, evidence) if failed else self.stalled_at or late_to_most(evidence)
         if failed or blame:
             self.blame = blame
             self.say(blame, evidence)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from launches import CLOSED, calls, ended, failed, stack
 
-from envsmith.ranks.blame import Cause
+from envsmith.ranks.blame import Blame, Cause
 from envsmith.ranks.deaths import cause_of
-from envsmith.ranks.decide import decide
+from envsmith.ranks.decide import decide, decide_end
 from envsmith.ranks.evidence import Disk, Machine
 
 
@@ -112,3 +114,29 @@ def test_calls_of_a_rank_are_counted_in_the_evidence():
         "rank 1: 1 collectives in its recorder",
     )
     assert len(calls("all_reduce")) == 1
+
+
+def test_a_rank_that_somebody_terminated_before_the_others_failed_is_named():
+    assert verdict(failed(ended(0, 1, 10.1, CLOSED), ended(1, -15, 10.0))) == (Cause.KILLED, (1,))
+
+
+def test_where_somebody_terminated_every_rank_none_is_named():
+    assert verdict(failed(ended(0, -15, 10.0), ended(1, -15, 10.1))) is None
+
+
+def test_after_a_wait_that_ended_by_itself_the_end_of_the_launch_is_judged_anew():
+    wait = Blame(cause=Cause.UNKNOWN, message="All ranks wait in one collective.", fix="Look at the network.")
+    evidence = failed(ended(0, 1, 10.1, CLOSED), ended(1, -6, 10.0))
+
+    assert decide_end(wait, evidence).ranks == (1,)
+    assert decide_end(replace(wait, is_hang=True), evidence) == replace(wait, is_hang=True)
+
+
+def test_a_rank_that_was_waited_for_stays_named_when_the_others_only_gave_up():
+    wait = Blame(cause=Cause.BUSY, ranks=(1,), message="Rank 1 computes.", fix="Look at it.")
+    gave_up = "RuntimeError: Timed out waiting 30000ms for send operation to complete"
+
+    late = ended(1, -15, 10.5)
+    late = replace(late, exit=replace(late.exit, by_launcher=True))
+
+    assert decide_end(wait, failed(ended(0, 1, 10.1, gave_up), late)) == wait
