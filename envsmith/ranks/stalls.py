@@ -290,7 +290,8 @@ def _never_came(evidence: Evidence) -> Blame | None:
     living = _living(evidence)
     inside = [one for one in living if one.main and any(_RENDEZVOUS.search(f.function) for f in one.main.frames)]
     missing = sorted(set(range(evidence.world)) - {one.rank for one in evidence.ranks})
-    if not inside or not missing:
+    # Ranks of other hosts are not missing: only a launch of one host is complete here.
+    if not inside or not missing or inside[0].environment.get("LOCAL_WORLD_SIZE") != str(evidence.world):
         return None
     return Blame(
         cause=Cause.ABSENT,
@@ -310,6 +311,7 @@ def _all_wait(evidence: Evidence) -> Blame | None:
     if not standing:
         return None
     rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
+    elsewhere = " Ranks of other hosts are not in this evidence." if evidence.world > len(evidence.ranks) else ""
     behind = _behind(evidence)
     is_split = len(standing) > 1
     return Blame(
@@ -319,7 +321,8 @@ def _all_wait(evidence: Evidence) -> Blame | None:
             "The ranks wait for each other at different places" if is_split else "All ranks wait in one collective"
         )
         + f": {'; '.join(rows)}."
-        + ("" if behind or not is_split else " Which of them is wrong cannot be told from that."),
+        + ("" if behind or not is_split else " Which of them is wrong cannot be told from that.")
+        + elsewhere,
         fix="Look for a condition on the rank around a collective."
         if is_split
         else "Look at the network between the ranks, and at the kernel's log.",

@@ -42,7 +42,7 @@ def _lines(blame: Blame | None, evidence: Evidence, folder: Path | None) -> Iter
     if blame:
         yield f"  next: {blame.fix}"
     elif not evidence.ranks:
-        yield "  next: Start the ranks with a Python that reads PYTHONPATH (not with -I or -E), and with RANK set."
+        yield "  next: Read what the launcher printed. If ranks did start, give them RANK, and a Python that reads PYTHONPATH."
     for line in evidence.unread:
         yield f"  not read: {line}"
     if folder:

@@ -35,6 +35,7 @@ VARIABLES = (
     "MKL_",
     "MASTER_",
     "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
     "PYTHONPATH",
     "PYTHONHASH",
     "LD_",
@@ -73,7 +74,7 @@ def load_next() -> None:
 def is_rank() -> bool:
     """Tell whether this process is a rank, and no child of one."""
     place = ":".join((os.environ.get("RANK", ""), os.environ.get("LOCAL_RANK", "")))
-    if not FOLDER or not os.environ.get("RANK", "").isdigit() or os.environ.get(ACTED) == place:
+    if not os.path.isdir(FOLDER) or not os.environ.get("RANK", "").isdigit() or os.environ.get(ACTED) == place:
         return False
     os.environ[ACTED] = place
     return True

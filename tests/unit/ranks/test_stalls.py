@@ -72,3 +72,14 @@ def test_an_asynchronous_call_is_no_wait():
     one = replace(late(1, *USUAL, waits_in="wait_for_partner"), calls=calls(*USUAL, "all_reduce", open_last=True))
 
     assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (Cause.BLOCKED, (1,), True)
+
+
+@pytest.mark.parametrize(("local", "ranks"), [("2", (1,)), ("1", ())])
+def test_a_rank_of_another_host_is_not_missing(local, ranks):
+    main = stack(9, inside="init_process_group")
+    one = replace(late(0), stacks=main, environment={"LOCAL_WORLD_SIZE": local})
+
+    answer = decide(replace(stalled(one), world=2))
+
+    assert answer.ranks == ranks
+    assert (answer.cause is Cause.ABSENT) == bool(ranks)
