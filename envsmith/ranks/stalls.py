@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from signal import SIGKILL
 
 from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
 from envsmith.ranks.calls import call_text, different_calls, in_flight, is_usual
-from envsmith.ranks.deaths import cause_of, departure, signal_name
+from envsmith.ranks.deaths import cause_of, departure, short, signal_name
 from envsmith.ranks.differences import different_worlds
 from envsmith.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence
 from envsmith.ranks.places import place_of, user_place
@@ -205,6 +205,13 @@ def _what_it_does(one: RankEvidence) -> _Doing:
             f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
             is_hang=True,
         )
+    if one.error:
+        return _Doing(
+            cause_of(one.error.error),
+            f"has lost its thread {one.error.thread} to {short(one.error.error)}{at_place(one.error.place)}, and waits",
+            f"Look at {one.error.place or 'that thread'}: the main thread waits for what it no longer does.",
+            is_hang=one.still >= STILL,
+        )
     if _in_loader(one):
         return _Doing(
             Cause.LOADER, f"waits for its data loader{_workers(process)}", _LOADER_FIX, is_hang=one.still >= STILL
@@ -308,28 +315,47 @@ def _all_wait(evidence: Evidence) -> Blame | None:
     standing: dict[str, list[int]] = {}
     for one in _living(evidence):
         standing.setdefault(_place(one) or "an unknown place", []).append(one.rank)
-    if not standing:
-        return None
+    if not any(waits(one) for one in _living(evidence)):
+        return None  # they import, compile or compute
     rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
     elsewhere = " Ranks of other hosts are not in this evidence." if evidence.world > len(evidence.ranks) else ""
-    behind = _behind(evidence)
+    odd = _odd_places(evidence, standing) or _behind(evidence)
     is_split = len(standing) > 1
+    makes_group = any(_makes_group(one) for one in _living(evidence) if one.rank in odd)
     return Blame(
-        cause=Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
-        ranks=behind,
+        cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
+        ranks=odd,
         message=(
             "The ranks wait for each other at different places" if is_split else "All ranks wait in one collective"
         )
         + f": {'; '.join(rows)}."
-        + ("" if behind or not is_split else " Which of them is wrong cannot be told from that.")
+        + ("" if odd or not is_split else " Which of them is wrong cannot be told from that.")
         + elsewhere,
         fix="Look for a condition on the rank around a collective."
         if is_split
         else "Look at the network between the ranks, and at the kernel's log.",
+        place=next((place for place, ranks in standing.items() if odd and tuple(ranks) == odd), ""),
         evidence=rows,
         confidence="medium",
         is_hang=is_split,
     )
+
+
+def _odd_places(evidence: Evidence, standing: Mapping[str, list[int]]) -> tuple[int, ...]:
+    """Return the minority by place, and on a tie those whose last call is not open or does not follow from earlier ones."""
+    fewest, *larger = sorted(standing.values(), key=len)
+    if not larger:
+        return ()
+    if len(fewest) < len(larger[0]):
+        return tuple(fewest)
+    as_ever = {one.rank for one in _living(evidence) if (call := in_flight(one)) and is_usual(one.calls, call)}
+    odd = tuple(one.rank for one in _living(evidence) if one.rank not in as_ever)
+    return odd if as_ever else ()
+
+
+def _makes_group(one: RankEvidence) -> bool:
+    """Tell whether a rank waits for the others to make a process group with it."""
+    return any(frame.function in {"new_group", "_new_group_with_tag"} for frame in _above_user(one))
 
 
 def _behind(evidence: Evidence) -> tuple[int, ...]:

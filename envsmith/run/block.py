@@ -60,7 +60,7 @@ def _ended(evidence: Evidence) -> str:
 def _headline(blame: Blame | None, evidence: Evidence) -> str:
     if evidence.stalled:
         still = f"no rank of {len(evidence.ranks)} has called a collective for {evidence.stalled:.0f} s"
-        if blame is None:
+        if blame is None or not any(one.calls for one in evidence.ranks):
             return f"note: {still}"
         return f"{'hang' if blame.is_hang else 'waiting'}: {still}"
     if blame and blame.cause is Cause.SLOW:

@@ -130,7 +130,8 @@ class Watch:
         if self.blame and not self.has_begun and self.blame.cause is not Cause.STOPPED:
             self.blame = self.stalled_at = replace(self.blame, is_hang=False)
         self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)
-        self.say(self.blame, evidence)
+        if self.blame or self.has_begun:
+            self.say(self.blame, evidence)
         if self.settings.stops and self.blame and self.blame.is_hang:
             self._note("the launcher was asked to end", None)
             self.has_stopped = True

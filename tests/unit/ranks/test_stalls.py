@@ -9,7 +9,7 @@ from launches import calls, ended, late, stack, stalled, waiting
 
 from envsmith.ranks.blame import Cause
 from envsmith.ranks.decide import decide
-from envsmith.ranks.evidence import ProcessState
+from envsmith.ranks.evidence import ProcessState, RankError
 
 USUAL = ["all_reduce"] * 5
 LOADER = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
@@ -83,3 +83,25 @@ def test_a_rank_of_another_host_is_not_missing(local, ranks):
 
     assert answer.ranks == ranks
     assert (answer.cause is Cause.ABSENT) == bool(ranks)
+
+
+def test_ranks_that_all_import_or_compute_are_not_said_to_wait():
+    assert decide(stalled(late(0, state="R", cpu=1.0), late(1, state="R", cpu=1.0))) is None
+
+
+def test_a_rank_that_makes_a_group_alone_is_named():
+    usual = [waiting(rank, *USUAL, "all_reduce") for rank in (0, 2)]
+    alone = replace(late(1, *USUAL, "all_reduce"), stacks=stack(186, inside="new_group"))
+
+    assert verdict(*usual, alone) == (Cause.DIFFERENT_GROUPS, (1,), True)
+    assert verdict(usual[0], alone) == (Cause.DIFFERENT_GROUPS, (1,), True)
+
+
+def test_a_rank_that_waits_for_a_thread_that_died_says_of_what():
+    error = RankError(error="ConnectionError: gone", thread="Thread-1", place="data.py:9 (prefetch)", at=9.0)
+    one = replace(late(1, *USUAL, waits_in="futex_do_wait"), error=error)
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
+
+    assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.RAISED, (1,), True)
+    assert "ConnectionError: gone at data.py:9 (prefetch)" in answer.message
