@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _VERBS = {
     "refresh": ("matrix", "Read the package index and its artifacts, show what changed, write it with --write."),
     "run": ("campaign", "Run a campaign: climb the evidence ladder with many cells, record each."),
+    "follow": ("campaign", "Prove the newest release of a framework: refresh, solve, run, merge and page in one go."),
     "merge": ("matrix", "Take the records of campaigns into the matrix."),
     "list": ("matrix", "The cells that were run, how far each was proved, and when."),
     "show": ("matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
