@@ -20,14 +20,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from envsmith.files import write_whole
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import CORE, FRAMEWORKS
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import agreement
-from envsmith.model.record import Record, Rung, read_records
+from envsmith.model.record import Expected, Record, Rung, read_records
 from envsmith.model.version import version_key
 from envsmith.solve import check
 
 _MARKERS = re.compile(r"(<!-- campaign:begin -->\n).*?(<!-- campaign:end -->)", re.DOTALL)
+_LEVELS = {"error": "bad", "warning": "warned"}
 _RUNGS = [Rung.LOCKED, Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_CPU, Rung.FRAMEWORK_CPU]
 
 
@@ -62,19 +63,31 @@ def _seconds(record: Record) -> float:
 
 def _torches(records: Sequence[Record]) -> list[str]:
     builds = sorted({r.components["torch"] for r in records}, key=lambda t: version_key(t) or 0)
+    frameworks = [name for name in FRAMEWORKS if any(_is_of(r, name) for r in records)]
     lines = [
-        "Passed / run, by torch (default builds):",
+        "Proved + failed as the graph had said or warned + failed unpredicted, by torch (default builds):",
         "",
-        "| torch | " + " | ".join(FRAMEWORKS) + " |",
-        "|---|---|---|---|",
+        "| torch | " + " | ".join(frameworks) + " |",
+        "|---" * (len(frameworks) + 1) + "|",
     ]
     for build in builds:
-        row = []
-        for framework in FRAMEWORKS:
-            own = [r for r in records if r.components["torch"] == build and framework in r.components]
-            row.append(f"{sum(r.passed for r in own)} / {len(own)}" if own else "")
-        lines.append(f"| {build} | " + " | ".join(row) + " |")
+        rows = ([r for r in records if r.components["torch"] == build and _is_of(r, name)] for name in frameworks)
+        lines.append(f"| {build} | " + " | ".join(map(_outcomes, rows)) + " |")
     return lines
+
+
+def _is_of(record: Record, framework: str) -> bool:
+    return framework in record.components and (
+        framework != CORE or not set(FRAMEWORKS) - {CORE} & set(record.components)
+    )
+
+
+def _outcomes(records: Sequence[Record]) -> str:
+    """Return three numbers. What the host could not show is in none of them."""
+    failed = [r for r in records if not r.passed and not r.of_host]
+    predicted = sum(r.expected in (Expected.BAD, Expected.WARNED) for r in failed)
+    passed = sum(r.passed for r in records)
+    return f"{passed} + {predicted} + {len(failed) - predicted}" if records else ""
 
 
 def _rungs(records: Sequence[Record]) -> list[str]:
@@ -118,8 +131,8 @@ def _line(record: Record) -> str:
         else "not run to its end"
     )
     judged = check(record.components)
-    errors = sorted({f.rule for f in judged.findings if f.severity.value == "error"})
-    now = f"bad: {', '.join(errors)}" if errors else judged.status
+    rules = {level: sorted({f.rule for f in judged.findings if f.severity.value == level}) for level in _LEVELS}
+    now = next((f"{word}: {', '.join(rules[level])}" for level, word in _LEVELS.items() if rules[level]), judged.status)
     then = ", ".join([str(record.expected and record.expected.value), *record.rules])
     return f"| `{record.cell}` | {then} | {ran} | {now} |"
 

@@ -218,7 +218,7 @@ def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tup
     root = own_matrix()
     if page is not None:
         claim(page, SITE)
-    _refreshed(root, frameworks)
+    _refresh(root, frameworks)
     plan = plan_newest(frameworks, _composer(), last_day=last_day(), tier=tier, sources=sources)
     jobs = unproved(plan, _proved(root))
     for job in plan.jobs:
@@ -234,7 +234,7 @@ def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tup
     return 1 if unproved(plan, _proved(root)) else 0
 
 
-def _refreshed(root: Path, frameworks: tuple[str, ...]) -> None:
+def _refresh(root: Path, frameworks: tuple[str, ...]) -> None:
     """Write the releases that the index has. Nothing may have read the graph before."""
     changes = plan_refresh(root, components=frameworks)
     for sentence in (sentence for change in changes.changes for sentence in change.summary):

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.choices import Campaign, Choice
-from envsmith.matrix.campaign.selection import Composer, make_plan
+from envsmith.matrix.campaign.job import Job, Plan, Settings
+from envsmith.matrix.campaign.selection import Campaign, Choice, Composer, make_plan
+
+# One cell at a time: its wheels, and the environment that they are linked into.
+_ONE_CELL = Settings(free_disk_gib=8)
 
 
 def plan_newest(
@@ -20,7 +22,7 @@ def plan_newest(
     not on the index of yesterday.
     """
     choices = [Choice(kind="solved", where={name: ("*",)}, take=1, why="its newest release") for name in frameworks]
-    campaign = Campaign(name="follow", choices=tuple(choices), tier=tier, sources=tuple(sources))
+    campaign = Campaign(name="follow", choices=tuple(choices), tier=tier, sources=tuple(sources), executor=_ONE_CELL)
     plan = make_plan(campaign, composer, exclude_newer=last_day)
     dates = [_date(composer, name, v) for job in plan.jobs for name, v in job.cell.components.items()]
     cells = hashlib.sha256(" ".join(job.id for job in plan.jobs).encode()).hexdigest()[:12]

@@ -314,3 +314,55 @@ def test_a_ready_wheel_says_its_release_by_the_name_of_its_file(text):
     facts = read_texts([("list", text)])
 
     assert facts.components["flash-attn"].version == "2.8.3"
+
+
+# What accelerate 1.15.0, horovod 0.28.2.dev25 and ray 2.60.0 print, 2026-11-23.
+ACCELERATE_ENV = """
+Copy-and-paste the text below in your GitHub issue
+
+- `Accelerate` version: 1.15.0
+- Python version: 3.11.7
+- Numpy version: 2.4.6
+- PyTorch version: 2.13.0+cpu
+- `Accelerate` default config:
+        Not found
+"""
+CHECK_BUILD = """Horovod v0.28.2.dev25:
+
+Available Frameworks:
+    [ ] TensorFlow
+    [X] PyTorch
+
+Available Controllers:
+    [ ] MPI
+    [X] Gloo
+
+Available Tensor Operations:
+    [ ] NCCL
+    [X] Gloo
+"""
+RAY_STATUS = """======== Autoscaler status: 2026-11-23 05:18:40.737036 ========
+Node status
+---------------------------------------------------------------
+Active:
+ 1 node_bf350564b39ef18c6aae8e432f7de733ed45c2c01560690b10f46e68
+Resources
+---------------------------------------------------------------
+Total Usage:
+ 2.0/2.0 CPU
+Pending Demands:
+ {'CPU': 1.0, 'GPU': 1.0} * 2 (PACK): 1+ pending placement groups
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "stated"),
+    [
+        ("accelerate env", ACCELERATE_ENV, {"accelerate": "1.15.0", "torch": "2.13.0+cpu", "numpy": "2.4.6"}),
+        ("horovodrun --check-build", CHECK_BUILD, {"horovod": "0.28.2.dev25"}),
+        ("ray status", RAY_STATUS, {}),
+    ],
+)
+def test_report_of_a_newer_framework_is_recognised(kind, text, stated):
+    assert kind in facts(text).read[0].kinds
+    assert stated.items() <= versions(text).items()

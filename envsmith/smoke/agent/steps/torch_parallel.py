@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from envsmith.smoke.agent.protocol import Wrong
+from envsmith.smoke.agent.protocol import Skip, Wrong
 from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Stage
 from envsmith.smoke.agent.steps.torch import fully_shard_of, mesh_of, part_of
 
@@ -70,9 +70,18 @@ def _with_norm(s: Stage) -> Any:
 # -- pipeline parallelism: every rank holds a part of the layers -------------------------------------------------------
 
 
+def reason_to_skip(schedule: str, backend: str, torch: str) -> str:
+    """Return why a schedule cannot be asked of a release of torch, or nothing."""
+    # torch 2.4.1 and 2.5.1, 2026-11-23: the ranks wait for each other without end, and GPipe trains there.
+    hangs = schedule == "Schedule1F1B" and backend == "gloo" and torch.startswith(("2.4.", "2.5."))
+    return "the schedule 1F1B of torch 2.4 and 2.5 hangs on gloo" if hangs else ""
+
+
 def step_pipeline(s: Stage) -> dict[str, Any]:
     """Train two stages under the `schedule` that is named, two micro-batches a step."""
     stage_of, schedule_of = part_of(s, "torch.distributed.pipelining", "PipelineStage", s.step["schedule"])
+    if reason := reason_to_skip(s.step["schedule"], s.job["backend"], s.torch.__version__):
+        raise Skip(reason)
     s.enter("init_process_group")
     s.init_group()
     s.enter("PipelineStage")
