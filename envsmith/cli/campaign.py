@@ -221,6 +221,8 @@ def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tup
     _refresh(root, frameworks)
     plan = plan_newest(frameworks, _composer(), last_day=last_day(), tier=tier, sources=sources)
     jobs = unproved(plan, _proved(root))
+    for release, reason in plan.left_out:
+        say(f"left out: {release}: {reason}")
     for job in plan.jobs:
         say(f"{job.id}: {'to be run' if job in jobs else 'is proved'}")
     if jobs:

@@ -96,18 +96,18 @@ def _combinations(choice: Choice, composer: Composer) -> Iterator[Combination]:
     elif choice.kind == "expired":
         yield from _expired(choice)
     elif choice.kind == "cover":
-        for cell in covering(list(_valid(choice, composer))):
+        for cell in covering(list(valid_cells(choice, composer))):
             yield _named(cell), "covers a pair of releases"
     elif choice.kind == "changed":
         if choice.since is None:
             raise UsageError(
                 "Cannot choose changed cells: `since` is missing.", hint="Give a day: changed: {since: 2026-11-01}."
             )
-        for cell in _valid(choice, composer):
+        for cell in valid_cells(choice, composer):
             if why := _changed(composer.solver.knowledge(), cell, choice.since):
                 yield _named(cell), why
     else:
-        for cell in _valid(choice, composer):
+        for cell in valid_cells(choice, composer):
             yield _named(cell), "valid"
 
 
@@ -141,7 +141,7 @@ def _fits(components: Mapping[str, str], where: Mapping[str, Iterable[str]]) -> 
     )
 
 
-def _valid(choice: Choice, composer: Composer) -> Iterator[Cell]:
+def valid_cells(choice: Choice, composer: Composer) -> Iterator[Cell]:
     """Return the valid cells of default builds, one framework each, in the solver's order."""
     solver = composer.solver
     specs = {name: Spec.parse(" || ".join(texts)) for name, texts in choice.where.items()}

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from packaging.version import Version
 
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.graph.load import knowledge
+from envsmith.graph.location import find_matrix, list_files
 from envsmith.matrix.campaign.newest import plan_newest, unproved
 from envsmith.matrix.campaign.selection import Composer
-from envsmith.solve import default_solver
+from envsmith.solve import default_solver, solver_of
 
 _COMPOSER = Composer(default_solver(), pythons=("3.10", "3.11", "3.12"))
 
@@ -39,3 +44,11 @@ def test_a_cell_that_is_proved_is_not_run_again() -> None:
 def test_a_new_cell_gives_a_plan_of_another_name_so_that_a_folder_of_runs_begins_anew() -> None:
     names = {plan_newest([name], _COMPOSER, last_day="2026-11-22", tier="quick").name for name in FRAMEWORKS}
     assert len(names) == len(FRAMEWORKS)
+
+
+def test_the_newest_release_is_taken_though_an_older_one_has_more_proofs(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix"
+    shutil.copytree(find_matrix(), matrix, ignore=shutil.ignore_patterns("names", "symbols", "lightning2.6.6*"))
+    composer = Composer(solver_of(knowledge(list_files(matrix))), pythons=("3.11", "3.12"))
+    (job,) = plan_newest(["lightning"], composer, last_day="2026-11-22", tier="quick").jobs
+    assert job.cell.components["lightning"] == "2.6.6"
