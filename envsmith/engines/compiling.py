@@ -24,12 +24,18 @@ from envsmith.programs import execute
 from envsmith.python.archives import fetch_archive
 
 FOLDER = "wheels"
-# A toolkit of the host is not in the lock: torch.utils.cpp_extension looks for it on PATH and in this folder.
-_WITHOUT_TOOLKIT = """
-import os, shutil
-exists, which = os.path.exists, shutil.which
+# A toolkit of the host is not in the lock: torch.utils.cpp_extension looks for it on PATH (up to torch 2.1 by starting
+# `which`) and in this folder.
+WITHOUT_TOOLKIT = """
+import os, shutil, subprocess
+exists, which, check_output = os.path.exists, shutil.which, subprocess.check_output
 os.path.exists = lambda path: path != "/usr/local/cuda" and exists(path)
 shutil.which = lambda name, *rest, **options: None if name == "nvcc" else which(name, *rest, **options)
+def without_nvcc(command, *rest, **options):
+    if command == ["which", "nvcc"]:
+        raise subprocess.CalledProcessError(1, command)
+    return check_output(command, *rest, **options)
+subprocess.check_output = without_nvcc
 """
 _COMPILER = "c++"
 
@@ -100,7 +106,7 @@ class Workshop:
         self.run([*install, "--only-binary", ":all:", "--requirements", str(folder / "build.txt")], {})
         packages = next(builder.glob("lib/python3*/site-packages"))
         (packages / "cell.pth").write_text(str(next(self.python.parent.parent.glob("lib/python3*/site-packages"))))
-        (packages / "sitecustomize.py").write_text(_WITHOUT_TOOLKIT)
+        (packages / "sitecustomize.py").write_text(WITHOUT_TOOLKIT)
         command = ["build", "--wheel", "--no-build-isolation", "--no-config", "--offline", "--out-dir"]
         command += [str(folder / "out"), "--python", str(builder / "bin" / "python"), str(archive)]
         self.run(command, {**source.variables, **self._surroundings(builder)})

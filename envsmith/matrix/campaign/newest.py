@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from envsmith.errors import UsageError
+from envsmith.matrix.campaign.choices import Campaign, Choice
 from envsmith.matrix.campaign.job import Job, Plan, Settings
-from envsmith.matrix.campaign.selection import Campaign, Choice, Composer, make_plan, valid_cells
+from envsmith.matrix.campaign.selection import Composer, make_plan, valid_cells
 from envsmith.model.version import public, version_key
 
 # One cell at a time: its wheels, and the environment that they are linked into.

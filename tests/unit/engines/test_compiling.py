@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from envsmith.engines.compiling import Workshop, refuse_uncompilable
+from envsmith.engines.compiling import WITHOUT_TOOLKIT, Workshop, refuse_uncompilable
 from envsmith.errors import BuildError, EngineError
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
@@ -98,3 +100,22 @@ def test_what_needs_nvcc_is_refused(lock: Lock) -> None:
 def test_a_host_without_a_compiler_is_refused(lock: Lock) -> None:
     with pytest.raises(EngineError, match="no C\\+\\+ compiler"):
         refuse_uncompilable(lock, environ={"PATH": "/nowhere"})
+
+
+def test_toolkit_of_the_host_is_hidden_from_every_way_in_which_torch_looks_for_it(tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TOOLKIT)
+    looks = (
+        "import os, shutil, subprocess\n"
+        "print(shutil.which('nvcc'), shutil.which('sh') is not None, os.path.exists('/usr/local/cuda'))\n"
+        "try:\n    print(subprocess.check_output(['which', 'nvcc']))\n"
+        "except subprocess.CalledProcessError:\n    print('nowhere')\n"
+        "print(bool(subprocess.check_output(['which', 'sh'])))"
+    )
+    environ = {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    printed = subprocess.run([sys.executable, "-c", looks], env=environ, capture_output=True, text=True, check=True)
+
+    assert printed.stdout.split() == ["None", "True", "False", "nowhere", "True"]
