@@ -13,6 +13,7 @@ import shutil
 import ssl
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -207,12 +208,13 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
     output = Kept()
     reader = threading.Thread(target=output.drain, args=(stdout.buffer,), daemon=True)  # type: ignore[attr-defined]
     reader.start()
-    lines: list[str] = []
+    # The beginning and the end: what a compiler refuses stands anywhere, and uv's own word is the last.
+    first: list[str] = []
+    last: deque[str] = deque(maxlen=_MAX_LINES // 2)
     try:
         while raw := stderr.readline(_MAX_LINE):
             line = clean(raw)
-            if len(lines) < _MAX_LINES:
-                lines.append(line)
+            (first if len(first) < _MAX_LINES // 2 else last).append(line)
             if on_line and line.strip():
                 on_line(line)
         status = process.wait()
@@ -224,7 +226,7 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
     finally:
         end(process)
         reader.join(timeout=5)
-    return Finished(status=status, stdout=output.text, lines=tuple(lines))
+    return Finished(status=status, stdout=output.text, lines=(*first, *last))
 
 
 # What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.

@@ -310,3 +310,10 @@ def test_a_build_backend_that_fetches_and_cannot_is_a_fault_of_the_network() -> 
     error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
 
     assert type(error) is NetworkError
+
+
+def test_the_last_word_of_uv_is_there_after_any_length_of_output(tmp_path: Path) -> None:
+    uv = fake(tmp_path, "echo begins >&2; seq 1 20000 >&2; echo 'error: Failed to build' >&2; exit 1")
+    finished = uv.run([])
+    assert (finished.lines[0], finished.lines[-1]) == ("begins", "error: Failed to build")
+    assert len(finished.lines) < 20000
