@@ -66,7 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--draw", type=Path, help="write the pairs here and install nothing")
-    parser.add_argument("--user", action="append", default=[], metavar="NAME", help="only rules of this one (repeatable)")
+    parser.add_argument(
+        "--user", action="append", default=[], metavar="NAME", help="only rules of this one (repeatable)"
+    )
     parser.add_argument("--labels", type=Path, help="the pairs that --draw wrote")
     parser.add_argument("--torch", action="append", default=[], metavar="RELEASE=PYTHON")
     parser.add_argument("--least-free", type=float, default=5.0, help="stop below so many GB of free disk")

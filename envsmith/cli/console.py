@@ -36,10 +36,10 @@ _LABELS = {
 
 def evidence_lines(evidence: Sequence[object], *, indent: str = "  evidence: ", everything: bool = False) -> list[str]:
     """Return the first piece of evidence in a dim line, or ``everything``. The number of those left out stands behind it."""
-    shown = list(evidence) if everything else list(evidence[:1])
-    lines = [f"{indent}{clean(str(each))}" for each in shown]
-    if len(evidence) > len(shown):
-        lines[-1] += f" (and {len(evidence) - len(shown)} more: --verbose)"
+    pieces = list(evidence) if everything else list(evidence[:1])
+    lines = [f"{indent}{clean(str(each))}" for each in pieces]
+    if len(evidence) > len(pieces):
+        lines[-1] += f" (and {len(evidence) - len(pieces)} more: --verbose)"
     return [click.style(line, dim=True) for line in lines]
 
 

@@ -80,8 +80,8 @@ class VersionGraph:
         """Return the parts of this graph that the cache keeps."""
         knowledge = self.knowledge()
         rules = {rule.id: pickle.dumps(rule, 5) for rule in knowledge.rules}
-        rest = pickle.dumps(replace(knowledge, rules=()), 5)
-        return self.compiled, self.components, rules, rest, self.left_aside
+        remainder = pickle.dumps(replace(knowledge, rules=()), 5)
+        return self.compiled, self.components, rules, remainder, self.left_aside
 
 
 def version_graph(files: DataFiles | None = None) -> VersionGraph:

@@ -449,7 +449,7 @@ def _further(cell: Cell, table: ComponentTable) -> Iterator[str]:
         follows = name in _FOLLOW - {"triton"}
         if component and component.role is not Role.HOST and not follows and version != "none":
             further = component.distributions[name != "triton" :]
-            yield from (f"{other}=={_exact(name, version, cell)}" for other in further)
+            yield from (f"{distribution}=={_exact(name, version, cell)}" for distribution in further)
 
 
 def _minor(cell: Cell) -> str:

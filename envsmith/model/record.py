@@ -409,8 +409,8 @@ def sound_records(files: Mapping[str, Path]) -> tuple[dict[str, Record], tuple[s
         if record is not None:
             records[name] = record
             continue
-        more = f" (and {len(problems.lines) - 1} more problems)" if len(problems.lines) > 1 else ""
-        lines.append(f"{problems.lines[0]}{more}; this record is left aside")
+        suffix = f" (and {len(problems.lines) - 1} more problems)" if len(problems.lines) > 1 else ""
+        lines.append(f"{problems.lines[0]}{suffix}; this record is left aside")
     if (surplus := len(lines) - _MAX_SHOWN) > 0:
         lines[_MAX_SHOWN:] = [f"{surplus} more records are left aside"]
     return records, tuple(lines)

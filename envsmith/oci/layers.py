@@ -107,11 +107,11 @@ def _ours(name: str) -> bool:
     return name != "." and name not in _STUBS and name not in _MOUNT_POINTS and not name.startswith(_MOUNTED)
 
 
-def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: int) -> int:
-    """Write ``layer`` to ``out`` in the canonical form, tell ``seen`` of it, and return how many members it has."""
-    members = {name: m for m in layer if _ours(name := member_name(m.name)) and not seen.hides_nothing(name)}
+def normalise(layer: tarfile.TarFile, out: LayerWriter, entries: Seen, *, epoch: int) -> int:
+    """Write ``layer`` to ``out`` in the canonical form, tell ``entries`` of it, and return how many members it has."""
+    members = {name: m for m in layer if _ours(name := member_name(m.name)) and not entries.hides_nothing(name)}
     first = _first_names(members)
-    fresh = {n: m for n, m in members.items() if not (m.isdir() and seen.known(m, n))}
+    fresh = {n: m for n, m in members.items() if not (m.isdir() and entries.known(m, n))}
     written = tarfile.TarFile(fileobj=cast("IO[bytes]", out), mode="w", format=tarfile.PAX_FORMAT, copybufsize=CHUNK)
     for name in sorted(fresh):
         member = fresh[name]
@@ -129,7 +129,7 @@ def normalise(layer: tarfile.TarFile, out: LayerWriter, seen: Seen, *, epoch: in
             content = layer.extractfile(member)
         written.addfile(info, content)
     written.close()
-    seen.take(members)
+    entries.take(members)
     return len(fresh)
 
 

@@ -41,16 +41,16 @@ def packing_seen(file: BufferedReader) -> str:
 
 
 @contextmanager
-def unpacked(file: IO[bytes], how: str) -> Iterator[IO[bytes]]:
+def unpacked(file: IO[bytes], packing: str) -> Iterator[IO[bytes]]:
     """Yield what ``file`` unpacks to, piece by piece.
 
     Raises ``ContentError`` for what cannot be unpacked, ``EngineError`` where zstd's library is missing.
     """
     try:
-        if how == "gzip":
+        if packing == "gzip":
             with gzip.GzipFile(fileobj=file, mode="rb") as plain:
                 yield cast("IO[bytes]", plain)
-        elif how == "zstd":
+        elif packing == "zstd":
             yield _zstd_reader(file)
         else:
             yield file
@@ -62,12 +62,12 @@ def unpacked(file: IO[bytes], how: str) -> Iterator[IO[bytes]]:
         raise ContentError(f"Cannot unpack a layer: {error}.") from None
 
 
-def pack(source: IO[bytes], target: IO[bytes], how: str) -> None:
+def pack(source: IO[bytes], target: IO[bytes], packing: str) -> None:
     """Write ``source`` to ``target``, packed: the same bytes for the same version of the library."""
-    if how == "zstd":
+    if packing == "zstd":
         with _zstd_writer(target) as out:
             shutil.copyfileobj(source, out, _CHUNK)
-    elif how == "gzip":
+    elif packing == "gzip":
         # 31: a gzip header, which zlib writes without time and name.
         deflate = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
         while piece := source.read(_CHUNK):

@@ -161,23 +161,23 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
     return image
 
 
-def repack(image: OciImage, directory: Path, how: str, *, progress: Progress = silent) -> OciImage:
-    """Write ``image`` to ``directory`` with its layers packed by ``how``, and return it: another manifest, one identity."""
+def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress = silent) -> OciImage:
+    """Write ``image`` to ``directory`` with its layers packed by ``packing``, and return it: another manifest, one identity."""
     with os_errors(f"write {directory}"), _replacing(directory) as folder:
         layers = []
         for number, layer in enumerate(image.manifest.layers):
             fresh = folder.with_name("layer")
             with open_layer(image, number) as plain, fresh.open("wb") as out:
-                pack(plain, out, how)
+                pack(plain, out, packing)
             with fresh.open("rb") as file:
                 digest, size = blob_sha256(file)
             _place(fresh, folder / blob_path(digest), near=directory)
-            layers.append(Descriptor(media_type=IMAGE_LAYER + SUFFIXES[how], digest=digest, size=size))
-            text = f"{layer.size / 1e6:.1f} MB, {size / 1e6:.1f} MB by {how}"
+            layers.append(Descriptor(media_type=IMAGE_LAYER + SUFFIXES[packing], digest=digest, size=size))
+            text = f"{layer.size / 1e6:.1f} MB, {size / 1e6:.1f} MB by {packing}"
             progress(Event(kind=EventKind.LINE, step=_STEP, text=text))
         _complete(folder, read_blob(image.store, image.manifest.config, "config", limit=MAX_CONFIG), layers)
     before, after = (sum(layer.size for layer in each) / 1e6 for each in (image.manifest.layers, layers))
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=f"{before:.1f} MB, {after:.1f} MB by {how}"))
+    progress(Event(kind=EventKind.DONE, step=_STEP, text=f"{before:.1f} MB, {after:.1f} MB by {packing}"))
     return open_image(directory)
 
 
@@ -200,13 +200,13 @@ def _replacing(directory: Path) -> Iterator[Path]:
 
 def _written(saved: Saved, form: Form, folder: Path, progress: Progress) -> Iterator[tuple[Path, Descriptor]]:
     """Yield each layer that is not empty, with the file that holds it."""
-    seen = Seen()
+    entries = Seen()
     for number, path in enumerate(saved.layers):
         is_last_use = path not in saved.layers[number + 1 :]
         try:
             with tarfile.open(path, "r:") as layer:
                 if number < form.base_layers:
-                    seen.take_base(layer)
+                    entries.take_base(layer)
                     fresh = path if is_last_use else Path(shutil.copyfile(path, folder.with_name("layer")))
                     with fresh.open("rb") as file:
                         digest, size = blob_sha256(file)
@@ -214,7 +214,7 @@ def _written(saved: Saved, form: Form, folder: Path, progress: Progress) -> Iter
                 else:
                     fresh = folder.with_name("layer")
                     with closing(LayerWriter(fresh)) as out:
-                        members = normalise(layer, out, seen, epoch=form.epoch)
+                        members = normalise(layer, out, entries, epoch=form.epoch)
                     written = out.descriptor
                     if is_last_use:  # gigabytes that are there twice by now
                         path.unlink()

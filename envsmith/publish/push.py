@@ -196,8 +196,8 @@ def _claim(proof: Proof, image: OciImage, **fields: Any) -> Claim:
 
 def _further(proof: Proof, image: str, sbom: bytes) -> dict[str, bytes]:
     """Return the statements that other tools look for, by predicate type: provenance and bill of materials."""
-    made = provenance.provenance(proof.lock, proof.record_raw, sbom, finished=proof.record.moment)
-    predicates = {provenance.PREDICATE_TYPE: made, CYCLONEDX: parse_json(sbom)}
+    claim = provenance.provenance(proof.lock, proof.record_raw, sbom, finished=proof.record.moment)
+    predicates = {provenance.PREDICATE_TYPE: claim, CYCLONEDX: parse_json(sbom)}
     cell = str(proof.lock.cell.id)
     return {kind: statement.attestation(image, cell, kind, predicate) for kind, predicate in predicates.items()}
 
@@ -269,9 +269,9 @@ def _push_image(image: OciImage, target: Target, progress: Progress) -> dict[str
     counts: dict[str, int] = {}
     for number, blob in enumerate(image.manifest.blobs, start=1):
         text = f"{number} of {len(image.manifest.blobs)}: {blob.digest[:19]}… {blob.size / 1e6:.1f} MB"
-        how = target.push_blob(blob, partial(_opened, image, blob))
-        counts[how] = counts.get(how, 0) + 1
-        progress(Event(kind=EventKind.LINE, step="publish", text=f"{text} {how}"))
+        outcome = target.push_blob(blob, partial(_opened, image, blob))
+        counts[outcome] = counts.get(outcome, 0) + 1
+        progress(Event(kind=EventKind.LINE, step="publish", text=f"{text} {outcome}"))
     target.push_manifest(image.manifest)
     return counts
 

@@ -93,7 +93,7 @@ class SystemPackages:
         folder, base = posixpath.split(name)
         if base.startswith(_GONE) and "var/lib/dpkg/".startswith(folder):
             place = folder if base == _ALL_GONE else posixpath.join(folder, base.removeprefix(_GONE))
-            self._files = {kept: data for kept, data in self._files.items() if not f"{kept}/".startswith(f"{place}/")}
+            self._files = {path: data for path, data in self._files.items() if not f"{path}/".startswith(f"{place}/")}
 
     @property
     def packages(self) -> tuple[OsPackage, ...]:

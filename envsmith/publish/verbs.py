@@ -90,7 +90,7 @@ def publish_cell(
     image = open_image(layout or _layout(directory), check=True)
     clock.done("image", f"{image.digest[:19]}…, {_megabytes(image)}")
     refuse_unproved(proof, images=image_names(image))
-    done = []
+    published = []
     with contextlib.ExitStack() as stack:
         if packing is not None and any(packing_of(layer.media_type) != packing for layer in image.manifest.layers):
             clock.start("compress", packing)
@@ -100,11 +100,11 @@ def publish_cell(
             clock.start("publish", str(target) if isinstance(target, Path) else target.name)
             with BundleWriter(target) if isinstance(target, Path) else contextlib.nullcontext(target) as place:
                 one = publish(proof, image, place, seal, naming, progress=progress)
-            clock.done("publish", ", ".join(f"{count} blobs {how}" for how, count in sorted(one.blobs.items())))
-            done.append(one)
+            clock.done("publish", ", ".join(f"{count} blobs {outcome}" for outcome, count in sorted(one.blobs.items())))
+            published.append(one)
         if images is not None:
-            write_folder(images, proof, image, done)
-    return done
+            write_folder(images, proof, image, published)
+    return published
 
 
 def _megabytes(image: OciImage) -> str:

@@ -194,16 +194,16 @@ def verify(
 def history(store: Store, digest: str, trust: Trust) -> list[Claim]:
     """Return what trusted signers said of an image, and of those that it replaced under its tag, latest first."""
     claims: list[Claim] = []
-    todo, done = [digest], set[str]()
-    while todo and len(done) < _MAX_HISTORY:
-        done.add(image := todo.pop())
+    todo, visited = [digest], set[str]()
+    while todo and len(visited) < _MAX_HISTORY:
+        visited.add(image := todo.pop())
         aside = Report(where=store.name, digest=image)
         with _Part(aside, "manifest"):
             manifest = load_manifest(store, image, "manifest")
             attachments = _attachments(aside, store, manifest)
             for one in _statements(aside, store, manifest, trust, attachments):
                 claims.append(one.claim)
-                todo += {one.claim.replaces} - {"", *done, *todo}
+                todo += {one.claim.replaces} - {"", *visited, *todo}
     return sorted(claims, key=lambda claim: claim.recorded, reverse=True)
 
 
@@ -270,12 +270,12 @@ def _layer(store: Store, layer: Descriptor, part: str, diff_id: object, system: 
     opened = store.blob(layer.digest)
     if opened is None:
         raise ContentError(f"Cannot verify the {part}: {layer.digest} is missing.")
-    how, content, unreadable = packing_of(layer.media_type), "", ""
+    packing, content, unreadable = packing_of(layer.media_type), "", ""
     with closing(opened) as file:
         reader = _Reader(file, layer.size)
         stored = io.BufferedReader(reader, CHUNK)
         try:
-            with unpacked(stored, how or "none") as plain:
+            with unpacked(stored, packing or "none") as plain:
                 contents = _Reader(plain)
                 system.take(io.BufferedReader(contents, CHUNK))
                 for _ in iter(lambda: contents.read(CHUNK), b""):
@@ -290,7 +290,7 @@ def _layer(store: Store, layer: Descriptor, part: str, diff_id: object, system: 
         raise ContentError(f"Cannot verify the {part}: its bytes are not those of {layer.digest[:19]}…{cut}.")
     if unreadable:
         raise ContentError(f"Cannot verify the {part}: {unreadable}.")
-    if how is not None and diff_id is not None and content != diff_id:
+    if packing is not None and diff_id is not None and content != diff_id:
         raise ContentError(f"Cannot verify the {part}: it unpacks to something else than the configuration says.")
 
 
@@ -376,9 +376,9 @@ def _statements(
     suspects = [key for one in further for key in one.opened.claimed if key in trusted]
     statements = [replace(one, further=_covered_by(one, further)) for one in statements]
     ours = {one.carrier.digest for covering in statements for one in covering.further.values()}
-    for other in further:
-        if other.carrier.digest not in ours:
-            text = f"{other.carrier.digest[:19]}…, attestation of type {other.kind[:100]}"
+    for second in further:
+        if second.carrier.digest not in ours:
+            text = f"{second.carrier.digest[:19]}…, attestation of type {second.kind[:100]}"
             report.add("attachment", State.UNCOVERED, text)
     _say_who_signed(report, trust, statements, strangers, suspects)
     return statements

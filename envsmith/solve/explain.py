@@ -58,8 +58,8 @@ def conflict_members(
     full, wishes = problem.full, [mask for wish in stuck.wishes for mask in wish.masks]
     for group in stuck.groups:
         # In one net, where two rules over the same two components are one table: what they leave together.
-        others = Net(full, [nogood for g in stuck.groups if g is not group for _, nogood in g.nogoods])
-        domains = others.begin(wishes) or full
+        remaining_rules = Net(full, [nogood for g in stuck.groups if g is not group for _, nogood in g.nogoods])
+        domains = remaining_rules.begin(wishes) or full
         members.append(_rule_member(problem, solver.rule(group.rule), group, domains, cause=cause))
     return tuple(members)
 

@@ -468,12 +468,12 @@ def _followers(case: Case, repair: Repair, subject: Given) -> list[Change]:
     """Return what else of the given set the cell of a repair has otherwise: what torch carries, and its build by name."""
     problem, text, new = case.problem, subject.text, repair.cell.components
     changed = {change.component for change in repair.changes}
-    others = [n for n in ("torch", *CARRIED) if n in subject.masks and n in problem.names and n not in changed]
+    present = [n for n in ("torch", *CARRIED) if n in subject.masks and n in problem.names and n not in changed]
     followers = [
-        n for n in others if n not in new or not problem.bit(problem.names.index(n), new[n]) & subject.masks[n]
+        n for n in present if n not in new or not problem.bit(problem.names.index(n), new[n]) & subject.masks[n]
     ]
     index = problem.compiled.torch_index.get(problem.platform.value, {})
-    if "torch" in others and "+" not in text["torch"] and index.get(new["torch"]) != "default" and "cuda" not in text:
+    if "torch" in present and "+" not in text["torch"] and index.get(new["torch"]) != "default" and "cuda" not in text:
         followers.insert(0, "torch")
     return [Change(component=n, old=text[n], new=new.get(n)) for n in followers]
 

@@ -161,15 +161,15 @@ def _torch_among(rule: Rule, rows: Sequence[Row], builds: Sequence[str]) -> str:
     """Return builds of torch in few words, with their CUDA where the same releases have builds that are not concerned."""
     here = [exact_version(row.when["torch"]) or "" for row in rule.rows if row.platforms == rows[0].platforms]
     ends = [i for i, build in enumerate(here) if build in builds]
-    others = (
+    further = (
         {build.partition("+")[2] for build in here[ends[0] : ends[-1] + 1] if build not in builds} if ends else set()
     )
     tags = {build.partition("+")[2] for build in builds}
     named = f"torch {these_versions('torch', builds)}"
-    if len(builds) == 1 or not others:
+    if len(builds) == 1 or not further:
         return named
     cudas = sorted((f"{tag[2:-1]}.{tag[-1]}" for tag in tags), key=Version)
-    return f"some builds of {named}" if others & tags else f"{named} with {_span('cuda', cudas, last='or')}"
+    return f"some builds of {named}" if further & tags else f"{named} with {_span('cuda', cudas, last='or')}"
 
 
 def _archs(rows: Sequence[Row]) -> list[str]:
