@@ -18,7 +18,7 @@ _EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", 
 _CONTEXTS = (4, 3, 2, 1)
 
 # A rank is slow when the others wait for it in this share of a span of at least so many seconds. Less is called punctual.
-_SHARE, _SPAN, _LATE = 0.25, 1.0, 0.005
+_SHARE, _SPAN, _LATE = 0.4, 3.0, 0.005
 
 Signature = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
@@ -127,7 +127,9 @@ def different_calls(evidence: Evidence) -> Blame | None:
         cause=cause,
         ranks=odd,
         message=f"{ranks_text(odd)} {words}: {call_text(calls[odd[0]])} where the others call {call_text(usual)}, as {place}.",
-        fix=_FIXES.get(cause, "Look for a condition on the rank, or on its data, around a collective."),
+        fix=_FIXES.get(
+            cause, "Look for a condition on the rank around a collective, or for fewer batches on that rank."
+        ),
         evidence=rows,
         is_hang=bool(evidence.stalled),
     )
@@ -207,7 +209,9 @@ def aborted_in_call(evidence: Evidence) -> Blame | None:
         ranks=blamed,
         message=f"{ranks_text(blamed)} {what}. The library aborted {ranks_text([one.rank for one in inside], 'r')} inside "
         "the collective, because what it received was not what it expected.",
-        fix=_FIXES.get(cause, "Look for a condition on the rank, or on its data, around a collective."),
+        fix=_FIXES.get(
+            cause, "Look for a condition on the rank around a collective, or for fewer batches on that rank."
+        ),
         place=place if not odd else "",
         evidence=(*rows, *(f"rank {one.rank}: SIGABRT at {user_place(one.main.frames)}" for one in inside if one.main)),
         confidence="medium",
@@ -247,7 +251,7 @@ def late_to_most(evidence: Evidence, least: int = 15) -> Blame | None:
     span = max(max(row.values()) for row in rows) - min(min(row.values()) for row in rows)
     share = sum(mine) / span if span else 0.0
     count = sum(1 for lag in mine if lag > _LATE)
-    if span < _SPAN or share < _SHARE or sum(mine) < 0.8 * sum(map(sum, lags.values())) or count < 10:
+    if span < _SPAN or share < _SHARE or sum(mine) < 0.8 * sum(map(sum, lags.values())) or count < least:
         return None
     return Blame(
         cause=Cause.SLOW,

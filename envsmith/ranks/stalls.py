@@ -201,7 +201,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
     if process.answers is False:
         return _Doing(
             Cause.GIL_HELD,
-            "keeps Python's lock and lets no other thread run",
+            "keeps Python's lock (the GIL) and lets no other thread run",
             f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
             is_hang=True,
         )
@@ -214,7 +214,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
         )
     if _in_loader(one):
         return _Doing(
-            Cause.LOADER, f"waits for its data loader{_workers(process)}", _LOADER_FIX, is_hang=one.still >= STILL
+            Cause.LOADER, f"waits for {_loader_words(one)}{_workers(process)}", _LOADER_FIX, is_hang=one.still >= STILL
         )
     return _asleep(one, process, place)
 
@@ -241,6 +241,11 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
         f"Look at {place}: the others wait until it wakes up.",
         is_hang=not _TIMED.search(process.waits_in) and process.state != "D",
     )
+
+
+def _loader_words(one: RankEvidence) -> str:
+    has_workers = any(frame.function == "_try_get_data" for frame in _above_user(one))
+    return "a worker of its data loader" if has_workers else "its data loader"
 
 
 def _workers(process: ProcessState) -> str:
@@ -303,7 +308,7 @@ def _never_came(evidence: Evidence) -> Blame | None:
     return Blame(
         cause=Cause.ABSENT,
         ranks=tuple(missing),
-        message=f"{ranks_text(missing)} did not start. {ranks_text([one.rank for one in inside])} "
+        message=f"{ranks_text(missing)} did not start: the world is said to have {evidence.world} ranks. {ranks_text([one.rank for one in inside])} "
         f"wait in {place_of(inside[0].main.frames[0]) if inside[0].main else 'init_process_group'}.",
         fix="Compare WORLD_SIZE with the number of processes that were started.",
         is_hang=True,

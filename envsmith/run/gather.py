@@ -204,12 +204,19 @@ def _status(code: int | None, marks: Marks, headline: str) -> int | None:
 
 
 def with_launcher_ends(ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...]:
-    """Mark the ends that the launcher caused: SIGTERM or SIGKILL after another rank had ended badly."""
-    bad = [one.exit.at for one in ranks if one.exit and one.exit.code not in {0, None, -15}]
-    first = min([*bad, *(one.error.at for one in ranks if one.error)], default=0.0)
+    """Mark the ends that the launcher caused: SIGTERM or SIGKILL after another rank had ended badly.
+
+    A launcher acts on ends. An error does not count: the others may notice a lost rank before it has ended.
+    """
+    ends = {one.rank: one.exit for one in ranks if one.exit and one.exit.code not in {0, None}}
+
+    def is_of_launcher(one: RankEvidence) -> bool:
+        if one.exit is None or one.exit.code not in _PATIENCE_OF_LAUNCHERS:
+            return False
+        first = min((end.at for rank, end in ends.items() if rank != one.rank), default=_NEVER)
+        return one.exit.at > first + _PATIENCE_OF_LAUNCHERS[one.exit.code]
+
     return tuple(
-        replace(one, exit=replace(one.exit, by_launcher=True))
-        if one.exit and first and one.exit.at > first + _PATIENCE_OF_LAUNCHERS.get(one.exit.code, _NEVER)
-        else one
+        replace(one, exit=replace(one.exit, by_launcher=True)) if one.exit and is_of_launcher(one) else one
         for one in ranks
     )

@@ -53,7 +53,7 @@ class Watch:
         self.unread: set[str] = set()
         self.has_asked_dying = self.has_judged = self.has_stopped = False
         self.looks = 0
-        self.has_begun = False
+        self.has_begun, self.judged_at = False, 0.0
         self.blame: Blame | None = None
         self.stalled_at: Blame | None = None  # what was said of a stall that lasts
 
@@ -124,7 +124,7 @@ class Watch:
         if self.looks <= _LOOKS:
             self.ranks.ask("all" if self.looks in {1, _LOOKS} else "stacks")
             return
-        self.looks, self.has_judged = 0, True
+        self.looks, self.has_judged, self.judged_at = 0, True, time.time()
         evidence = self.evidence(stalled=now - self.moved_at)
         self.blame = self.stalled_at = decide(evidence)
         if self.blame and not self.has_begun and self.blame.cause is not Cause.STOPPED:
@@ -151,6 +151,8 @@ class Watch:
             os.close(handle)
         evidence = self.evidence(stalled=0.0)
         failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
+        if any(call.at > self.judged_at for one in evidence.ranks for call in one.calls):
+            self.stalled_at = None  # it went on after what was said of the stall
         blame = decide_end(self.stalled_at, evidence) if failed else self.stalled_at or late_to_most(evidence)
         if failed or blame:
             self.blame = blame

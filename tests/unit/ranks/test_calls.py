@@ -50,8 +50,8 @@ def test_sizes_may_differ_where_they_may():
 
 
 def test_a_rank_that_is_last_everywhere_by_much_is_slow():
-    slow = calls(*["all_reduce"] * 20, late=0.06)
-    ranks = (RankEvidence(rank=0, calls=calls(*["all_reduce"] * 20)), RankEvidence(rank=1, calls=slow))
+    slow = calls(*["all_reduce"] * 40, late=0.06)
+    ranks = (RankEvidence(rank=0, calls=calls(*["all_reduce"] * 40)), RankEvidence(rank=1, calls=slow))
 
     answer = late_to_most(Evidence(ranks=ranks))
 
@@ -60,6 +60,6 @@ def test_a_rank_that_is_last_everywhere_by_much_is_slow():
 
 @pytest.mark.parametrize("late", [0.0, 0.004])
 def test_punctual_ranks_are_not_slow(late):
-    ranks = tuple(RankEvidence(rank=r, calls=calls(*["all_reduce"] * 20, late=late * r)) for r in range(2))
+    ranks = tuple(RankEvidence(rank=r, calls=calls(*["all_reduce"] * 40, late=late * r)) for r in range(2))
 
     assert late_to_most(Evidence(ranks=ranks)) is None

@@ -68,3 +68,14 @@ def test_a_signal_after_a_failure_is_the_launcher_s():
     )
 
     assert [row.exit.by_launcher for row in rows] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(("at", "expected"), [(10.0, False), (10.2, True)])
+def test_sigterm_is_the_launcher_s_only_after_the_end_of_another_rank(at, expected):
+    error = RankError(error="Connection reset by peer", at=9.9)
+    ranks = [
+        RankEvidence(rank=0, exit=Exit(code=1, at=10.1), error=error),
+        RankEvidence(rank=1, exit=Exit(code=-15, at=at)),
+    ]
+
+    assert with_launcher_ends(ranks)[1].exit.by_launcher == expected
