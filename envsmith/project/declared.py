@@ -302,18 +302,18 @@ class _Lines:
 def _pyproject(text: str, file: str, draft: Sink) -> None:
     data = _toml(text, file)
     find = _Lines(text)
-    project = _table(data, "project")
+    project = table_of(data, "project")
     draft.name = draft.name or str(project.get("name") or "")
     draft.version = str(project["version"]) if isinstance(project.get("version"), str) else draft.version
     if project.get("requires-python"):
         draft.require_python(project["requires-python"], file, find("requires-python"))
-    for extra, listed in [(None, project.get("dependencies")), *_table(project, "optional-dependencies").items()]:
+    for extra, listed in [(None, project.get("dependencies")), *table_of(project, "optional-dependencies").items()]:
         for requirement in _texts(listed):
             draft.add(requirement, file, find(requirement), extra)
-    for group, listed in _groups(_table(data, "dependency-groups")):
+    for group, listed in _groups(table_of(data, "dependency-groups")):
         for requirement in listed:
             draft.add(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group)
-    _poetry(_table(_table(data, "tool"), "poetry"), file, draft, find)
+    _poetry(table_of(table_of(data, "tool"), "poetry"), file, draft, find)
 
 
 def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -330,10 +330,10 @@ def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
 def _poetry(poetry: Mapping[str, Any], file: str, draft: Sink, find: _Lines) -> None:
     """Read Poetry's tables: dependencies, the extras that name optional ones, groups."""
     extras = {
-        name: extra for extra, listed in _table(poetry, "extras").items() for name in map(str.lower, _texts(listed))
+        name: extra for extra, listed in table_of(poetry, "extras").items() for name in map(str.lower, _texts(listed))
     }
-    tables: list[tuple[str | None, Mapping[str, Any]]] = [(None, _table(poetry, "dependencies"))]
-    tables += [(g, _table(_table({"g": t}, "g"), "dependencies")) for g, t in _table(poetry, "group").items()]
+    tables: list[tuple[str | None, Mapping[str, Any]]] = [(None, table_of(poetry, "dependencies"))]
+    tables += [(g, table_of(table_of({"g": t}, "g"), "dependencies")) for g, t in table_of(poetry, "group").items()]
     for group, table in tables:
         for name, value in table.items():
             for one in value if isinstance(value, list) else [value]:
@@ -445,7 +445,8 @@ def _toml(text: str, file: str) -> Mapping[str, Any]:
         raise DataError(f"Cannot read {file}: it is not valid TOML ({error}).") from error
 
 
-def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table_of(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return a table of a table. What is not one is empty."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}
 

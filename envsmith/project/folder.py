@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from envsmith.errors import DataError
 from envsmith.files import read_bounded
 from envsmith.graph.load import components
-from envsmith.project.declared import MAX_BYTES, read_into, read_toml
+from envsmith.project.declared import MAX_BYTES, read_into, read_toml, table_of
 from envsmith.project.demand import Demand, Demands, parse_line
 from envsmith.project.pip_format import read_requirement_file
 from envsmith.project.setup_script import read_setup
@@ -132,9 +132,10 @@ class _Folder:
         if lines is None:
             return None
         data = read_toml(self.root / PYPROJECT)
-        project, tool = data.get("project", {}), data.get("tool", {})
-        files = _dynamic_files(tool) if "dependencies" in project.get("dynamic", ()) else ()
-        declares = "dependencies" in project or "dependencies" in tool.get("poetry", {}) or files
+        project, tool = table_of(data, "project"), table_of(data, "tool")
+        dynamic = project.get("dynamic")
+        files = _dynamic_files(tool) if isinstance(dynamic, list) and "dependencies" in dynamic else ()
+        declares = "dependencies" in project or "dependencies" in table_of(tool, "poetry") or files
         if not (declares or self.part.groups):
             return None
         self._refuse_unknown(lines)
@@ -233,30 +234,33 @@ class _Folder:
                         hint=f"Use one of: {', '.join(sorted(existing))}." if existing else f"Leave --{kind} out.",
                     )
 
-    def _builds(self, tool: dict[str, object]) -> Iterator[tuple[str, str]]:
+    def _builds(self, tool: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         """Yield the CUDA of the index that a uv project takes torch from, where it takes it from only one."""
-        uv = tool.get("uv")
-        sources = uv.get("sources", {}).get("torch") if isinstance(uv, dict) else None
+        uv = table_of(tool, "uv")
+        sources, indexes = table_of(uv, "sources").get("torch"), uv.get("index")
         named = [s for s in (sources if isinstance(sources, list) else [sources]) if isinstance(s, dict)]
         chosen = [s for s in named if not s.get("extra") or s["extra"] in self.part.extras]
-        if not isinstance(uv, dict) or len(chosen) != 1:
+        if len(chosen) != 1:
             return
-        for index in uv.get("index", ()):
-            match = re.search(r"/(?:cu(\d{2})(\d)|(cpu))/?$", str(index.get("url", "")))
+        for index in indexes if isinstance(indexes, list) else ():
+            match = (
+                re.search(r"/(?:cu(\d{2})(\d)|(cpu))/?$", str(index.get("url", "")))
+                if isinstance(index, dict)
+                else None
+            )
             if match and index.get("name") == chosen[0].get("index"):
                 yield match[3] or f"{match[1]}.{match[2]}", f"{self.root / PYPROJECT}: tool.uv.sources.torch"
 
-    def _unused(self, tool: dict[str, object]) -> Iterator[str]:
-        uv = tool.get("uv")
+    def _unused(self, tool: Mapping[str, object]) -> Iterator[str]:
+        uv = table_of(tool, "uv")
         for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
-            if isinstance(uv, dict) and uv.get(key):
+            if uv.get(key):
                 yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
 
 
-def _overridden(tool: dict[str, object]) -> Iterator[str]:
+def _overridden(tool: Mapping[str, object]) -> Iterator[str]:
     """Yield the names of uv's overrides."""
-    uv = tool.get("uv")
-    listed = uv.get("override-dependencies") if isinstance(uv, dict) else None
+    listed = table_of(tool, "uv").get("override-dependencies")
     for text in listed if isinstance(listed, list) else ():
         if isinstance(text, str) and (match := re.match(r"\s*([\w.-]+)", text)):
             yield canonicalize_name(match[1])
@@ -267,7 +271,7 @@ def _extras_of(text: str) -> Iterable[str]:
     return (e.strip() for e in match[1].split(",")) if match else ()
 
 
-def _dynamic_files(tool: dict[str, object]) -> tuple[str, ...]:
+def _dynamic_files(tool: Mapping[str, object]) -> tuple[str, ...]:
     """Return the requirement files that setuptools reads the dependencies of a project from."""
     table: object = tool
     for key in ("setuptools", "dynamic", "dependencies", "file"):

@@ -147,3 +147,20 @@ def test_an_environment_file_is_read_last(tmp_path):
 def test_a_folder_without_requirements_is_refused(tmp_path):
     with pytest.raises(DataError, match="no file of it declares requirements"):
         _read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "project = 1",
+        "tool = []",
+        "[tool]\nuv = 1",
+        "[project]\ndynamic = 1",
+        "[project]\ndependencies = 1",
+        '[tool.uv]\nindex = 1\nsources = {torch = {index = "x"}}\n[project]\ndependencies = []',
+        '[tool.uv]\nindex = [1]\nsources = {torch = {index = "x"}}\n[project]\ndependencies = []',
+    ],
+)
+def test_tables_that_are_none_declare_nothing(tmp_path, text):
+    (tmp_path / "requirements.txt").write_text("a\n")
+    assert _lines(_read(tmp_path, pyproject__toml=text)) in ([], ["a"])
