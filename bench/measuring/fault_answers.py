@@ -110,6 +110,16 @@ def of_run(folder: Path) -> Said:
     return Said(ranks=named(lines[1]), text=text, after=after, is_hang=": hang:" in lines[0])
 
 
+def verdict_ranks(block: str) -> tuple[int, ...]:
+    """The ranks that a block blames. To be waited for is no blame."""
+    lines = block.splitlines()
+    return (
+        named(lines[1])
+        if len(lines) > 2 and not lines[0].startswith(("envsmith run: waiting", "envsmith run: note"))
+        else ()
+    )
+
+
 def named(message: str) -> tuple[int, ...]:
     """The ranks that a sentence begins with, or else the first that it names as the subject."""
     head = message.strip().partition(". ")[0]
@@ -173,7 +183,8 @@ def alarms(rows: list[dict], folder: Path) -> None:
         blocks = [match[0] for match in _BLOCK.finditer(output)]
         hangs += [row["id"]] if any(block.startswith("envsmith run: hang") for block in blocks) else []
         waiting += [row["id"]] if any(block.startswith("envsmith run: waiting") for block in blocks) else []
-        blamed += [row["id"]] if of_run(folder / "run" / row["id"]).ranks and row["id"] not in hangs else []
+        is_blamed = any(verdict_ranks(block) for block in blocks)
+        blamed += [row["id"]] if is_blamed and row["id"] not in hangs else []
     if done:
         print(
             f"healthy {len(done)} launches: hang alarms {len(hangs)} {hangs}, a rank blamed {len(blamed)} {blamed}, only said to wait {len(waiting)} {waiting}"
