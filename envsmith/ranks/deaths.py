@@ -45,6 +45,7 @@ _ADVICE = {
     -9: "Look at `dmesg | grep -i oom` on its host: the kernel kills for memory, and so may a scheduler.",
     -11: "Run it with python -X faulthandler, which shows where: mostly binaries that do not belong together.",
     -6: "Read what it printed last (terminate called, CHECK failed): a library called abort().",
+    -15: "Look at who sent SIGTERM: a scheduler, a time limit, a person, or a program that watches memory.",
     -7: "Look at df -h /dev/shm: a full shared memory ends a process so.",
 }
 _CAUSE_ADVICE = {
@@ -193,7 +194,7 @@ def absent(evidence: Evidence) -> Blame | None:
 
 def ended(evidence: Evidence) -> Blame | None:
     """Blame a rank that a signal or an exit status ended without an error of Python."""
-    if set(evidence.exits.values()) == {-SIGTERM}:
+    if set(evidence.exits.values()) == {-SIGTERM} and not any(_is_of_launcher(one) for one in evidence.ranks):
         return None  # somebody ended them all
     spoke = {rank for rank, _ in evidence.errors}
     insisted = any(one.exit and _is_of_launcher(one) for one in evidence.ranks) and not spoke

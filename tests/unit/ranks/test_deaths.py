@@ -120,6 +120,13 @@ def test_a_rank_that_somebody_terminated_before_the_others_failed_is_named():
     assert verdict(failed(ended(0, 1, 10.1, CLOSED), ended(1, -15, 10.0))) == (Cause.KILLED, (1,))
 
 
+def test_the_rank_that_was_terminated_first_is_named_where_the_launcher_ended_the_others():
+    other = ended(0, -15, 10.4, CLOSED)
+    other = replace(other, exit=replace(other.exit, by_launcher=True))
+
+    assert verdict(failed(other, ended(1, -15, 10.0))) == (Cause.KILLED, (1,))
+
+
 def test_where_somebody_terminated_every_rank_none_is_named():
     assert verdict(failed(ended(0, -15, 10.0), ended(1, -15, 10.1))) is None
 
