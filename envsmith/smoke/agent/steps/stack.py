@@ -181,9 +181,9 @@ def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str
         s.enter("SFTTrainer")
         trainer = SFTTrainer(
             model=model,
-            args=SFTConfig(**_admitted(SFTConfig, _settings(s, folder))),
+            args=SFTConfig(**admitted(SFTConfig, _settings(s, folder))),
             train_dataset=rows,
-            **_admitted(SFTTrainer, {"processing_class": tokenizer, "tokenizer": tokenizer}),
+            **admitted(SFTTrainer, {"processing_class": tokenizer, "tokenizer": tokenizer}),
         )
         trainer.add_callback(Announce())
         trainer.train()
@@ -204,7 +204,7 @@ def _settings(s: Stage, folder: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _admitted(callee: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def admitted(callee: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a release has. Where it has an old and a new name of one, the new one."""
     names = inspect.signature(callee).parameters
     chosen = {name: value for name, value in settings.items() if name in names}
