@@ -35,7 +35,8 @@ class Proposal:
     @property
     def subjects(self) -> frozenset[str]:
         """The distributions that the change is about: they are to be importable afterwards."""
-        return self.treatment.names | {c.name for c in self.difference.changes if c.new}
+        changed = {c.name for c in self.difference.changes if c.new}
+        return self.treatment.names | self.treatment.concerned | changed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -33,7 +33,8 @@ class Treatment:
     """What an environment needs, by distribution.
 
     ``install`` are requirements, ``again`` are installed anew in their version. ``reasons`` are the rules of each.
-    ``by_hand`` is what no package installer does. ``backend`` is a word of ``--torch-backend``.
+    ``by_hand`` is what no package installer does. ``backend`` is a word of ``--torch-backend``. ``concerned`` are the
+    installed distributions that errors speak of, whether they change or not.
     """
 
     install: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Treatment:
     backend: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
     by_hand: tuple[str, ...] = ()
+    concerned: frozenset[str] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
@@ -60,6 +62,7 @@ class _Draft:
     backend: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
     by_hand: list[str] = field(default_factory=list)
+    concerned: frozenset[str] = frozenset()
 
     def add(self, requirement: str, reason: str) -> None:
         """Ask for a requirement, unless the repair has asked for the same distribution."""
@@ -76,13 +79,14 @@ class _Draft:
             backend=self.backend,
             reasons=self.reasons,
             by_hand=tuple(dict.fromkeys(self.by_hand)),
+            concerned=self.concerned,
         )
 
 
 def treatment_of(diagnosis: Diagnosis, environment: Environment) -> Treatment:
     """Return what the findings of a diagnosis ask for. Notes ask for nothing."""
-    draft = _Draft(environment)
     findings = [d for d in diagnosis.diagnosed if d.finding.severity is not Severity.NOTE]
+    draft = _Draft(environment, concerned=_concerned(findings, environment))
     if diagnosis.repair:
         _add_repair(diagnosis.repair, [d.finding for d in findings], draft)
     for diagnosed in findings:
@@ -97,6 +101,13 @@ def treatment_of_repair(repair: Repair, findings: Sequence[Finding], environment
     draft = _Draft(environment)
     _add_repair(repair, findings, draft)
     return draft.finished()
+
+
+def _concerned(findings: Iterable[Diagnosed], environment: Environment) -> frozenset[str]:
+    errors = (d.finding for d in findings if d.finding.severity is Severity.ERROR)
+    named = (components().by_name.get(name) for finding in errors for name in finding.components)
+    names = {canonicalize_name(name) for component in named if component for name in component.distributions}
+    return frozenset(names & environment.distributions.keys())
 
 
 def _add_repair(repair: Repair, findings: Sequence[Finding], draft: _Draft) -> None:

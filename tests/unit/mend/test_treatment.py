@@ -27,6 +27,12 @@ def test_a_component_is_the_distribution_that_is_installed() -> None:
     assert treated(("numpy", "2.0.2", "1.26.4")).install == {"numpy": "numpy==1.26.4"}
 
 
+def test_what_an_error_speaks_of_is_concerned_though_it_stays_as_it_is() -> None:
+    answer = treated(("peft", "0.17.1", "0.18.0"), installed="numpy==2.0.2 peft==0.17.1 wandb==0.1")
+
+    assert (answer.concerned, set(answer.names)) == ({"numpy"}, {"peft"})
+
+
 def test_what_torch_brings_is_torch_s_business_where_torch_changes() -> None:
     answer = treated(("torch", "2.2.2+cu121", "2.13.0+cu130"), ("nccl", "2.19.3", "2.29.7"))
 
