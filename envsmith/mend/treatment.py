@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envsmith.doctor.diagnosis import Diagnosis
+from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.report import backend_of
 from envsmith.graph.load import components
 from envsmith.mend.environment import Environment

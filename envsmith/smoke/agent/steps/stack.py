@@ -175,7 +175,7 @@ def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str
             s.enter(f"train step {state.global_step}")
 
     tokens = s.torch.cat([task.batch(s, rank) for rank in range(s.size)]).tolist()
-    rows = Dataset.from_dict({"input_ids": tokens, "attention_mask": [[1] * len(row) for row in tokens]})
+    rows = Dataset.from_dict({"input_ids": tokens})
     tokenizer = _tokenizer(task.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
         s.enter("SFTTrainer")
@@ -183,6 +183,7 @@ def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str
             model=model,
             args=SFTConfig(**admitted(SFTConfig, _settings(s, folder))),
             train_dataset=rows,
+            data_collator=lambda chosen: _collated(s.torch, chosen),
             **admitted(SFTTrainer, {"processing_class": tokenizer, "tokenizer": tokenizer}),
         )
         trainer.add_callback(Announce())
@@ -190,6 +191,14 @@ def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str
     logged = [float(row["loss"]) for row in trainer.state.log_history if "loss" in row]
     losses = [s.altered(loss, f"train step {i}") for i, loss in enumerate(logged)]
     return losses, model, {"processes": trainer.args.world_size}
+
+
+def _collated(torch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return rows as one batch. Nothing foresees a first token, but transformers 4.46 counts it where it has a label."""
+    tokens = torch.tensor([row["input_ids"] for row in rows])
+    labels = tokens.clone()
+    labels[:, 0] = -100
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
 
 
 def _settings(s: Stage, folder: str) -> dict[str, object]:
