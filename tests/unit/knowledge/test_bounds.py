@@ -20,6 +20,16 @@ from envsmith.solve import check, solve
             {"accelerate": "0.30.1", "deepspeed": "0.14.5"},
         ),
         ("pyarrow-numpy1", {"pyarrow": "26.0.1", "numpy": "1.26.4"}, {"pyarrow": "25.0.1", "numpy": "1.26.4"}),
+        (
+            "transformers-float8-e8m0fnu",
+            {"transformers": "5.10.4", "torch": "2.6.0"},
+            {"transformers": "5.11.0", "torch": "2.6.0"},
+        ),
+        (
+            "transformers-float8-e8m0fnu",
+            {"transformers": "5.10.1", "torch": "2.6.0"},
+            {"transformers": "5.10.4", "torch": "2.7.0"},
+        ),
         ("verl-vllm-pair", {"verl": "0.8.0", "vllm": "0.19.1"}, {"verl": "0.8.0", "vllm": "0.12.0"}),
         ("openrlhf-vllm-pair", {"openrlhf": "0.11.2", "vllm": "0.27.1"}, {"openrlhf": "0.11.2", "vllm": "0.29.0"}),
         ("accelerate-step-was-skipped", {"accelerate": "0.9.0", "deepspeed": "0.6.5"}, {"accelerate": "0.10.0"}),
