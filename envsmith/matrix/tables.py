@@ -179,7 +179,7 @@ def stack_table(document: Mapping[str, Any]) -> str:
     for stack in document["stacks"]:
         for cell in sorted((cells[name] for name in stack["cells"]), key=_newest_torch, reverse=True):
             versions = ", ".join(f"{name} {cell['components'][name]}" for name in stack["requires"])
-            rules = f" ({', '.join(cell['rules'])})" if cell["status"] == "failed" and cell["rules"] else ""
+            rules = f" ({', '.join(cell['rules'])})" if cell["status"] == "failed" and cell["expected"] == "bad" else ""
             word = f"{_WORDS[cell['status']]}{rules}"
             lines.append(f"| {stack['name']} | {public(cell['torch'])} | {cell['python']} | {versions} | {word} |")
     return "\n".join([*lines, "", f"{_STACK_LEGEND} {str(document['generated'])[:10]}."]) + "\n"
