@@ -40,7 +40,6 @@ VARIABLES = (
     "PYTHONHASH",
     "LD_",
 )
-PACKAGES = ("torch", "numpy", "deepspeed", "accelerate", "transformers", "megatron", "triton", "horovod", "ray")
 # Size of the recorder's buffer, and the beginning of its dump's name: of releases before torch 2.8, and since.
 NAMES_OF_RECORDER = (
     ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
@@ -283,9 +282,9 @@ def facts() -> Dict[str, Any]:
     variables["PYTHONPATH"] = os.pathsep.join(
         part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != HERE
     )
-    versions = {
-        name: str(sys.modules[name].__version__) for name in PACKAGES if hasattr(sys.modules.get(name), "__version__")
-    }
+    # Of the dictionaries: a module that is loaded when it is used stays unloaded.
+    tops = [(name, getattr(module, "__dict__", {})) for name, module in list(sys.modules.items()) if "." not in name]
+    versions = {name: names["__version__"] for name, names in tops if isinstance(names.get("__version__"), str)}
     versions["python"] = "%d.%d.%d" % sys.version_info[:3]
     return {"variables": variables, "versions": versions, "prefix": sys.prefix}
 
