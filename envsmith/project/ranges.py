@@ -15,6 +15,7 @@ from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
 from envsmith.project.division import divide
 from envsmith.project.folder import Part, read_project_file
+from envsmith.solve.problem import exact_version
 from envsmith.solve.ranges import judge_ranges
 
 
@@ -88,7 +89,7 @@ def _judge(
     narrowed = dict(division.narrowed)
     for name, version in pinned.items():
         spec, earlier = Spec.parse(f"=={version}"), narrowed.get(name)
-        if earlier is None:
+        if earlier is None or exact_version(earlier[0]):  # a version that is stated beside a file wins over its pin
             narrowed[name] = spec, "given"
         elif earlier[0].text != spec.text:
             narrowed[name] = earlier[0].meet(spec), f"{earlier[1]} and given"

@@ -25,7 +25,7 @@ _TIMED = re.compile(r"nanosleep|hrtimer")
 # What Python shows of a lock: the innermost frame is in the module that waits for it.
 _LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
-_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|deepspeed/comm/|torch/nn/parallel/distributed")
+_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/parallel/distributed")
 _RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
 _LOADER_FIX = (
     "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "

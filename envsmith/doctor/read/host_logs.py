@@ -16,15 +16,15 @@ _KERNEL = re.compile(
     r"general protection fault|I/O error, dev |nvidia-nvswitch|NVRM: GPU .{0,60}fallen off"
 )
 # The kernel's word for a process that may be a rank, or a worker of its data loader.
-_ENDED_FOR_MEMORY = re.compile(
-    r"[Oo]ut of memory: Killed process \d{1,9} \((?:python|pt_|torch|ray|train|deepspeed|accelerate)[^)]{0,40}\)"
-)
+_ENDED_FOR_MEMORY = re.compile(r"[Oo]ut of memory: Killed process \d{1,9} \((?:python|pt_|torch|ray|train)[^)]{0,40}\)")
 _TASKS = re.compile(r"srun: error: (\S{1,100}): tasks? ([\d,-]{1,400}): (.{1,80})$")
 _STEP_ENDED = re.compile(
     r"srun: (?:Job step aborted|Terminating StepId)|slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED"
 )
 # Launchers that start several ranks in one task.
-_LAUNCHER = re.compile(r"torch[./]distributed[./](?:elastic|run)|torchrun|deepspeed[./]launcher|accelerate[./]commands")
+_LAUNCHER = re.compile(
+    r"torch[./]distributed[./](?:elastic|run)|torchrun|[./]launcher[./]launch|[./]commands[./]launch"
+)
 _WORDS = {
     "Killed": -SIGKILL, "Out Of Memory": -SIGKILL, "Segmentation fault": -SIGSEGV, "Aborted": -SIGABRT,
     "Bus error": -SIGBUS, "Floating point exception": -SIGFPE, "Terminated": -SIGTERM,

@@ -20,7 +20,7 @@ from envsmith.solve import solve
 ROOT = Path(envsmith.__file__).parent
 NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
 # Help texts, examples of what may be typed and hints.
-HELP_TEXTS = {"cli/explain.py", "cli/sources.py"}
+HELP_TEXTS = {"cli/explain.py", "cli/run.py", "cli/sources.py"}
 PLUGINS = ("frameworks/", "smoke/agent/steps/")
 
 

@@ -53,7 +53,7 @@ def alone(*command: str, **settings) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_launch_that_succeeds_says_no_word_of_ours():
-    result = watched("print('step 1')")
+    result = watched("import sys; sys.stdout.write('step 1\\n')")
 
     assert (result.returncode, result.stdout, result.stderr) == (0, "step 1\nstep 1\n", "")
 

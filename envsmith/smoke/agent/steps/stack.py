@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.smoke.agent.protocol import Wrong
+from envsmith.smoke.agent.steps.deepspeed import CONFIG
 from envsmith.smoke.agent.steps.packages import step_imports
 from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Stage
 from envsmith.smoke.agent.steps.tiny import MODELS, ROWS
@@ -102,8 +103,6 @@ def _by_accelerate(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, d
 
 
 def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
-    from envsmith.smoke.agent.steps.deepspeed import CONFIG
-
     s.enter("import deepspeed")
     import deepspeed
 
@@ -194,7 +193,7 @@ def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str
 
 
 def _collated(torch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return rows as one batch. Nothing foresees a first token, but transformers 4.46 counts it where it has a label."""
+    """Return rows as one batch. Nothing foresees a first token, but transformers 4.46 counts one that has a label."""
     tokens = torch.tensor([row["input_ids"] for row in rows])
     labels = tokens.clone()
     labels[:, 0] = -100
