@@ -204,7 +204,7 @@ def test_frames_of_notebooks_and_boxes_are_read(frame, package, source):
 
 
 OVERRIDE = """Traceback (most recent call last):
-  File "/work/train.py", line 9, in <module>
+  File "/home/me/train.py", line 9, in <module>
     store.run()
   File "/venv/lib/python3.11/site-packages/datasets/core.py", line 7, in run
     self.get(key, scope=1)
