@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,21 +34,26 @@ class MendFlags:
 
     def refuse_idle(self, python: str | None) -> None:
         """Refuse options that have no effect, and a change of an environment that the user has not named."""
-        if (self.keep or self.yes) and not (self.apply or self.undo):
-            raise UsageError(
-                f"Cannot use {'--keep' if self.keep else '--yes'} here: nothing is changed without --apply.",
-                hint="Add --apply, or leave the option out.",
-            )
-        if self.apply and self.undo:
-            raise UsageError(
-                "Cannot combine --apply with --undo: one makes a change, the other takes it back.",
-                hint="Leave one of them out.",
-            )
+        refuse_contradiction(apply=self.apply, undo=self.undo, keep=self.keep, yes=self.yes)
         if (self.apply or self.undo) and python is None:
             raise UsageError(
                 f"Cannot use {'--apply' if self.apply else '--undo'} without --python: it changes an environment.",
                 hint="Name the environment: envsmith doctor --python ENV --apply.",
             )
+
+
+def refuse_contradiction(*, apply: bool, undo: bool, keep: Collection[str], yes: bool) -> None:
+    """Refuse options of a mend that have no effect, and two that contradict each other. Raises ``UsageError``."""
+    if (keep or yes) and not (apply or undo):
+        raise UsageError(
+            f"Cannot use {'--keep' if keep else '--yes'} here: nothing is changed without --apply.",
+            hint="Add --apply, or leave the option out.",
+        )
+    if apply and undo:
+        raise UsageError(
+            "Cannot combine --apply with --undo: one makes a change, the other takes it back.",
+            hint="Leave one of them out.",
+        )
 
 
 def root_of(interpreter: str) -> Path:

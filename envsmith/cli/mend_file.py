@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from envsmith.cli.console import dumps, print_answer, print_out, say, table
 from envsmith.cli.declare import flag, option
-from envsmith.cli.mend import agree
+from envsmith.cli.mend import agree, refuse_contradiction
 from envsmith.errors import LockError, UsageError
 from envsmith.graph.load import components
 from envsmith.text import clean
@@ -41,16 +41,7 @@ class FileMendFlags:
 
     def refuse_idle(self, sources: tuple[str, ...]) -> None:
         """Refuse options that have no effect, and a change of what is not one file."""
-        if (self.keep or self.yes) and not (self.apply or self.undo):
-            raise UsageError(
-                f"Cannot use {'--keep' if self.keep else '--yes'} here: nothing is changed without --apply.",
-                hint="Add --apply, or leave the option out.",
-            )
-        if self.apply and self.undo:
-            raise UsageError(
-                "Cannot combine --apply with --undo: one makes a change, the other takes it back.",
-                hint="Leave one of them out.",
-            )
+        refuse_contradiction(apply=self.apply, undo=self.undo, keep=self.keep, yes=self.yes)
         if (self.apply or self.undo) and (not sources or sources[0] == "-"):
             raise UsageError(
                 f"Cannot use {'--apply' if self.apply else '--undo'} without --from FILE: it changes a file.",
