@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from envsmith.engines.buildah_file import with_keys
+from envsmith.image.context import write_context
+from envsmith.model.cell import Cell
+from envsmith.model.lock import Lock
 
 TEXT = """# a cell
 FROM tool AS uv
@@ -55,13 +60,20 @@ def test_a_stage_is_mounted_through_one_without_steps(context: Path) -> None:
     assert lines[4].startswith("RUN --mount=type=bind,from=uv-kept,source=/uv,")
 
 
-def test_two_frameworks_on_one_torch_share_their_first_steps() -> None:
-    images = Path(__file__).parents[3] / "images"
-    folders = [next(images.glob(f"{name}*-torch2.15.0-*")) for name in ("ds", "mc")]
+def test_two_frameworks_on_one_torch_share_their_first_steps(locks: ModuleType, tmp_path: Path) -> None:
+    first = locks.deepspeed(locks.PACKAGES)
+    cell = Cell(components={"megatron-core": "0.16.1", "torch": "2.13.0+cu130", "python": "3.12"}, chosen=("torch",))
+    second = replace(first, cell=cell, pins=(first.pins[0], locks.pin("megatron-core", "0.16.1", "framework")))
 
-    deepspeed, megatron = (steps(folder, (folder / "Dockerfile").read_text()) for folder in folders)
+    deepspeed, megatron = (written_steps(lock, tmp_path / str(n)) for n, lock in enumerate((first, second)))
 
     to_torch = 4
     assert deepspeed[:to_torch] == megatron[:to_torch]
     assert "requirements-torch.txt" in megatron[to_torch - 1]
     assert deepspeed[-1] != megatron[-1]
+
+
+def written_steps(lock: Lock, folder: Path) -> list[str]:
+    folder.mkdir()
+    write_context(lock, folder)
+    return steps(folder, (folder / "Dockerfile").read_text())
