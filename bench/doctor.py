@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
 from envsmith.model.rule import Severity

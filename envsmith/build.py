@@ -42,7 +42,7 @@ from envsmith.progress import Clock, Event, EventKind, Progress, silent
 from envsmith.proof import prove
 from envsmith.python.uv import Uv
 from envsmith.solve import cells, constraints_for, solve
-from envsmith.wheels.fit import best_wheel
+from envsmith.wheels.offers import best_wheel
 
 Locked = TypeVar("Locked")
 

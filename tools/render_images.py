@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from envsmith.lock import store
-from envsmith.publish.folder import IMAGE_FILE, index_text, read_folder, rendered
+from envsmith.publish.image_folder import IMAGE_FILE, index_text, read_folder, rendered
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
 

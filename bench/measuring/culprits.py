@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.doctor.read.lines import component_of, gpu_architecture
-from envsmith.doctor.stated import note_unset, read_fact
+from envsmith.doctor.stated_environment import note_unset, read_fact
 from envsmith.solve import default_solver
 from measuring.environments import KEYS, Told, release_before, versions_in
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import clean, read_texts
 
 HERE = Path(__file__).parent.parent

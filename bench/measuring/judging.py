@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envsmith.doctor.environment import check_environment, facts_of, findings_of
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.signatures import catalogue
+from envsmith.doctor.stated_environment import check_environment, facts_of, findings_of
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.graph.location import find_matrix
-from envsmith.names.index import NameIndex
-from envsmith.names.store import NamesFile
+from envsmith.names.name_index import NameIndex
+from envsmith.names.names_file import NamesFile
 
 # What can be imported without a GPU, without compiling and without a checkout.
 PACKAGES = [

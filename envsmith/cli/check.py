@@ -141,7 +141,7 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
 
         judgement = judge_code(settings.code, stated, judgement, where)
     if settings.wheels:
-        from envsmith.cli.linking import judge_linking  # reads the network
+        from envsmith.cli.check_wheel import judge_linking  # reads the network
 
         for source in settings.wheels:
             judgement = judge_linking(source, stated, draft.done(), where, judgement)
@@ -151,7 +151,7 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
 def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Collection[str]) -> Judgement:
     """Judge by the rules over versions alone where nothing else was stated: the doctor's need not be loaded then."""
     if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
-        from envsmith.doctor.environment import check_environment
+        from envsmith.doctor.stated_environment import check_environment
 
         return check_environment(versions, draft, platform, keep=keep)
     return solve.check(versions, platform=platform, keep=keep)
@@ -160,7 +160,7 @@ def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Col
 def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:
     if not facts and not variables:
         return
-    from envsmith.doctor.stated import read_fact, read_variable
+    from envsmith.doctor.stated_environment import read_fact, read_variable
 
     for text in facts:
         key, equals, value = text.partition("=")
@@ -179,7 +179,7 @@ def _read(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str], Decla
     if not sources:
         return {}, None
     from envsmith.doctor.read import read_text
-    from envsmith.doctor.stated import read_environment
+    from envsmith.doctor.stated_environment import read_environment
     from envsmith.project.folder import is_project_file
 
     stated: dict[str, str] = {}
@@ -208,7 +208,7 @@ def _read(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str], Decla
 
 def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declarations:
     """Read what a file of a project declares, beside files that were read before it. What it pins is noted."""
-    from envsmith.doctor.read.pins import note_pins
+    from envsmith.doctor.read.package_lists import note_pins
     from envsmith.project.ranges import Declarations
 
     try:

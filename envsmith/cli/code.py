@@ -13,11 +13,11 @@ from envsmith.build import python_lock
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.values import name_in
-from envsmith.code.judge import judge_uses
+from envsmith.code.judge_uses import judge_uses
 from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
+from envsmith.code.python_files import Project, read_project
 from envsmith.code.reading import ProjectUses, read_project_uses
 from envsmith.code.settle import settle, settle_lock
-from envsmith.code.sources import Project, read_project
 from envsmith.graph.load import components
 from envsmith.graph.location import find_matrix
 from envsmith.graph.stacks import find_stack
@@ -26,7 +26,7 @@ from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.names.index import NameIndex
+from envsmith.names.name_index import NameIndex
 from envsmith.options import Options
 from envsmith.progress import Progress
 from envsmith.project.demand import Demands

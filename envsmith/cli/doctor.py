@@ -21,7 +21,7 @@ from envsmith.cli.values import parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_text
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of

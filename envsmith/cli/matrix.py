@@ -183,7 +183,7 @@ def refresh(
 
 def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
     from envsmith.matrix.refresh.gaps import plan_gaps
-    from envsmith.matrix.refresh.names import plan_names, write_names
+    from envsmith.matrix.refresh.measured_names import plan_names, write_names
     from envsmith.matrix.refresh.updates import open_context
 
     with _progress() as progress:

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
     from envsmith.model.cell import Request
     from envsmith.model.wheel import ReadyWheel
-    from envsmith.python.linked import Link
+    from envsmith.python.compiled import Link
     from envsmith.symbols.table import SymbolTable
-    from envsmith.wheels.answer import Answer
-    from envsmith.wheels.fit import Offer
+    from envsmith.wheels.offers import Answer, Offer
 
 _SHOWN = 5
 
@@ -54,7 +53,7 @@ def wheel(settings: WheelFlags) -> int:
     nearest ones are listed with what speaks against them, and how long compiling takes.
     """
     from envsmith import solve
-    from envsmith.wheels.answer import answer, distributions_of
+    from envsmith.wheels.offers import answer, distributions_of
 
     name, releases = _named(settings.name)
     request = settings.request.request()
@@ -91,8 +90,8 @@ def _links(result: Answer) -> dict[str, Link]:
 def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
     from envsmith.errors import ContentError, NetworkError
     from envsmith.http import HttpClient
-    from envsmith.python.linked import measure
-    from envsmith.wheels.fit import target_of
+    from envsmith.python.compiled import measure
+    from envsmith.wheels.offers import target_of
 
     try:
         return measure(each, target_of(result.cell), HttpClient(), table)
@@ -105,8 +104,7 @@ def _on_index(result: Answer) -> tuple[Offer, ...]:
     from envsmith.http import HttpClient
     from envsmith.python.index import find_index
     from envsmith.python.index_wheels import index_offers
-    from envsmith.wheels.answer import distributions_of
-    from envsmith.wheels.fit import target_of
+    from envsmith.wheels.offers import distributions_of, target_of
 
     client, target = HttpClient(), target_of(result.cell)
     return tuple(o for n in distributions_of(result.name) for o in index_offers(n, target, client, find_index()))
@@ -163,7 +161,7 @@ def _table(offers: Iterable[Offer]) -> str:
 
 
 def _proof(each: ReadyWheel, link: Link | None, *, is_locked: bool, number: int) -> list[str]:
-    from envsmith.wheels.answer import proof_of
+    from envsmith.wheels.offers import proof_of
 
     proof = proof_of(each)
     built = f"torch {each.torch}, CUDA {each.cuda}" if each.torch != "any" else "any torch (no compiled code)"

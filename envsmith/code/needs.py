@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from envsmith.code.judge import Index, Need, Questions, is_guarded, severity_of
-from envsmith.code.modules import distributions_behind, distributions_by_module
+from envsmith.code.judge_uses import Index, Need, Questions, is_guarded, severity_of
 from envsmith.code.reading import ProjectUses, UsePlace
+from envsmith.files import read_bounded
 from envsmith.graph.load import version_graph
+from envsmith.graph.location import find_matrix
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import public
 from envsmith.project.demand import Demand, Demands
+from envsmith.schema import parse_document
 
 # More exclusions than this make no specifier that anybody reads.
 _MOST_HOLES = 8
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+# Which distribution brings a module, where its name does not say it: read from the wheels, never guessed.
+_FILE = "modules.yaml"
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,3 +199,28 @@ def exact_versions(requirements: Demands) -> dict[str, str]:
     """Return the releases that a project pins exactly, without their builds."""
     pins = ((demand.name, demand.exact) for demand in requirements.demands)
     return {name: public(version) for name, version in pins if version}
+
+
+@lru_cache(maxsize=1)
+def _document() -> Mapping[str, Any]:
+    path = find_matrix() / _FILE
+    document: Mapping[str, Any] = parse_document(_FILE, read_bounded(path, _MAX_BYTES)) if path.is_file() else {}
+    return document
+
+
+@lru_cache(maxsize=1)
+def distributions_by_module() -> dict[str, str]:
+    """Return the distribution of each module that ``matrix/modules.yaml`` lists."""
+    modules: dict[str, str] = {}
+    for distribution, row in _document().get("distributions", {}).items():
+        for module in row["modules"]:
+            modules.setdefault(module, distribution)
+    return modules
+
+
+def distributions_behind(chain: Sequence[str]) -> Iterator[str]:
+    """Yield distributions that a module imports, though the one it belongs to does not require them."""
+    path = ".".join(chain) + "."
+    for module, row in _document().get("behind", {}).items():
+        if path.startswith(f"{module}."):
+            yield row["distribution"]

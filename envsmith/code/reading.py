@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from envsmith.code.sources import Project
+from envsmith.code.python_files import Project
 from envsmith.names.uses import Use, read_uses
 
 # Stands in front of the modules of the project, so that a relative import never names another package.

@@ -23,7 +23,7 @@ from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
-from envsmith.names.index import NameIndex
+from envsmith.names.name_index import NameIndex
 from envsmith.names.presence import Presence
 
 _ID = "lacks-"

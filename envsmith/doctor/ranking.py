@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
-from envsmith.doctor.environment import versions_of
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.report import commands_of
 from envsmith.doctor.signatures import catalogue
+from envsmith.doctor.stated_environment import versions_of
 from envsmith.doctor.vocabulary import words
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from envsmith.doctor.conditions import Scene
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import fix_of_parties, symbol_in
 from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.rule_conditions import Scene
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError

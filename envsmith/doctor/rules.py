@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from envsmith.doctor.checks import CHECKS, words_of_launch
-from envsmith.doctor.conditions import KINDS, Condition, Scene, complaint_about, names_in
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
+from envsmith.doctor.rule_checks import CHECKS, words_of_launch
+from envsmith.doctor.rule_conditions import KINDS, Condition, Scene, complaint_about, names_in
 from envsmith.graph.data import cached_table, read_table, refuse
 from envsmith.graph.fields import Sources
 from envsmith.model.finding import Finding

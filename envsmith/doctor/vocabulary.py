@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
-from envsmith.doctor.conditions import at_least, below
+from envsmith.doctor.rule_conditions import at_least, below
 from envsmith.graph.data import cached_table, read_table
 from envsmith.graph.fields import Sources
 from envsmith.schema import Parsed, Text, WrongValueError, strict

@@ -31,7 +31,7 @@ from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import find_interpreter, running_interpreter
 from envsmith.python.uv import Uv
 from envsmith.solve import check
-from envsmith.wheels.fit import Ready, best_wheel
+from envsmith.wheels.offers import Ready, best_wheel
 
 if TYPE_CHECKING:
     from envsmith.http import Fetcher

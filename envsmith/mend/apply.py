@@ -8,7 +8,7 @@ from pathlib import Path
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosis
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.report import repaired
 from envsmith.engines.venv import PLAIN_BUILD, installation
 from envsmith.errors import BuildError, ContentError, LockError, UsageError

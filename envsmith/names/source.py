@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from envsmith.names.blocks import Blocks, remember
 from envsmith.names.conditions import Truth, cannot_fail, provides_dummies, truth
 from envsmith.names.dotted import constant, dotted
-from envsmith.names.signatures import class_text, function_text, instance_names
+from envsmith.names.lazy_modules import lazy_names, makes_names, names_of_loop, star_of_loop, texts_of
+from envsmith.names.signature_text import class_text, function_text, instance_names
 from envsmith.names.stubs import without_types
-from envsmith.names.tables import lazy_names, makes_names, names_of_loop, star_of_loop, texts_of
 
 # Names at the left edge of a stub. Nothing more is read of one as long as torch/_C/_VariableFunctions.pyi (1.2 MB), or
 # of one in the syntax of a later Python (numpy).

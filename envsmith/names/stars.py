@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.names.store import Table
+from envsmith.names.names_file import Table
 
 _ALL = -1  # the bits of every release
 

@@ -16,8 +16,8 @@ from functools import partial
 from envsmith.names.blocks import Blocks
 from envsmith.names.dotted import dotted
 from envsmith.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
+from envsmith.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.names.scopes import COMPREHENSIONS, FUNCTIONS, Chain, Origin, Scope, own_members, unsure_names
-from envsmith.names.tables import lazy_names, makes_names, statements
 
 # The function of what runs only when a file is the program itself.
 MAIN = "__main__"

@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from envsmith.names.names_file import ModuleLines, NamesFile
 from envsmith.names.stars import is_brought
-from envsmith.names.store import ModuleLines, NamesFile
 
 # Folders that are not measured: nothing is said of modules in them.
 UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})

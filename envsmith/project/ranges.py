@@ -15,8 +15,8 @@ from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
 from envsmith.project.division import divide
 from envsmith.project.folder import Part, read_project_file
+from envsmith.solve.judge_ranges import judge_ranges
 from envsmith.solve.problem import exact_version
-from envsmith.solve.ranges import judge_ranges
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

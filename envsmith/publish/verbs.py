@@ -20,7 +20,7 @@ from envsmith.oci.registry import Repository, parse_reference
 from envsmith.oci.saved import repack
 from envsmith.oci.spec import is_digest
 from envsmith.progress import Clock, Progress, silent
-from envsmith.publish.folder import write_folder
+from envsmith.publish.image_folder import write_folder
 from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless
 from envsmith.publish.statement import load_proof, refuse_unproved

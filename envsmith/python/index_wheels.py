@@ -14,7 +14,7 @@ from envsmith.model.version import public
 from envsmith.model.wheel import ReadyWheel, Target
 from envsmith.python.distribution import read_release
 from envsmith.python.index import IndexFile, PackageIndex, Project
-from envsmith.wheels.fit import Offer
+from envsmith.wheels.offers import Offer
 
 PUBLISHER = "the package index"
 # METADATA is read of so many releases at most, newest first.

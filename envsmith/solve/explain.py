@@ -18,7 +18,7 @@ from envsmith.solve.problem import Group, Problem, Wish, pose
 from envsmith.solve.request import Posed
 from envsmith.solve.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solve.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
-from envsmith.wheels.fit import best_wheel
+from envsmith.wheels.offers import best_wheel
 
 
 def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:

@@ -16,7 +16,7 @@ from envsmith.errors import DataError
 from envsmith.files import read_bounded
 from envsmith.model.version import public
 from envsmith.symbols.owned import is_torch_symbol
-from envsmith.symbols.store import Stored
+from envsmith.symbols.symbols_file import Stored
 
 FILE = "torch.bin"
 MAX_BYTES = 32 << 20

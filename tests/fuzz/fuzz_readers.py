@@ -52,7 +52,7 @@ def written(name: str, text: str) -> Path:
 
 
 def report(text: str) -> None:
-    from envsmith.doctor.judge import diagnose
+    from envsmith.doctor.judge_facts import diagnose
     from envsmith.doctor.read import read_texts
     from envsmith.doctor.read.pasted import clean
     from envsmith.doctor.report import as_markdown, as_text
@@ -84,14 +84,14 @@ def dump(text: str) -> None:
 
 def launches(text: str) -> None:
     """Hostfiles, DeepSpeed configurations, start commands, with the rules over them."""
-    from envsmith.doctor.environment import findings_of
     from envsmith.doctor.read import read_texts
+    from envsmith.doctor.stated_environment import findings_of
 
     findings_of(read_texts([("t", text)]))
 
 
 def snapshot(text: str) -> None:
-    from envsmith.doctor.judge import diagnose
+    from envsmith.doctor.judge_facts import diagnose
     from envsmith.doctor.snapshot import compare, dump, load
 
     facts, texts = load(text, "t")
@@ -101,9 +101,8 @@ def snapshot(text: str) -> None:
 
 
 def stated(text: str) -> None:
-    from envsmith.doctor.environment import check_environment
     from envsmith.doctor.facts import Draft
-    from envsmith.doctor.stated import read_environment
+    from envsmith.doctor.stated_environment import check_environment, read_environment
 
     draft = Draft()
     given = read_environment(text, draft, "t")
@@ -288,8 +287,8 @@ def index_page(text: str) -> None:
 
 def project(text: str) -> None:
     """A file of somebody's code, the same bytes as a notebook and as what a project requires."""
+    from envsmith.code.python_files import read_project
     from envsmith.code.reading import read_project_uses
-    from envsmith.code.sources import read_project
     from envsmith.project.stated import read_stated
 
     root = folder() / "project"

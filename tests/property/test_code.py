@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envsmith.code.python_files import Project, Source, notebook_code, read_project
 from envsmith.code.reading import read_project_uses
-from envsmith.code.sources import Project, Source, notebook_code, read_project
 from envsmith.errors import DataError
 from envsmith.names.uses import read_uses
 from envsmith.project.stated import read_stated

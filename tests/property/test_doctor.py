@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean, decode, read_bounded
 from envsmith.doctor.report import as_markdown, as_text

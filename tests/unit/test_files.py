@@ -403,16 +403,16 @@ _OWN_READERS = {
     "lock/build_requires.py": "a file whose size was looked at",
     "lock/query.py": "the lock that uv has just written into our scratch folder",
     "matrix/campaign/drive.py": "the record that a worker has just written, for one line of talk",
-    "matrix/refresh/names.py": "the maintainer's own files",
+    "matrix/refresh/measured_names.py": "the maintainer's own files",
     "matrix/refresh/source_store.py": "what envsmith has written into its own cache",
     "matrix/refresh/updates.py": "the maintainer's own files",
     "matrix/site/page.py": "files that come with envsmith",
     "matrix/tables.py": "files that come with envsmith",
-    "names/store.py": "files that come with envsmith",
+    "names/names_file.py": "files that come with envsmith",
     "run/hook/sitecustomize.py": "questions of the watcher that started the launch",
     "schema.py": "the one parser",
     "smoke/bundle.py": "files that come with envsmith",
-    "symbols/store.py": "files that come with envsmith",
+    "symbols/symbols_file.py": "files that come with envsmith",
 }
 
 

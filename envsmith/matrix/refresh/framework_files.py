@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Checkout, ToolkitTable
-from envsmith.matrix.refresh.table import Table, flow, parse_record
+from envsmith.matrix.refresh.line_table import Table, flow, parse_record
 from envsmith.model.version import Spec
 from envsmith.programs import execute
 from envsmith.python.distribution import ReleaseFacts

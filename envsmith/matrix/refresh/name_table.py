@@ -1,4 +1,4 @@
-"""The table of names of a distribution, from the sources of its releases."""
+"""The tables of a distribution from the sources of its releases: its names, and what its import takes from others."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from envsmith.matrix.refresh.source_store import SourceStore
 from envsmith.names.blocks import Blocks
+from envsmith.names.names_file import Table
+from envsmith.names.reach import Memo, PackageUses
 from envsmith.names.source import read_module
-from envsmith.names.store import Table
 from envsmith.names.stubs import additions
-from envsmith.python.sources import Member
+from envsmith.names.takes import takes_of
+from envsmith.python.release_sources import Member
 
 
 def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -> Table:
@@ -132,3 +134,22 @@ def add_moves(table: Table, newest: int, roots: Iterable[str]) -> int:
 def count_names(table: Mapping[str, Mapping[str, int]]) -> int:
     """Return how many names the modules of a table bind."""
     return sum(1 for lines in table.values() for line in lines if line and not line.startswith("*"))
+
+
+def measure_takes(store: SourceStore, versions: Sequence[str], roots: Sequence[str], entries: Sequence[str]) -> Table:
+    """Return the lines of each entry, each with the bits of the releases that have it.
+
+    What an earlier entry takes is not repeated: where it lacks, that one fails too.
+    """
+    table: Table = {entry: defaultdict(int) for entry in entries}
+    memo: Memo[Member] = Memo()
+    for at, version in enumerate(versions):
+        members, _ = store.members(version)
+        uses = PackageUses(roots, {member.path: member for member in members}, store.read, memo)
+        before: set[str] = set()
+        for entry in entries:
+            takes = [take for take in takes_of(uses.at_import(entry)) if take.path not in before]
+            for take in takes:
+                table[entry][take.line()] |= 1 << at
+            before |= {take.path for take in takes}
+    return {entry: dict(lines) for entry, lines in table.items()}

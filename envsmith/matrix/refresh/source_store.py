@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from envsmith.python.sources import Archive, Member
+from envsmith.python.release_sources import Archive, Member
 
 _TABLES = """
 create table if not exists release (version text primary key, sha256 text, members text, compiled text);

@@ -16,9 +16,9 @@ from packaging.version import Version
 from envsmith.errors import DataError, NetworkError
 from envsmith.files import read_bounded
 from envsmith.http import NotFoundError
-from envsmith.matrix.refresh.releases import by_version, ordered
+from envsmith.matrix.refresh.distribution_releases import by_version, ordered
+from envsmith.matrix.refresh.line_table import Table
 from envsmith.matrix.refresh.shared import Context, in_parallel, yanked_text
-from envsmith.matrix.refresh.table import Table
 from envsmith.model.cell import Platform
 from envsmith.model.version import WORDS, public
 from envsmith.python.distribution import best_file, read_release

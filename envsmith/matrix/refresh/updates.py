@@ -18,12 +18,11 @@ from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
+from envsmith.matrix.refresh.distribution_releases import update_releases
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
-from envsmith.matrix.refresh.linking import LINKED, update_linking
-from envsmith.matrix.refresh.releases import update_releases
+from envsmith.matrix.refresh.line_table import Table
+from envsmith.matrix.refresh.linking import LINKED, update_linking, update_symbols
 from envsmith.matrix.refresh.shared import Context, Progress
-from envsmith.matrix.refresh.symbols import update_symbols
-from envsmith.matrix.refresh.table import Table
 from envsmith.matrix.refresh.torch_releases import (
     read_recorded,
     record_facts,

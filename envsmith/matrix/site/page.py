@@ -21,10 +21,8 @@ from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
 from envsmith.matrix.document import document
-from envsmith.matrix.site.choices import make_choices
-from envsmith.matrix.site.figures import bandwidth_plot, freshness_plot
-from envsmith.matrix.site.grid import KINDS, STEPS, grids, kind_of
-from envsmith.matrix.site.search import search_data
+from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
+from envsmith.matrix.site.script_data import make_choices, search_data
 from envsmith.matrix.tables import export_texts
 from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public

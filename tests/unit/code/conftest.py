@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.code.python_files import Project, Source
 from envsmith.code.reading import ProjectUses, read_project_uses
-from envsmith.code.sources import Project, Source
 from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.names.presence import Presence
 

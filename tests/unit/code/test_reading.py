@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from envsmith.code.python_files import Project, Source
 from envsmith.code.reading import ProjectUses, read_project_uses
-from envsmith.code.sources import Project, Source
 
 
 def read(is_package=lambda _name: False, **files: str) -> ProjectUses:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.rank_failures import blame_texts, read_evidence
 from envsmith.doctor.read import read_texts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 
 SYSTEM = "ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by "

@@ -2,10 +2,9 @@
 
 import pytest
 
-from envsmith.doctor.environment import check_environment
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import glibc_of
-from envsmith.doctor.stated import read_fact
+from envsmith.doctor.stated_environment import check_environment, read_fact
 
 
 @pytest.mark.parametrize(

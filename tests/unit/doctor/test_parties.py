@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.parties import symbol_in
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import completed, frames_before, package_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.doctor.facts import Draft
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.rank_failures import read_launch
 from envsmith.doctor.read import clean, read_text
 from envsmith.ranks.decide import decide

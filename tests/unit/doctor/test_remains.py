@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.rank_failures import blame_texts, read_evidence
 from envsmith.doctor.read import Draft, clean, read_text
 from envsmith.doctor.read.folder import read_folder

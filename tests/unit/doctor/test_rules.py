@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from envsmith.doctor.checks import CHECKS
+from envsmith.doctor.rule_checks import CHECKS
 from envsmith.doctor.rules import read_rules, rule_book
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.errors import DataError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.doctor.facts import Draft, Facts, Library, Stated
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.rules import judge_setup

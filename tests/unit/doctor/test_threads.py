@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.doctor.judge import diagnose
+from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
 

@@ -15,10 +15,9 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.expiry import latest
 from envsmith.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
-from envsmith.matrix.site.choices import make_choices
-from envsmith.matrix.site.figures import freshness_plot
-from envsmith.matrix.site.grid import KINDS
+from envsmith.matrix.site.figures import KINDS, freshness_plot
 from envsmith.matrix.site.page import FIRST, SITE, STATIC, read_page, site_texts
+from envsmith.matrix.site.script_data import make_choices
 from envsmith.model.cell import Request
 from envsmith.model.record import Rung, read_record
 from envsmith.model.version import Spec

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.names.index import NameIndex
+from envsmith.names.name_index import NameIndex
+from envsmith.names.names_file import Head, Measured, Table, encode
 from envsmith.names.source import read_module
 from envsmith.names.stars import write_out
-from envsmith.names.store import Head, Measured, Table, encode
 
 
 def table_of(*releases: dict[str, str]) -> Table:

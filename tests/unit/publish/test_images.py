@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.publish.folder import IMAGE_FILE, index_text, read_folder, rendered, write_folder
+from envsmith.publish.image_folder import IMAGE_FILE, index_text, read_folder, rendered, write_folder
 
 IMAGES = Path(__file__).resolve().parents[3] / "images"
 FOLDERS = sorted(path.parent for path in IMAGES.glob(f"*/{IMAGE_FILE}"))

@@ -16,7 +16,7 @@ from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, OsPackage, Pin
 from envsmith.oci.registry import login
 from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
-from envsmith.publish.folder import read_folder, rendered
+from envsmith.publish.image_folder import read_folder, rendered
 from envsmith.publish.provenance import provenance, provenance_differences
 from envsmith.publish.sbom import make_sbom, sbom_differences
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign

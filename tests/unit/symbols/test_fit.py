@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from envsmith.matrix.refresh.symbols import build_exports, with_builds
+from envsmith.matrix.refresh.linking import build_exports, with_builds
 from envsmith.symbols.elf import Binary
 from envsmith.symbols.fit import FAILS, LINKS, UNKNOWN, fits, needs_of
 from envsmith.symbols.table import SymbolTable

@@ -7,9 +7,9 @@ import yaml
 
 from envsmith.errors import DataError
 from envsmith.graph.location import find_matrix
-from envsmith.matrix.refresh.symbols import build_exports, with_builds
+from envsmith.matrix.refresh.linking import build_exports, with_builds
 from envsmith.symbols.elf import Binary
-from envsmith.symbols.store import Stored
+from envsmith.symbols.symbols_file import Stored
 from envsmith.symbols.table import SymbolTable, spec_of
 
 OLD, NEW, BOTH = "_ZN2at3oldEv", "_ZN2at3newEv", "_ZN2at4bothEv"

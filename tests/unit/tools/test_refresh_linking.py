@@ -9,9 +9,8 @@ import pytest
 
 from envsmith.graph.location import find_matrix
 from envsmith.graph.read import read_knowledge
-from envsmith.matrix.refresh.linking import update_linking
+from envsmith.matrix.refresh.linking import build_exports, update_linking, with_builds
 from envsmith.matrix.refresh.shared import Context
-from envsmith.matrix.refresh.symbols import build_exports, with_builds
 from envsmith.symbols.elf import Binary
 from envsmith.symbols.table import SymbolTable
 

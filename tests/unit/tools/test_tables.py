@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsmith.errors import DataError
-from envsmith.matrix.refresh.table import Table, flow
+from envsmith.matrix.refresh.line_table import Table, flow
 
 # gpu.yaml has three tables in one file; no updater keeps it.
 RELEASES = sorted(p for p in (Path(__file__).parents[3] / "matrix" / "releases").glob("*.yaml") if p.stem != "gpu")
@@ -115,6 +115,6 @@ TEXTS = st.text(
     )
 )
 def test_a_record_reads_back_as_it_was_written(record):
-    from envsmith.matrix.refresh.table import parse_record
+    from envsmith.matrix.refresh.line_table import parse_record
 
     assert parse_record(flow(record), "x") == record

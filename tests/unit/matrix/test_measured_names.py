@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.matrix.refresh.names import plan_names, write_names
+from envsmith.matrix.refresh.measured_names import plan_names, write_names
 from envsmith.matrix.refresh.shared import Context
 from envsmith.model.component import ComponentTable
-from envsmith.names.index import NameIndex
-from envsmith.names.store import NamesFile
+from envsmith.names.name_index import NameIndex
+from envsmith.names.names_file import NamesFile
 from envsmith.python.index import IndexFile, Project
 
 

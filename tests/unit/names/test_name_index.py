@@ -8,9 +8,9 @@ import pytest
 
 from envsmith.errors import DataError
 from envsmith.graph.location import find_matrix
-from envsmith.names.index import SUMMARY, NameIndex
+from envsmith.names.name_index import SUMMARY, NameIndex
+from envsmith.names.names_file import Head, Measured, Table, encode
 from envsmith.names.source import read_module
-from envsmith.names.store import Head, Measured, Table, encode
 
 
 def index_of(folder: Path, *releases: dict[str, str], compiled: str = "") -> NameIndex:

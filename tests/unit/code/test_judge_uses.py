@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.code.judge import has, judge_uses
+from envsmith.code.judge_uses import has, judge_uses
 from envsmith.model.rule import Severity
 
 from .conftest import uses_of

@@ -9,9 +9,9 @@ import pytest
 
 from envsmith.graph.read import read_knowledge
 from envsmith.matrix.refresh.gaps import FILE, plan_gaps
-from envsmith.matrix.refresh.names import write_names
-from envsmith.names.index import SUMMARY
-from envsmith.names.store import Head, Measured, Table, encode
+from envsmith.matrix.refresh.measured_names import write_names
+from envsmith.names.name_index import SUMMARY
+from envsmith.names.names_file import Head, Measured, Table, encode
 from envsmith.names.takes import Take
 
 _USERS, _OFFERED = ("1.0", "1.1", "2.0", "3.0"), ("1.0", "2.0", "3.0")

@@ -11,7 +11,7 @@ from envsmith.http import HttpClient
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.python.compiled import read_needs
-from envsmith.symbols.judge import judge_wheel, stated_version
+from envsmith.symbols.judge_wheel import judge_wheel, stated_version
 from envsmith.symbols.system_libraries import system_libraries
 from envsmith.symbols.table import SymbolTable
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.names.gaps import find_gaps
-from envsmith.names.index import SUMMARY, NameIndex
-from envsmith.names.store import Head, Measured, encode
+from envsmith.matrix.refresh.gaps import find_gaps
+from envsmith.names.name_index import SUMMARY, NameIndex
+from envsmith.names.names_file import Head, Measured, encode
 from envsmith.names.takes import Take
 
 _NAMES = {

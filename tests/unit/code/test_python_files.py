@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.code.sources import notebook_code, read_project
+from envsmith.code.python_files import notebook_code, read_project
 from envsmith.errors import DataError
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envsmith import solve
-from envsmith.doctor.conditions import Scene, below, key_of, number_in
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.rule_conditions import Scene, below, key_of, number_in
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.smoke.health import problems_in

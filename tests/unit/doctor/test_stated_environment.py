@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envsmith.cli.check import check as check_command
-from envsmith.doctor.environment import check_environment
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.rules import rule_book
-from envsmith.doctor.stated import read_environment, read_fact, read_variable
+from envsmith.doctor.stated_environment import check_environment, read_environment, read_fact, read_variable
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.graph.load import knowledge

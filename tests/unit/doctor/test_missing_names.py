@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.doctor.judge import diagnose
-from envsmith.doctor.names import named_releases
+from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.missing_names import named_releases
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
 from envsmith.model.rule import Severity
-from envsmith.names.index import SUMMARY, NameIndex
+from envsmith.names.name_index import SUMMARY, NameIndex
+from envsmith.names.names_file import Head, Measured, Table, encode
 from envsmith.names.presence import Presence
 from envsmith.names.source import read_module
-from envsmith.names.store import Head, Measured, Table, encode
 
 SOURCES = {
     "datasets": {

@@ -19,7 +19,7 @@ from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.names.index import NameIndex
+from envsmith.names.name_index import NameIndex
 from envsmith.names.presence import Presence
 
 _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")

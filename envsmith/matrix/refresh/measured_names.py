@@ -15,17 +15,16 @@ from packaging.version import Version
 from envsmith.errors import NetworkError, UsageError
 from envsmith.files import write_whole
 from envsmith.graph.fields import load_table
-from envsmith.matrix.refresh.name_table import add_moves, count_names, measure, merge
+from envsmith.matrix.refresh.name_table import add_moves, count_names, measure, measure_takes, merge
 from envsmith.matrix.refresh.shared import Context
 from envsmith.matrix.refresh.source_store import SourceStore
-from envsmith.matrix.refresh.takes import measure_takes
 from envsmith.names import takes
-from envsmith.names.index import SUFFIX, SUMMARY
+from envsmith.names.name_index import SUFFIX, SUMMARY
+from envsmith.names.names_file import Head, Measured, NamesFile, Table, encode
 from envsmith.names.stars import write_out
-from envsmith.names.store import Head, Measured, NamesFile, Table, encode
 from envsmith.names.walk import UNMEASURED
 from envsmith.python.index import IndexFile
-from envsmith.python.sources import choose_file, open_archive
+from envsmith.python.release_sources import choose_file, open_archive
 
 _SINCE = "2022-10-28"
 _COLUMNS = ("distribution", "roots", "releases", "first", "last", "modules", "names", "bytes")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.conditions import Scene, complaint_about, fits
 from envsmith.doctor.facts import Facts, Launch, Stated
+from envsmith.doctor.rule_conditions import Scene, complaint_about, fits
 from envsmith.errors import DataError
 
 FACTS = Facts(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.matrix.refresh.symbols import build_exports, with_builds
+from envsmith.matrix.refresh.linking import build_exports, with_builds
 from envsmith.model.cell import Platform
 from envsmith.model.rule import Severity
 from envsmith.symbols.elf import Binary
 from envsmith.symbols.fit import needs_of
-from envsmith.symbols.judge import judge_wheel
+from envsmith.symbols.judge_wheel import judge_wheel
 from envsmith.symbols.system_libraries import system_libraries
 from envsmith.symbols.table import SymbolTable
 

@@ -6,8 +6,7 @@ import pytest
 
 from envsmith.model.cell import Cell, Platform, WheelPolicy
 from envsmith.model.version import Spec
-from envsmith.wheels.answer import answer
-from envsmith.wheels.fit import best_wheel, offers, target_of
+from envsmith.wheels.offers import answer, best_wheel, offers, target_of
 
 PUBLISHERS = """
 distributions: [ext]

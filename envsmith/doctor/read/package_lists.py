@@ -1,14 +1,23 @@
-"""Lists of packages: pip list and freeze, conda list and its files, requirements, Dockerfiles."""
+"""Lists of packages: pip list and freeze, conda list and its files, requirements, Dockerfiles, pins of a project."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from envsmith.conda import foreign as conda_read
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
 from envsmith.doctor.read.locks import WHEEL, is_whole_lock, named_versions, read_locks
+from envsmith.doctor.read.pasted import clean
 from envsmith.errors import EnvsmithError
+from envsmith.files import read_bounded
+from envsmith.model.cell import Platform
+from envsmith.project.declared import MAX_BYTES, PYTHONS
+from envsmith.project.demand import Demands
+from envsmith.project.folder import ENVIRONMENTS
+from envsmith.project.pip_format import logical_lines
+from envsmith.python.metadata import holds_somewhere
 from envsmith.schema import UnreadableError, parse_json
 
 _PIN = re.compile(r"(?<![\w.<>=/-])([A-Za-z0-9][A-Za-z0-9._-]{0,80})(?:\[[\w,-]{0,60}\])?={2,3}(\d[\w.+!-]{0,60})")
@@ -170,3 +179,21 @@ def _image(draft: Draft, image: str, source: str) -> None:
             draft.tools["nvcc"] = None
     elif match := re.match(r"(?:docker\.io/)?(?:library/)?python:(3\.\d+)", image):
         draft.component("python", match[1], where, 2)
+
+
+def note_pins(path: Path, demands: Demands, draft: Draft) -> None:
+    """Note every distribution that a file of a project pins, on Linux.
+
+    Packages of Conda are pinned in their own words, and files by the names of the wheels.
+    """
+    for demand in demands.demands:
+        version = demand.exact
+        holds = holds_somewhere(demand.requirement.marker, PYTHONS, Platform.LINUX_64)
+        if version and holds and not demand.is_bound:
+            note_distribution(draft, demand.name, version, demand.where, 3)
+    text = clean(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
+    if path.name in ENVIRONMENTS:
+        read_packages(text, draft, str(path))
+    elif path.suffix in {".txt", ".in"}:
+        files = (line for _, line in logical_lines(text) if ".whl" in line)
+        read_packages("\n".join(files), draft, str(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.names.store import Head, Measured, NamesFile, bits_of, encode, runs_of
+from envsmith.names.names_file import Head, Measured, NamesFile, bits_of, encode, runs_of
 
 _NAMES = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
 _LINES = st.builds(

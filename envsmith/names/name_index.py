@@ -11,8 +11,8 @@ from packaging.version import Version
 from envsmith.errors import DataError
 from envsmith.files import read_text
 from envsmith.model.rule import Evidence, EvidenceKind
+from envsmith.names.names_file import NamesFile
 from envsmith.names.presence import Presence
-from envsmith.names.store import NamesFile
 from envsmith.names.walk import Answer, Place, Walk
 
 SUMMARY = "summary.tsv"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from envsmith.model.cell import Request
 from envsmith.model.version import Spec
-from envsmith.solve.ranges import judge_ranges
+from envsmith.solve.judge_ranges import judge_ranges
 
 
 def _judge(**specs):

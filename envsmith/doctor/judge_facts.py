@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 
 from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
-from envsmith.doctor.environment import versions_of
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.library_versions import with_systems
-from envsmith.doctor.names import Explanation, diagnosed_of, explain
+from envsmith.doctor.missing_names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.rank_failures import blame_texts, of_blame
 from envsmith.doctor.ranking import diagnosis_of
@@ -21,6 +20,7 @@ from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.doctor.stated_environment import versions_of
 from envsmith.doctor.symbols import with_builds
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
@@ -28,7 +28,7 @@ from envsmith.graph.location import find_matrix
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
-from envsmith.names.index import NameIndex
+from envsmith.names.name_index import NameIndex
 from envsmith.ranks.blame import Blame
 from envsmith.symbols.table import SymbolTable
 

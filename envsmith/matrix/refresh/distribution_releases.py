@@ -16,8 +16,8 @@ from packaging.version import Version
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.http import NotFoundError
+from envsmith.matrix.refresh.line_table import Table
 from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, yanked_text
-from envsmith.matrix.refresh.table import Table
 from envsmith.model.version import WORDS
 from envsmith.python.component_needs import ComponentNeeds
 from envsmith.python.distribution import ReleaseFacts, best_file, read_release
