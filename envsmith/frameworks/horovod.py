@@ -22,6 +22,13 @@ _COLLECTIVES = Step(
     family="horovod fp32",
     deadline=_DEADLINE,
 )
+_ELASTIC = Step(
+    name="horovod elastic",
+    kind="horovod-elastic",
+    launcher="horovod-elastic",
+    issues=("all_reduce", "broadcast"),
+    deadline=_DEADLINE,
+)
 
 HOROVOD = Framework(
     name="horovod",
@@ -31,5 +38,5 @@ HOROVOD = Framework(
     module="horovod.torch",
     compiles=True,
     quick_steps=(_OPTIMIZER,),
-    steps=(_OPTIMIZER, _COLLECTIVES),
+    steps=(_OPTIMIZER, _COLLECTIVES, _ELASTIC),
 )

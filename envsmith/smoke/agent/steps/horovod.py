@@ -13,7 +13,7 @@ from typing import Any
 
 from envsmith.smoke.agent.protocol import Wrong, one_line
 from envsmith.smoke.agent.steps.launch import Launch
-from envsmith.smoke.agent.steps.stage import Stage, stated_version
+from envsmith.smoke.agent.steps.stage import TRAIN_STEPS, Stage, stated_version
 
 # What horovod/torch/mpi_ops_v2.cc registers for tensors of the CPU: reductions have no small integers.
 _REDUCED = ("float32", "float64", "float16", "int32", "int64")
@@ -32,7 +32,19 @@ _NAMES = {
 
 def launch(launch: Launch) -> None:
     """Replace this process by ``horovodrun``, on this host alone."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(launch.ranks), "--gloo"]
+    _run(launch)
+
+
+def launch_elastic(launch: Launch) -> None:
+    """Replace this process by ``horovodrun`` that goes on without a rank that died, as long as it has one.
+
+    It gives up the whole host of a dead rank, so this host goes by two names.
+    """
+    _run(launch, "--min-np", "1", "-H", f"localhost:1,127.0.0.1:{launch.ranks - 1}")
+
+
+def _run(launch: Launch, *options: str) -> None:
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(launch.ranks), "--gloo", *options]
     launch.execute([*command, *launch.rank_command])
 
 
@@ -41,6 +53,31 @@ def step_optimizer(s: Stage) -> dict[str, Any]:
     hvd = _started(s)
     losses = _trained(s, hvd)
     return {"losses": losses, "reference": s.reference(), "facts": _ended(s, hvd)}
+
+
+def step_elastic(s: Stage) -> dict[str, Any]:
+    """Train from a state that is committed after each step. The others go on from there when a rank dies."""
+    hvd = _started(s)
+    s.enter("elastic state")
+    # Horovod shares an optimizer's state by a step with gradients of nothing. Adam counts it, so it would differ.
+    model, alone, sgd = s.model().to(s.device), s.model(), s.torch.optim.SGD
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters(), lr=1e-2), named_parameters=model.named_parameters())
+    losses: list[float] = []
+    resumed_at: list[int] = []
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, at=0)
+    state.register_reset_callbacks([lambda: resumed_at.append(state.at)])
+
+    def train(state: Any) -> None:
+        del losses[state.at :]
+        while state.at < TRAIN_STEPS:
+            losses.append(s.train_once(state.at, model, lambda loss: loss.backward(), s.stepper(optimizer)))
+            state.at += 1
+            state.commit()
+
+    s.enter("hvd.elastic.run")
+    hvd.elastic.run(train)(state)
+    reference = s.reference(alone, optimizer=sgd(alone.parameters(), lr=1e-2))
+    return {"losses": losses, "reference": reference, "facts": _ended(s, hvd, resumed_at=resumed_at)}
 
 
 def step_collectives(s: Stage) -> dict[str, Any]:
@@ -217,5 +254,9 @@ _CASES: tuple[tuple[str, Sequence[str], Case], ...] = (
     (_OF_MPI, _FLOATS, _adasum),
 )
 
-LAUNCHERS = {"horovod": launch}
-STEPS = {"horovod-optimizer": step_optimizer, "horovod-collectives": step_collectives}
+LAUNCHERS = {"horovod": launch, "horovod-elastic": launch_elastic}
+STEPS = {
+    "horovod-optimizer": step_optimizer,
+    "horovod-collectives": step_collectives,
+    "horovod-elastic": step_elastic,
+}

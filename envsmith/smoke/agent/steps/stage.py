@@ -157,14 +157,15 @@ class Stage:
         batches: Sequence[Any] | None = None,
         own: int | None = None,
         steps: int = TRAIN_STEPS,
+        optimizer: Any = None,
     ) -> list[float]:
         """Return the losses of batch number ``own`` under plain data parallelism, computed here alone.
 
-        Unless given, the model is the toy problem's and each rank has a batch of its own.
+        Unless given, model and optimizer are the toy problem's and each rank has a batch of its own.
         """
         model = model or self.model()
         batches = batches or [self.batch(r) for r in range(self.size)]
-        optimizer, losses = self.optimizer(model), []
+        optimizer, losses = optimizer or self.optimizer(model), []
         for _ in range(steps):
             each = [((model(x) - y) ** 2).mean() for x, y in batches]
             losses.append(float(each[self.rank if own is None else own].item()))
@@ -198,15 +199,23 @@ class Stage:
         own: int | None = None,
     ) -> list[float]:
         """Train on batch number ``own``, which is the rank's unless given, and return the losses."""
+        return [self.train_once(i, forward, backward, step, own) for i in range(TRAIN_STEPS)]
+
+    def train_once(
+        self,
+        i: int,
+        forward: Callable[[Any], Any],
+        backward: Callable[[Any], None],
+        step: Callable[[], None],
+        own: int | None = None,
+    ) -> float:
+        """Take step number ``i`` of :meth:`train` and return its loss."""
+        self.enter(f"train step {i}")
         x, y = (t.to(self.device) for t in self.batch(self.rank if own is None else own))
-        losses = []
-        for i in range(TRAIN_STEPS):
-            self.enter(f"train step {i}")
-            loss = ((forward(x).float() - y) ** 2).mean()
-            backward(loss)
-            step()
-            losses.append(self.altered(float(loss.item()), f"train step {i}"))
-        return losses
+        loss = ((forward(x).float() - y) ** 2).mean()
+        backward(loss)
+        step()
+        return self.altered(float(loss.item()), f"train step {i}")
 
     def altered(self, value: float, at: str) -> float:
         """Return a value as this rank reports it: twice the value where the plan wants a rank that is wrong there."""
