@@ -121,6 +121,8 @@ def instance_names(node: ast.ClassDef) -> frozenset[str]:
 def _set_in(method: ast.stmt) -> frozenset[str]:
     if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or not method.args.args:
         return frozenset()
+    if any(dotted(decorator) == "staticmethod" for decorator in method.decorator_list):
+        return frozenset()
     own = method.args.args[0].arg
     return remember(
         method, "names_set", lambda: frozenset(name for inner in ast.walk(method) for name in _set_on(inner, own))

@@ -31,6 +31,14 @@ def test_a_class_has_its_methods_fields_and_what_they_set():
     assert {"A :Base", "A.f (a,b=,|,c,**", "A.x .", "A.p =", "A.field !"} <= lines
 
 
+def test_a_static_method_sets_nothing_on_the_class_it_stands_in():
+    source = "class A:\n    @staticmethod\n    def make(config):\n        config.x = 1\n"
+
+    lines = read_module(source.encode(), "m", package=False)
+
+    assert lines == {"A :", "A.make (config"}
+
+
 def test_a_source_that_cannot_be_parsed_says_nothing_of_any_name():
     assert read_module(b"print 'Python 2'", "m", package=False) == {"* ?"}
 

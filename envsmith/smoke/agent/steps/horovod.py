@@ -5,6 +5,8 @@ Horovod has collectives of its own, so torch's counter and flight recorder see n
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import re
 import sys
@@ -177,17 +179,7 @@ def _all_reduce(operation: str, due: Callable[[Sequence[Any]], Any]) -> Case:
 
 
 def _sum(parts: Sequence[Any]) -> Any:
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total += part
-    return total
-
-
-def _product(parts: Sequence[Any]) -> Any:
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total *= part
-    return total
+    return functools.reduce(operator.add, parts)
 
 
 def _adasum(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -203,9 +195,8 @@ def _grouped_all_reduce(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple
 
 def _all_gather(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Gather from rank r its first r + 1 elements: Horovod's own kind of gather."""
-    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
     due = mine.new_tensor([x for r, part in enumerate(parts) for x in part[: r + 1].tolist()])
-    return [(hvd.allgather(mine[: rank + 1].clone()), due)]
+    return [(hvd.allgather(mine[: hvd.rank() + 1].clone()), due)]
 
 
 def _grouped_all_gather(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -220,22 +211,19 @@ def _broadcast(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any
 
 def _all_to_all(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
     """Send one element of every part to each rank."""
-    size = len(parts)
-    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
-    return [(hvd.alltoall(mine[:size].clone()), mine.new_tensor([part[rank].item() for part in parts]))]
+    due = mine.new_tensor([part[hvd.rank()].item() for part in parts])
+    return [(hvd.alltoall(mine[: len(parts)].clone()), due)]
 
 
 def _reduce_scatter(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    size = len(parts)
-    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
-    return [(hvd.reducescatter(mine[:size].clone(), op=hvd.Sum), _sum(parts)[rank : rank + 1])]
+    due = _sum(parts)[hvd.rank() : hvd.rank() + 1]
+    return [(hvd.reducescatter(mine[: len(parts)].clone(), op=hvd.Sum), due)]
 
 
 def _grouped_reduce_scatter(hvd: Any, mine: Any, parts: Sequence[Any]) -> list[tuple[Any, Any]]:
-    size = len(parts)
-    rank = next(r for r, part in enumerate(parts) if part[0] == mine[0])
-    results = hvd.grouped_reducescatter([mine[:size].clone(), mine[:size].clone()], op=hvd.Sum)
-    return [(result, _sum(parts)[rank : rank + 1]) for result in results]
+    due = _sum(parts)[hvd.rank() : hvd.rank() + 1]
+    results = hvd.grouped_reducescatter([mine[: len(parts)].clone() for _ in range(2)], op=hvd.Sum)
+    return [(result, due) for result in results]
 
 
 _CASES: tuple[tuple[str, Sequence[str], Case], ...] = (
@@ -243,7 +231,7 @@ _CASES: tuple[tuple[str, Sequence[str], Case], ...] = (
     ("allreduce average", _REDUCED, _all_reduce("Average", lambda parts: _sum(parts) / len(parts))),
     ("allreduce min", _REDUCED, _all_reduce("Min", lambda parts: parts[0])),
     ("allreduce max", _REDUCED, _all_reduce("Max", lambda parts: parts[-1])),
-    ("allreduce product", _REDUCED, _all_reduce("Product", _product)),
+    ("allreduce product", _REDUCED, _all_reduce("Product", lambda parts: functools.reduce(operator.mul, parts))),
     ("grouped_allreduce sum", _REDUCED, _grouped_all_reduce),
     ("allgather", _MOVED, _all_gather),
     ("grouped_allgather", _MOVED, _grouped_all_gather),
