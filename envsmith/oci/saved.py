@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 _STEP = "oci layout"
+_PACKING = "compress"
 # All that a layout consists of, "source" in those of earlier releases. A folder with anything else is not replaced.
 _PARTS = frozenset({"blobs", "index.json", "oci-layout", "source"})
 _MAX_LINKS = 8
@@ -163,6 +164,7 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
 
 def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress = silent) -> OciImage:
     """Write ``image`` to ``directory`` with its layers packed by ``packing``, and return it: another manifest, one identity."""
+    progress(Event(kind=EventKind.START, step=_PACKING, text=packing))
     with os_errors(f"write {directory}"), _replacing(directory) as folder:
         layers = []
         for number, layer in enumerate(image.manifest.layers):
@@ -174,10 +176,10 @@ def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress
             _place(fresh, folder / blob_path(digest), near=directory)
             layers.append(Descriptor(media_type=IMAGE_LAYER + SUFFIXES[packing], digest=digest, size=size))
             text = f"{layer.size / 1e6:.1f} MB, {size / 1e6:.1f} MB by {packing}"
-            progress(Event(kind=EventKind.LINE, step=_STEP, text=text))
+            progress(Event(kind=EventKind.LINE, step=_PACKING, text=text))
         _complete(folder, read_blob(image.store, image.manifest.config, "config", limit=MAX_CONFIG), layers)
     before, after = (sum(layer.size for layer in each) / 1e6 for each in (image.manifest.layers, layers))
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=f"{before:.1f} MB, {after:.1f} MB by {packing}"))
+    progress(Event(kind=EventKind.DONE, step=_PACKING, text=f"{before:.1f} MB, {after:.1f} MB by {packing}"))
     return open_image(directory)
 
 

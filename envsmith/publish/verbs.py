@@ -93,9 +93,7 @@ def publish_cell(
     published = []
     with contextlib.ExitStack() as stack:
         if packing is not None and any(packing_of(layer.media_type) != packing for layer in image.manifest.layers):
-            clock.start("compress", packing)
             image = repack(image, stack.enter_context(scratch(directory)) / LAYOUT, packing, progress=progress)
-            clock.done("compress", f"{image.digest[:19]}…, {_megabytes(image)}")
         for target in targets:
             clock.start("publish", str(target) if isinstance(target, Path) else target.name)
             with BundleWriter(target) if isinstance(target, Path) else contextlib.nullcontext(target) as place:

@@ -18,6 +18,7 @@ from envsmith.oci.layout import LayoutStore, image_of, open_image, open_layer, r
 from envsmith.oci.packing import pack, packing_of
 from envsmith.oci.saved import Form, loadable, read_saved, repack, to_layout
 from envsmith.oci.spec import describe, image_manifest, index_bytes
+from envsmith.progress import EventKind
 
 EPOCH = 1735689600
 
@@ -214,7 +215,9 @@ def test_the_size_of_each_layer_before_and_after_packing_is_said_in_megabytes(tm
 
     sizes = zip(one.manifest.layers, two.manifest.layers, strict=True)
     said = [f"{before.size / 1e6:.1f} MB, {after.size / 1e6:.1f} MB by gzip" for before, after in sizes]
-    assert [event.text for event in events[:-1]] == said
+    assert [event.text for event in events[1:-1]] == said
+    assert {event.step for event in events} == {"compress"}
+    assert events[0].kind is EventKind.START
 
 
 def test_a_layout_reads_back_and_shares_its_blobs_with_its_neighbour(tmp_path):
