@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from envsmith.errors import ContentError, UsageError, os_errors
+from envsmith.errors import ContentError, DataError, UsageError, os_errors
 from envsmith.files import read_bounded, scratch
 from envsmith.oci.layers import CHUNK, LayerWriter, Seen, normalise, stream
 from envsmith.oci.layout import MAX_CONFIG, OciImage, blob_path, blob_sha256, finish, open_image, open_layer, read_blob
-from envsmith.oci.packing import SUFFIXES, pack, packing_seen, unpacked
+from envsmith.oci.packing import SUFFIXES, pack, packing_of, packing_seen, unpacked
 from envsmith.oci.spec import IMAGE_LAYER, Descriptor, canonical, canonical_config, image_manifest, index_bytes
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.schema import UnreadableError, parse_json
@@ -169,8 +169,9 @@ def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress
         layers = []
         for number, layer in enumerate(image.manifest.layers):
             fresh = folder.with_name("layer")
-            with open_layer(image, number) as plain, fresh.open("wb") as out:
-                pack(plain, out, packing)
+            if not _link_packed(fresh, image.diff_ids[number], packing, near=directory):
+                with open_layer(image, number) as plain, fresh.open("wb") as out:
+                    pack(plain, out, packing)
             with fresh.open("rb") as file:
                 digest, size = blob_sha256(file)
             _place(fresh, folder / blob_path(digest), near=directory)
@@ -181,6 +182,25 @@ def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress
     before, after = (sum(layer.size for layer in each) / 1e6 for each in (image.manifest.layers, layers))
     progress(Event(kind=EventKind.DONE, step=_PACKING, text=f"{before:.1f} MB, {after:.1f} MB by {packing}"))
     return open_image(directory)
+
+
+def _link_packed(fresh: Path, diff_id: str, packing: str, *, near: Path) -> bool:
+    """Link ``fresh`` to the layer as the layout of a neighbouring cell has it packed. Return whether one has it.
+
+    To unpack the layer with torch, and so to prove that it is the same, takes a tenth of the time that packing takes.
+    """
+    for path in sorted(near.parent.parent.glob(f"*/{near.name}")):
+        with suppress(ContentError, DataError, OSError):
+            neighbour = open_image(path)
+            layers = dict(zip(neighbour.diff_ids, neighbour.manifest.layers, strict=True))
+            if diff_id not in layers or packing_of(layers[diff_id].media_type) != packing:
+                continue
+            os.link(path / blob_path(layers[diff_id].digest), fresh)
+            with fresh.open("rb") as file, unpacked(file, packing) as content:
+                if blob_sha256(content)[0] == diff_id:
+                    return True
+        fresh.unlink(missing_ok=True)
+    return False
 
 
 @contextmanager
@@ -245,6 +265,8 @@ def _place(fresh: Path, path: Path, *, near: Path) -> None:
     for twin in near.parent.parent.glob(f"*/{near.name}/blobs/sha256/{path.name}"):
         shared = twin.with_name(f".{twin.name}.shared")
         with suppress(OSError):
+            if twin.samefile(path):
+                continue
             shared.unlink(missing_ok=True)
             os.link(path, shared)
             shared.replace(twin)

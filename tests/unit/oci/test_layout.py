@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import random
@@ -205,6 +206,38 @@ def test_the_same_image_packed_in_another_way_keeps_its_identity(tmp_path, packi
     assert difference(one, two) == ()
     assert repack(two, tmp_path / "three" / "oci", "none").digest == one.digest
     assert repack(one, tmp_path / "four" / "oci", packing).digest == two.digest
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd"])
+def test_a_layer_that_a_neighbour_has_packed_is_not_packed_again(tmp_path, packing):
+    one = repack(layout(tmp_path / "one", BASE, tar(*CELL)), tmp_path / "one" / "oci", packing)
+    two = layout(tmp_path / "two", BASE, tar(member("opt/other", "o")))
+
+    packed = repack(two, tmp_path / "two" / "oci", packing)
+
+    assert inode(packed, 0) == inode(one, 0)
+    assert inode(packed, 1) != inode(one, 1)
+    assert open_image(tmp_path / "two" / "oci", check=True).identity == two.identity
+    assert not list(tmp_path.rglob("*.shared"))
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"no archive", gzip.compress(b"another layer", mtime=0)], ids=["empty", "no archive", "another"]
+)
+def test_a_neighbour_with_other_bytes_is_not_taken(tmp_path, damage):
+    one = repack(layout(tmp_path / "one", BASE, tar(*CELL)), tmp_path / "one" / "oci", "gzip")
+    blob(one, one.manifest.layers[0].digest).write_bytes(damage.ljust(one.manifest.layers[0].size, b"\0"))
+    two = layout(tmp_path / "two", BASE, tar(member("opt/other", "o")))
+    members = names(two, 0)
+
+    packed = repack(two, tmp_path / "two" / "oci", "gzip")
+
+    assert open_image(tmp_path / "two" / "oci", check=True).digest == packed.digest
+    assert names(packed, 0) == members
+
+
+def inode(image, number):
+    return blob(image, image.manifest.layers[number].digest).stat().st_ino
 
 
 def test_the_size_of_each_layer_before_and_after_packing_is_said_in_megabytes(tmp_path):
