@@ -14,12 +14,10 @@ from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
 from envsmith.model.rule import EvidenceKind, Severity
 from envsmith.ranks.blame import Blame, Cause
-from envsmith.ranks.collected import verdict
 from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
-from envsmith.ranks.evidence import Evidence, Exit, Frame, RankError, RankEvidence
-from envsmith.ranks.merge import merged
-from envsmith.ranks.places import LIBRARY, place_of
-from envsmith.ranks.stored import is_evidence
+from envsmith.ranks.decide import verdict
+from envsmith.ranks.evidence import LIBRARY, Evidence, Exit, Frame, RankError, RankEvidence, place_of
+from envsmith.ranks.stored import is_evidence, merged
 from envsmith.ranks.stored import read_evidence as read_stored
 
 EVIDENCE = Source(

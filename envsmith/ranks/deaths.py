@@ -9,8 +9,7 @@ from signal import SIGBUS, SIGKILL, SIGTERM, Signals
 from typing import TypeVar
 
 from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
-from envsmith.ranks.evidence import Disk, Evidence, RankError, RankEvidence
-from envsmith.ranks.places import user_place
+from envsmith.ranks.evidence import Disk, Evidence, RankError, RankEvidence, user_place
 
 _Value = TypeVar("_Value")
 # What a rank says when another one is gone, or does not come.

@@ -6,8 +6,11 @@ that nothing was read for has its default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +78,17 @@ class Frame:
     function: str
     file: str
     line: int = 0
+
+
+def place_of(frame: Frame) -> str:
+    """Return ``file:line (function)``; the body of a module has no function."""
+    function = "" if frame.function in {"<module>", ""} else f" ({frame.function})"
+    return f"{frame.file.rpartition('/')[2]}:{frame.line}{function}"
+
+
+def user_place(frames: Iterable[Frame]) -> str:
+    """Return the place of the innermost frame that is no library's, or nothing."""
+    return next((place_of(frame) for frame in frames if not LIBRARY.search(frame.file)), "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from envsmith.ranks.evidence import Call, Frame, Group
-from envsmith.ranks.places import user_place
+from envsmith.ranks.evidence import Call, Frame, Group, user_place
 from envsmith.schema import parse_json
 
 # The last calls that are kept of a rank. Ranks are rarely further apart.

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from signal import SIGKILL
 
 from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
-from envsmith.ranks.calls import call_text, different_calls, in_flight, is_usual
 from envsmith.ranks.deaths import cause_of, departure, short, signal_name
-from envsmith.ranks.differences import different_worlds
-from envsmith.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence
-from envsmith.ranks.places import place_of, user_place
+from envsmith.ranks.differences import call_text, different_calls, different_worlds, in_flight, is_usual
+from envsmith.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence, place_of, user_place
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
 STILL = 5

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envsmith.ranks.evidence import Exit, Frame, Group, ProcessState, RankError, RankEvidence, Stack
-from envsmith.ranks.places import user_place
+from envsmith.ranks.evidence import Exit, Frame, Group, ProcessState, RankError, RankEvidence, Stack, user_place
 from envsmith.ranks.recorder import calls_of, groups_of
 from envsmith.ranks.traces import faulthandler_dumps
 from envsmith.schema import parse_json

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from signal import SIGTERM
 
 from envsmith.ranks.blame import Blame, Cause
-from envsmith.ranks.calls import late_to_most
 from envsmith.ranks.decide import decide, decide_end
+from envsmith.ranks.differences import late_to_most
 from envsmith.ranks.evidence import Disk, Event, Evidence, Exit, Machine, RankEvidence
 from envsmith.run.connection import Rank, Ranks
 from envsmith.run.gather import rank_evidence, with_launcher_ends

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from envsmith.frameworks import added_frameworks
-from envsmith.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack
-from envsmith.ranks.places import user_place
+from envsmith.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack, user_place
 from envsmith.ranks.recorder import MOST_CALLS, calls_of, groups_of
 from envsmith.ranks.traces import faulthandler_dumps, py_spy_stacks
 from envsmith.schema import UnreadableError, parse_json

@@ -1,9 +1,14 @@
-"""What differs between ranks."""
+"""What differs between ranks: their environments, and their collectives compared."""
 
 from __future__ import annotations
 
-from envsmith.ranks.differences import different_environments
-from envsmith.ranks.evidence import RankEvidence
+import pytest
+from launches import calls, stalled, waiting
+
+from envsmith.ranks.blame import Cause
+from envsmith.ranks.decide import decide
+from envsmith.ranks.differences import different_environments, first_difference, late_to_most
+from envsmith.ranks.evidence import Evidence, RankEvidence
 
 
 def _ranks(*environments):
@@ -24,3 +29,58 @@ def test_a_package_that_is_not_imported_yet_does_not_differ():
 
 def test_equal_ranks_do_not_differ():
     assert different_environments(_ranks({"A": "1"}, {"A": "1"})) == ()
+
+
+USUAL = ["all_reduce/8", "all_reduce/3"] * 3
+
+
+@pytest.mark.parametrize(
+    ("others", "odd", "cause"),
+    [
+        ([*USUAL, "all_reduce/8"], [*USUAL, "barrier"], Cause.DIFFERENT_CALLS),
+        ([*USUAL, "all_reduce/8"], [*USUAL, "all_reduce/9"], Cause.DIFFERENT_SHAPES),
+        ([*USUAL, "all_reduce/8"], [*USUAL, "all_reduce/8/float64"], Cause.DIFFERENT_DTYPES),
+        ([*USUAL, "all_reduce/8"], [*USUAL, "all_reduce/3"], Cause.FEWER_CALLS),
+        ([*USUAL, "broadcast", "barrier"], [*USUAL, "barrier", "broadcast"], Cause.DIFFERENT_CALLS),
+    ],
+    ids=["another", "shape", "dtype", "left-out", "order"],
+)
+def test_the_minority_is_odd_and_the_calls_around_it_say_how(others, odd, cause):
+    answer = decide(stalled(waiting(0, *others), waiting(1, *odd), waiting(2, *others)))
+
+    assert (answer.cause, answer.ranks, answer.is_hang) == (cause, (1,), True)
+
+
+def test_of_two_ranks_the_one_whose_call_is_new_is_odd():
+    answer = decide(stalled(waiting(0, *USUAL, "barrier"), waiting(1, *USUAL, "all_reduce/8")))
+
+    assert answer.ranks == (0,)
+
+
+def test_a_tie_names_nobody():
+    answer = decide(stalled(waiting(0, "barrier"), waiting(1, "all_reduce/8")))
+
+    assert answer.ranks == ()
+    assert "cannot be told" in answer.message
+
+
+def test_sizes_may_differ_where_they_may():
+    ranks = [RankEvidence(rank=rank, calls=calls(f"all_to_all/{rank + 1}", f"gather/{rank + 1}")) for rank in range(2)]
+
+    assert first_difference(ranks) is None
+
+
+def test_a_rank_that_is_last_everywhere_by_much_is_slow():
+    slow = calls(*["all_reduce"] * 40, late=0.06)
+    ranks = (RankEvidence(rank=0, calls=calls(*["all_reduce"] * 40)), RankEvidence(rank=1, calls=slow))
+
+    answer = late_to_most(Evidence(ranks=ranks))
+
+    assert (answer.cause, answer.ranks) == (Cause.SLOW, (1,))
+
+
+@pytest.mark.parametrize("late", [0.0, 0.004])
+def test_punctual_ranks_are_not_slow(late):
+    ranks = tuple(RankEvidence(rank=r, calls=calls(*["all_reduce"] * 40, late=late * r)) for r in range(2))
+
+    assert late_to_most(Evidence(ranks=ranks)) is None

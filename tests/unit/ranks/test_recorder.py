@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsmith.ranks.calls import in_flight
+from envsmith.ranks.differences import in_flight
 from envsmith.ranks.evidence import RankEvidence
 from envsmith.ranks.recorder import calls_of, groups_of
 

@@ -9,8 +9,7 @@ from launches import late, stalled, waiting
 
 from envsmith.errors import DataError
 from envsmith.ranks.decide import decide
-from envsmith.ranks.merge import merged
-from envsmith.ranks.stored import is_evidence, read_evidence, write_evidence
+from envsmith.ranks.stored import is_evidence, merged, read_evidence, write_evidence
 
 
 def test_what_is_written_is_read_back():

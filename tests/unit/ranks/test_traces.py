@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsmith.ranks.places import user_place
+from envsmith.ranks.evidence import user_place
 from envsmith.ranks.traces import faulthandler_dumps, py_spy_stacks
 
 # Written by Python 3.11 for ctypes.string_at(0) in a rank, and by its timer. Paths are shortened.
