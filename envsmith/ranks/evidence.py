@@ -73,11 +73,12 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """One frame of a stack."""
+    """One frame of a stack. ``loops`` are the first and the last line of each loop that it stands in, the outermost first."""
 
     function: str
     file: str
     line: int = 0
+    loops: tuple[tuple[int, int], ...] = ()
 
 
 def place_of(frame: Frame) -> str:

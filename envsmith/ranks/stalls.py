@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from signal import SIGKILL
 
 from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
 from envsmith.ranks.deaths import cause_of, departure, short, signal_name
-from envsmith.ranks.differences import call_text, different_calls, different_worlds, in_flight, is_usual
+from envsmith.ranks.differences import (
+    call_text,
+    different_calls,
+    different_worlds,
+    first_difference,
+    in_flight,
+    is_usual,
+)
 from envsmith.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence, place_of, user_place
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
@@ -39,6 +47,7 @@ def stall(evidence: Evidence) -> Blame | None:
         _dead,
         _stopped,
         different_worlds,
+        _left_loop,
         different_calls,
         _not_waiting,
         _different_groups,
@@ -150,6 +159,45 @@ def _stopped(evidence: Evidence) -> Blame | None:
         evidence=tuple(f"rank {one.rank}: state {one.process.state} in /proc" for one in stopped if one.process),
         is_hang=True,
     )
+
+
+def _left_loop(evidence: Evidence) -> Blame | None:
+    """Blame ranks that have come out of a loop in which the others still make the collectives that all of them made."""
+    living = _living(evidence)
+    loops = {one.rank: loop for one in living for peer in living if (loop := _loop_behind(one, peer))}
+    ahead = [one for one in living if one.rank in loops]
+    inside = [one for one in living if one.rank not in loops]
+    if not ahead or len(ahead) > len(inside) or not all(waits(one) for one in living):
+        return None
+    difference = first_difference(evidence.ranks)
+    parted = difference.calls if difference else {}
+    if any(parted.get(one.rank, one.calls[-1]) != one.calls[-1] for one in ahead if one.calls):
+        return None  # their calls differ from an earlier one on
+    opens = [parted.get(one.rank) or in_flight(one) for one in inside]
+    if not all(call and is_usual(ahead[0].calls[:-1], call) for call in opens):
+        return None  # the others make calls of their own in that loop
+    ranks, place = tuple(one.rank for one in ahead), _place(ahead[0])
+    return Blame(
+        cause=Cause.UNEVEN_DATA,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} left the loop at {loops[ranks[0]]} after fewer rounds than the others make, and "
+        f"{'waits' if len(ranks) == 1 else 'wait'}{at_place(place)}.{_waiting_words(evidence, ranks)}",
+        fix="Give every rank the same number of batches: a sampler that pads or drops the last ones, or an agreed end.",
+        place=place,
+        evidence=tuple(f"rank {one.rank}: {_place(one)}" for one in living),
+        is_hang=True,
+    )
+
+
+def _loop_behind(one: RankEvidence, peer: RankEvidence) -> str:
+    """Return the loop of one function in which the peer stands and that this rank has behind it."""
+    mine = {(frame.file, frame.function): frame for frame in (one.main.frames if one.main else ())}
+    for frame in reversed(peer.main.frames if peer.main else ()):
+        same = mine.get((frame.file, frame.function))
+        if same and same.line != frame.line:
+            passed = [first for first, last in frame.loops if last < same.line]
+            return place_of(replace(frame, line=passed[0])) if passed else ""
+    return ""
 
 
 def _not_waiting(evidence: Evidence) -> Blame | None:

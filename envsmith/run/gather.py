@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +16,8 @@ from envsmith.schema import parse_json
 
 # The most that is read of a file that a rank wrote.
 _MOST_BYTES = 8 << 20
+# A program that people write is smaller. What a machine wrote says nothing by its loops.
+_MOST_SOURCE = 1 << 20
 # Seconds after the first failure from which a signal is the launcher's. The others may notice a rank's death before the
 # kernel reports it, and a launcher waits before it kills.
 _NEVER = float("inf")
@@ -98,10 +102,10 @@ def rank_evidence(
     )
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, most: int = _MOST_BYTES) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace")
+            return file.read(most).decode(errors="replace")
     except OSError:
         return ""
 
@@ -119,11 +123,29 @@ def _number(value: object) -> int:
 
 
 def _frames(rows: object) -> tuple[Frame, ...]:
-    return tuple(
+    frames = (
         Frame(function=str(row[0]), file=str(row[1]), line=int(row[2]))
         for row in (rows if isinstance(rows, list) else ())
         if isinstance(row, list) and len(row) == 3
     )
+    return tuple(
+        replace(each, loops=_loops_at(each.file, each.line)) if user_place([each]) else each for each in frames
+    )
+
+
+def _loops_at(file: str, line: int) -> tuple[tuple[int, int], ...]:
+    return tuple((first, last) for first, last in _loops_of(file) if first <= line <= last)
+
+
+@functools.lru_cache(maxsize=64)
+def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last lines of the loops of a source, or nothing where it cannot be read."""
+    try:
+        tree = ast.parse(_text(Path(file), _MOST_SOURCE))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
+    return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))
 
 
 def _error(marks: Marks) -> RankError | None:

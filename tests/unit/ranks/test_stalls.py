@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from launches import calls, ended, late, stack, stalled, waiting
+from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
 from envsmith.ranks.blame import Cause
 from envsmith.ranks.decide import decide
-from envsmith.ranks.evidence import ProcessState, RankError
+from envsmith.ranks.evidence import Frame, ProcessState, RankError, Stack
 
 USUAL = ["all_reduce"] * 5
+ROUND = ["all_reduce/8", "all_reduce/3"]
 LOADER = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
 
 
@@ -105,3 +106,30 @@ def test_a_rank_that_waits_for_a_thread_that_died_says_of_what():
 
     assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.RAISED, (1,), True)
     assert "ConnectionError: gone at data.py:9 (prefetch)" in answer.message
+
+
+def _in_loop(one, *, line, loops=()):
+    frame = Frame(function="main", file=TRAIN, line=line, loops=loops)
+    inside = Frame(function="all_reduce", file=TORCH)
+    return replace(one, stacks=(Stack(thread="MainThread", frames=(inside, frame), is_main=True),))
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "cause", "rank"),
+    [
+        ([*ROUND * 4], [*ROUND * 3, "barrier"], Cause.UNEVEN_DATA, 1),
+        ([*ROUND * 3, "all_reduce/5"], [*ROUND * 3, "barrier"], Cause.DIFFERENT_CALLS, None),
+        ([*ROUND * 3, "all_reduce/3"], [*ROUND * 2, "all_reduce/3", "all_reduce/8", "barrier"], Cause.FEWER_CALLS, 1),
+    ],
+    ids=["fewer rounds", "a loop of one rank", "parted before"],
+)
+def test_a_rank_behind_the_loop_that_the_others_are_in_has_fewer_rounds_if_it_made_their_calls(
+    others, own, cause, rank
+):
+    inside = _in_loop(waiting(0, *others), line=12, loops=((10, 14),))
+    behind = _in_loop(waiting(1, *own), line=20)
+
+    answer = decide(stalled(inside, behind))
+
+    assert (answer.cause, answer.rank, answer.is_hang) == (cause, rank, True)
+    assert ("left the loop at train.py:10 (main)" in answer.message) == (cause is Cause.UNEVEN_DATA)

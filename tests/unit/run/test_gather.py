@@ -79,3 +79,28 @@ def test_sigterm_is_the_launcher_s_only_after_the_end_of_another_rank(at, expect
     ]
 
     assert with_launcher_ends(ranks)[1].exit.by_launcher == expected
+
+
+def test_the_loops_around_a_place_are_read_from_the_program(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("for epoch in range(2):\n    while True:\n        step()\nsave()\n")
+    error = {"mark": "error", "at": 9.0, "error": "ValueError: x", "stack": [["<module>", str(script), 3]]}
+    hook = {"thread": "MainThread", "is_main": True, "frames": [["<module>", str(script), line] for line in (3, 4)]}
+    (tmp_path / "1-77.marks").write_text(json.dumps(error) + "\n")
+
+    one = rank_evidence(tmp_path / "1-77", answer={"stacks": [hook]}, code=None, ended_at=0.0, process=None)
+
+    assert [frame.loops for frame in one.main.frames] == [((1, 3), (2, 3)), ()]
+
+
+def test_a_program_that_cannot_be_read_has_no_loops(tmp_path):
+    (tmp_path / "train.py").write_text("for\0")
+    hook = {
+        "thread": "MainThread",
+        "is_main": True,
+        "frames": [["f", str(tmp_path / name), 1] for name in ("train.py", "no.py")],
+    }
+
+    one = rank_evidence(tmp_path / "1-77", answer={"stacks": [hook]}, code=None, ended_at=0.0, process=None)
+
+    assert [frame.loops for frame in one.main.frames] == [(), ()]
