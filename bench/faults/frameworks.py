@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from injected import FAULT
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 WIDTH = int(os.environ.get("MODEL_WIDTH", "32"))
 
@@ -113,6 +114,16 @@ class Zero2:
         self.model.save_checkpoint(path)  # place: zero-save
 
 
+class OnCpu(TorchFunctionMode):
+    """Puts on the CPU what is asked for on a GPU by name."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if str(kwargs.get("device")).startswith("cuda"):
+            kwargs = {**kwargs, "device": "cpu"}
+        return function(*args, **kwargs)
+
+
 class Pipeline:
     """Megatron-core: a pipeline of two stages, of which each holds one half of the layers."""
 
@@ -120,13 +131,17 @@ class Pipeline:
         torch.cuda.current_device = lambda: "cpu"  # it asks for the current GPU by name
         torch.cuda.synchronize = lambda *_: None
         torch.Tensor.cuda = lambda tensor, *_, **__: tensor
-        from megatron.core import ModelParallelConfig, parallel_state
+        from megatron.core import parallel_state
         from megatron.core.pipeline_parallel import get_forward_backward_func
+        from megatron.core.transformer import TransformerConfig
 
         join(options)
         FAULT.at("joined")
         parallel_state.initialize_model_parallel(pipeline_model_parallel_size=2)
-        config = ModelParallelConfig(pipeline_model_parallel_size=2, pipeline_dtype=torch.float32)
+        config = TransformerConfig(
+            num_layers=2, hidden_size=WIDTH, num_attention_heads=4, pipeline_model_parallel_size=2,
+            pipeline_dtype=torch.float32,
+        )  # fmt: skip
         self.model = Half(config, is_first=parallel_state.is_pipeline_first_stage())
         self.schedule = get_forward_backward_func()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
@@ -134,10 +149,11 @@ class Pipeline:
     def train(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         count = FAULT.value("microbatches", 2)
         data = iter([(x[:2], y[:2])] * count)
-        losses = self.schedule(  # place: schedule
-            forward_step_func=self.forward, data_iterator=data, model=[self.model], num_microbatches=count,
-            seq_length=FAULT.value("sequence", 2), micro_batch_size=1, forward_only=False,
-        )  # fmt: skip
+        with OnCpu():
+            losses = self.schedule(  # place: schedule
+                forward_step_func=self.forward, data_iterator=data, model=[self.model], num_microbatches=count,
+                seq_length=FAULT.value("sequence", 2), micro_batch_size=1, forward_only=False,
+            )  # fmt: skip
         self.optimizer.step()
         self.optimizer.zero_grad()
         return torch.stack([row["loss"] for row in losses]).mean() if losses else torch.zeros(())
@@ -169,7 +185,6 @@ class Half(nn.Module):
 
         self.model_type = ModelType.encoder_or_decoder
         self.config, self.is_first, self.received = config, is_first, None
-        config.hidden_size = WIDTH
         self.layer = nn.Linear(WIDTH, WIDTH)
 
     def set_input_tensor(self, tensors) -> None:
