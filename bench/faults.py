@@ -34,7 +34,7 @@ LIMIT = 150
 # A hang that was judged is ended, because a launcher takes half a minute for ranks that are stopped.
 AFTER_VERDICT = 6
 SCRIPTS = ("train.py", "frameworks.py", "injected.py")
-ENVIRONMENTS = {"fsdp2": "ddp", "pipeline": "zero2"}
+ENVIRONMENTS = {"fsdp2": "ddp", "tensor": "ddp", "pipeline": "zero2", "lightning": "accelerate"}
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("verb", choices=["launch", "count"])
     parser.add_argument("mode", nargs="?", choices=["alone", "run"], default="alone")
     parser.add_argument("--env", action="append", default=[], metavar="FRAMEWORK=FOLDER")
-    parser.add_argument("--half", choices=["seen", "unseen", "healthy"])
+    parser.add_argument("--half", choices=["seen", "unseen", "later", "healthy"])
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9, help="start no further row after this time")
@@ -62,7 +62,8 @@ def main() -> int:
 def labels() -> list[dict]:
     """Return faults and healthy launches, each with what it is expected to be named."""
     document = yaml.safe_load((HERE / "faults.yaml").read_text())
-    faults = [row | {"half": "unseen" if row.get("unseen") else "seen"} for row in document["faults"]]
+    halves = {None: "seen", True: "unseen", "later": "later"}
+    faults = [row | {"half": halves[row.get("unseen")]} for row in document["faults"]]
     return faults + [row | {"half": "healthy"} for row in document["healthy"]]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -54,7 +56,8 @@ class Ddp:
     def train(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         loss = loss_of(self.model(x), y)
         FAULT.at("backward", loss=loss)
-        loss.backward()  # place: backward
+        with self.model.no_sync() if FAULT.is_now("no-sync") else contextlib.nullcontext():
+            loss.backward()  # place: backward
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss
@@ -83,6 +86,67 @@ class Fsdp2(Ddp):
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
         return get_model_state_dict(self.net, options=StateDictOptions(full_state_dict=True))  # place: full-state
+
+
+class TensorParallel(Ddp):
+    """The first two layers are split over the ranks, the third is on each of them."""
+
+    def __init__(self, options) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        join(options)
+        FAULT.at("joined")
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        plan = {"first": ColwiseParallel(), "middle": RowwiseParallel()}
+        self.net = self.model = parallelize_module(Net(), mesh, plan)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, foreach=False)
+
+    def train(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        rows = FAULT.value("rows", len(x))
+        loss = loss_of(self.model(x[:rows]), y[:rows])
+        FAULT.at("backward", loss=loss)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+
+class Lightning:
+    """PyTorch Lightning's own loop, with DDP on the CPU."""
+
+    def __init__(self, options) -> None:
+        from pytorch_lightning import LightningModule, Trainer
+        from pytorch_lightning.strategies import DDPStrategy
+
+        class Module(LightningModule):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = Net()
+
+            def training_step(self, batch, number):
+                FAULT.now = number
+                time.sleep(0.05)
+                FAULT.at("step", trainer=self)
+                loss = loss_of(self.net(batch[0]), batch[1])
+                if FAULT.is_now("logs-alone"):
+                    self.log("loss", loss, sync_dist=True)  # place: logs-alone
+                FAULT.at("after", trainer=self)
+                return loss
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+
+        strategy = DDPStrategy(process_group_backend="gloo", timeout=dt.timedelta(seconds=options.timeout))
+        self.module = Module()
+        self.trainer = Trainer(
+            accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, max_epochs=1, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, use_distributed_sampler=False,
+        )  # fmt: skip
+
+    def fit(self, loader) -> None:
+        """Train for one epoch."""
+        self.trainer.fit(self.module, loader)  # place: fit
 
 
 class Zero2:
@@ -220,4 +284,7 @@ class Accelerated:
         self.accelerator.save(self.net.state_dict(), path)
 
 
-FRAMEWORKS = {"ddp": Ddp, "fsdp2": Fsdp2, "zero2": Zero2, "pipeline": Pipeline, "accelerate": Accelerated}
+FRAMEWORKS = {
+    "ddp": Ddp, "fsdp2": Fsdp2, "tensor": TensorParallel, "zero2": Zero2, "pipeline": Pipeline,
+    "accelerate": Accelerated, "lightning": Lightning,
+}  # fmt: skip

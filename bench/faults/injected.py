@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 
@@ -317,6 +318,42 @@ def waits_alone(trainer, **_):
     trainer.accelerator.wait_for_everyone()  # place: waits-alone
 
 
+def receives_in_vain(**_):
+    import torch
+    import torch.distributed as dist
+
+    dist.recv(torch.ones(3), src=0)  # place: receives-in-vain
+
+
+def alarm(**_):
+    signal.alarm(1)
+    time.sleep(30)
+
+
+def joins_thread(**_):
+    thread = threading.Thread(target=threading.Event().wait, daemon=True)
+    thread.start()
+    thread.join()  # place: joins-thread
+
+
+def asks_server(**_):
+    server = socket.create_server(("127.0.0.1", 0))
+    urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/tokens").read()  # place: asks-server
+
+
+def missing_file(**_):
+    import torch
+
+    torch.load(f"/tmp/faults-{os.getpid()}/last.pt")  # place: missing-file
+
+
+def too_many_files(**_):
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, used + 8))
+    shards = [Path("/dev/null").open() for _ in range(64)]  # noqa: SIM115  # place: too-many-files
+    time.sleep(len(shards))
+
+
 def asserts(**_):
     score = 0.31
     assert score > 0.5, f"accuracy {score} is below the floor"  # place: asserts
@@ -407,6 +444,12 @@ FAULTS = {
     "gathers-alone": ("evaluate", gathers_alone, False),
     "waits-alone": ("after", waits_alone, False),
     "asserts": ("evaluate", asserts, False),
+    "receives-in-vain": ("after", receives_in_vain, False),
+    "alarm": ("step", alarm, False),
+    "joins-thread": ("step", joins_thread, False),
+    "asks-server": ("forward", asks_server, False),
+    "missing-file": ("ready", missing_file, False),
+    "too-many-files": ("step", too_many_files, False),
     "pauses-at-start": ("start", pauses, False),
     "pauses-before-init": ("before init", pauses, False),
     "pauses-in-loader": ("sample", pauses, False),
@@ -438,6 +481,7 @@ VALUES = {
     ("wrong-dtype", "mean"): _dtype,
     ("other-width", "width"): lambda width: width + 16,
     ("more-microbatches", "microbatches"): lambda count: count + 1,
+    ("smaller-batch", "rows"): lambda rows: rows - 1,
     ("longer-sequence", "sequence"): lambda length: length + 2,
 }
 
