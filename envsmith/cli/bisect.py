@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.cli.console import dumps, print_answer, print_out, say
-from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, argument, flag, option, takes, verb
+from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, argument, flag, option, takes, verb
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,11 +28,11 @@ class BisectFlags:
     good: str | None = option(
         "--good",
         metavar="END|DAY",
-        help="An environment, freeze or lock with which it passes; with -r a day.",
+        help="An environment, freeze or lock with which it passes; by time a day.",
         section="Ends",
     )
     bad: str | None = option(
-        "--bad", metavar="END|DAY", help="One with which it fails; with -r a day (default: now).", section="Ends"
+        "--bad", metavar="END|DAY", help="One with which it fails; by time a day (default: now).", section="Ends"
     )
     requirements: tuple[Path, ...] = option(
         "-r",
@@ -43,6 +42,19 @@ class BisectFlags:
         metavar="FILE",
         help="Search by time: requirements.txt or pyproject.toml as it was resolved then (repeatable).",
         section="Ends",
+    )
+    project: Path | None = option(
+        "--project",
+        type=EXISTING_FOLDER,
+        metavar="DIR",
+        help="Search by time: what the project in a folder requires, as it was resolved then.",
+        section="Ends",
+    )
+    extra: tuple[str, ...] = option(
+        "--extra", multiple=True, metavar="NAME", help="With this extra of the project.", section="Ends"
+    )
+    group: tuple[str, ...] = option(
+        "--group", multiple=True, metavar="NAME", help="With this dependency group of the project.", section="Ends"
     )
     python: str | None = option(
         "--python", metavar="3.N", help="The Python of ends that name none (default: this one).", section="Ends"
@@ -77,7 +89,7 @@ class BisectFlags:
 
 @verb(
     "envsmith bisect --good old-venv --bad new-venv -- python train.py",
-    "envsmith bisect -r requirements.txt --good 2025-06-01 -- pytest tests/test_train.py",
+    "envsmith bisect --project . --good 2025-06-01 -- pytest tests/test_train.py",
 )
 @takes(BisectFlags)
 def bisect(settings: BisectFlags) -> int:
@@ -130,50 +142,22 @@ def _said(event: Event) -> None:
 
 
 def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[PackageSet, PackageSet]:
-    from envsmith.bisect.ends import read_end
+    from envsmith.bisect.ends import Past, ends_in_time, read_end, write_requirements
     from envsmith.model.version import minor_of
+    from envsmith.project.folder import Part
     from envsmith.python.interpreters import running_interpreter
 
     python = minor_of(settings.python) if settings.python else running_interpreter().minor
-    if settings.requirements:
-        return _ends_in_time(settings, trials, index, python)
+    files = [path.absolute() for path in settings.requirements]
+    if settings.project:
+        part = Part(extras=settings.extra, groups=settings.group)
+        files.append(write_requirements(settings.project, part, python, trials.folder))
+    if files:
+        past = Past(files=tuple(map(str, files)), python=python, trials=trials)
+        return ends_in_time(past, settings.good, settings.bad, index, say)
     if not settings.good or not settings.bad:
         raise UsageError(
             "Cannot search for the culprit: two ends are needed.",
-            hint="Give --good and --bad, or -r FILE to search by time.",
+            hint="Give --good and --bad, or -r FILE or --project DIR to search by time.",
         )
     return read_end(settings.good, python, trials.uv), read_end(settings.bad, python, trials.uv)
-
-
-def _ends_in_time(
-    settings: BisectFlags, trials: Trials, index: PackageIndex, python: str
-) -> tuple[PackageSet, PackageSet]:
-    """Search by time first, and return the packages just before and just after the upload that broke the command."""
-    from envsmith.bisect.moments import Past, narrow_time, step_back
-
-    past = Past(files=tuple(str(path.absolute()) for path in settings.requirements), python=python, trials=trials)
-    bad = _moment(settings.bad) if settings.bad else dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
-    failed = past.attempt(bad)
-    if failed.passed is not False:
-        raise UsageError(
-            f"Cannot search: with the packages of {bad.date()} the command does not fail"
-            + (f" ({failed.error})." if failed.error else "."),
-            hint="Give the day on which it fails with --bad.",
-        )
-    good = _moment(settings.good) if settings.good else step_back(past, bad)
-    say(f"by time: between {good.date()} and {bad.date()}")
-    before, after, moment, count = narrow_time(past, good, bad, failed.error, index)
-    say(f"by time: of {count} uploads the one of {moment:%Y-%m-%d %H:%M} UTC is the first with which it fails")
-    return before, after
-
-
-def _moment(text: str) -> dt.datetime:
-    from envsmith.bisect.moments import parse_moment
-
-    try:
-        return parse_moment(text)
-    except ValueError:
-        raise UsageError(
-            f"Cannot read the day {text[:40]!r}: it is not written as 2026-11-21.",
-            hint="Give days with -r, and environments or files without it.",
-        ) from None
