@@ -7,23 +7,34 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from envsmith.preflight.group import Place, find_place
-from envsmith.schema import UNWRITTEN, AsJson
-from envsmith.smoke.agent.processes import read_text
+from envsmith.ranks import witness
+from envsmith.ranks.blame import Blame
+from envsmith.ranks.decide import decide
+from envsmith.ranks.evidence import Evidence, ProcessState, RankEvidence
+from envsmith.ranks.recorder import calls_of, stacks_of, stated_groups
+from envsmith.schema import UNWRITTEN, AsJson, parse_json
+from envsmith.smoke.agent.processes import process_state, read_text
 from envsmith.smoke.agent.protocol import one_line
 from envsmith.smoke.agent.world import stored
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+# What a rank sends of its recorder when it stands still. Ranks are rarely further apart.
+_MOST_CALLS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,15 +83,22 @@ class Sample(AsJson):
 
 
 def alerts_of(
-    before: Sequence[Mapping[int, Sample]], now: Mapping[int, Sample], clock: float, limits: Limits
+    before: Sequence[Mapping[int, Sample]],
+    now: Mapping[int, Sample],
+    clock: float,
+    limits: Limits,
+    judge: Callable[[], Blame | None] = lambda: None,
 ) -> list[Alert]:
-    """Return what rank 0 sees in all samples: ranks that are slow (in two samples running), stand still or are silent."""
+    """Return what rank 0 sees in all samples: ranks that are slow (in two samples running), stand still or are silent.
+
+    ``judge`` is asked where no rank moves: it returns what the ranks' own stacks and collectives say.
+    """
     alerts = []
     for rank, sample in now.items():
         if clock - sample.heard > limits.silent:
             text = f"rank {rank} has not been heard of for {clock - sample.heard:.0f} s (it was in step {sample.step})"
             alerts.append(Alert(kind="silent", rank=rank, message=text))
-    alerts += _stalled(now, limits)
+    alerts += _stalled(now, limits, judge)
     for rank in now:
         factor = _slower(now, rank)
         if before and factor >= limits.skew and _slower(before[-1], rank) >= limits.skew:
@@ -99,23 +117,41 @@ def _slower(samples: Mapping[int, Sample], rank: int) -> float:
     return mine.mean / statistics.median(means)
 
 
-def _stalled(now: Mapping[int, Sample], limits: Limits) -> list[Alert]:
-    """Return the ranks that are behind while no rank moves: the others wait for them."""
+def _stalled(now: Mapping[int, Sample], limits: Limits, judge: Callable[[], Blame | None]) -> list[Alert]:
+    """Return the ranks that the others wait for while no rank moves: by their steps, and by where they stand."""
     if len(now) < 2 or any(sample.age < limits.stall for sample in now.values()):
         return []
+    blame = judge()
     at = {rank: (sample.step, sample.computed) for rank, sample in now.items()}
     behind = min(at.values())
+    late = tuple(rank for rank, place in at.items() if place == behind)
     if behind == max(at.values()):
-        return []
+        return [Alert(kind="stall", rank=rank, message=blame.message) for rank in blame.ranks] if blame else []
+    why = f". {blame.message}" if blame and blame.ranks == late else ""
+    part = f"has not done its part of step {behind[0] + 1} for"
     return [
         Alert(
-            kind="stall",
-            rank=rank,
-            message=f"rank {rank} has not done its part of step {behind[0] + 1} for {now[rank].age:.0f} s; the others have and wait",
+            kind="stall", rank=rank, message=f"rank {rank} {part} {now[rank].age:.0f} s; the others have and wait{why}"
         )
-        for rank, place in at.items()
-        if place == behind
+        for rank in late
     ]
+
+
+def _standing(rank: int, text: bytes) -> RankEvidence | None:
+    """Parse what a rank says of where it stands. ``None`` for what is not that."""
+    try:
+        answer = parse_json(text)
+        process = ProcessState(pid=0, state=answer["state"], waits_in=answer["waits_in"], answers=True)
+        return RankEvidence(
+            rank=rank,
+            calls=calls_of(answer["calls"]),
+            groups=stated_groups(answer["groups"]),
+            stacks=stacks_of(answer),
+            process=process,
+            still=int(answer["still"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 class Watch:
@@ -148,6 +184,8 @@ class Watch:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._active: set[tuple[str, int]] = set()
+        self._place: object = None
+        self._still = 0
 
     # -- the training script's side ------------------------------------------------------------------------------------
 
@@ -210,10 +248,13 @@ class Watch:
             alerts = _own_alerts(first, mine, self.limits)
             if store is not None:
                 try:
+                    if mine.age >= self.limits.stall / 2:
+                        store.set(f"watch/{place.rank}/stands", self._stands())
                     store.set(f"watch/{place.rank}", b"" if ended else json.dumps(mine.to_json()).encode())
                     if place.rank == 0 and not ended:
                         heard = _hear(store, place.world, latest)
-                        alerts += alerts_of(history, heard, time.monotonic(), self.limits)
+                        judge = partial(_judge, store, place.world, mine.age)
+                        alerts += alerts_of(history, heard, time.monotonic(), self.limits, judge)
                         history = [heard]
                 except Exception:  # noqa: BLE001 - the store went with rank 0: the job ends, and so do we
                     store = None
@@ -236,10 +277,29 @@ class Watch:
             mean=round(mean, 6),
             age=round(time.perf_counter() - self._last, 1),
             rss=_rss(),
-            gpu=_gpu_bytes(),
+            gpu=witness.gpu_bytes(),
             error=_nccl_error(),
         )
         return now, sample
+
+    def _stands(self) -> bytes:
+        """Return where this rank stands: its stacks, its last collectives, and at how many looks it stood there before."""
+        stacks = witness.all_stacks()
+        place = [row["frames"] for row in stacks if row["is_main"]]
+        self._still = self._still + 1 if place == self._place else 1
+        self._place = place
+        dump = json.loads(witness.recorder() or b"{}")
+        dump["entries"] = dump.get("entries", [])[-_MOST_CALLS:]
+        return json.dumps(
+            {
+                "stacks": stacks,
+                "groups": witness.groups(),
+                "calls": dump,
+                "still": self._still,
+                "state": process_state(os.getpid())[0],
+                "waits_in": read_text("/proc/self/wchan", 64).strip("\0\n0"),
+            }
+        ).encode()
 
     def _raise(self, alerts: Sequence[Alert]) -> None:
         """Report what is new. What has gone may be reported again when it comes back."""
@@ -278,6 +338,13 @@ def _hear(store: Any, world: int, latest: dict[int, tuple[bytes, Sample]]) -> di
     return {rank: sample for rank, (_, sample) in latest.items()}
 
 
+def _judge(store: Any, world: int, seconds: float) -> Blame | None:
+    """Return the verdict on a job that stands still, from what each rank says of where it stands."""
+    texts = {rank: store.get(f"watch/{rank}/stands") for rank in range(world) if stored(store, f"watch/{rank}/stands")}
+    ranks = [one for rank, text in texts.items() if (one := _standing(rank, text))]
+    return decide(Evidence(ranks=tuple(ranks), world=world, stalled=seconds)) if len(ranks) == world else None
+
+
 def _own_alerts(first: Sample | None, now: Sample, limits: Limits) -> list[Alert]:
     """Return what a rank reports of itself: memory that grows, and NCCL's error."""
     alerts = []
@@ -297,13 +364,6 @@ def _rss() -> int:
 
     fields = read_text("/proc/self/statm", 256).split()
     return int(fields[1]) * mmap.PAGESIZE if len(fields) > 1 else 0
-
-
-def _gpu_bytes() -> int:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return 0
-    return int(torch.cuda.memory_reserved())
 
 
 def _nccl_error() -> str:

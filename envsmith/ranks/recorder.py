@@ -1,15 +1,21 @@
-"""A dump of torch's flight recorder, parsed: the collectives that one rank called, and its process groups."""
+"""What one rank says, parsed: a dump of torch's flight recorder, and the stacks and groups of its witness."""
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from envsmith.ranks.evidence import Call, Frame, Group, user_place
+from envsmith.ranks.evidence import Call, Frame, Group, Stack, user_place
 from envsmith.schema import parse_json
 
 # The last calls that are kept of a rank. Ranks are rarely further apart.
 MOST_CALLS = 400
+# A program that people write is smaller. What a machine wrote says nothing by its loops.
+_MOST_SOURCE = 1 << 20
 # The recorder names types as ATen does.
 _DTYPES = {
     "Float": "float32",
@@ -109,3 +115,57 @@ def _ranks(value: object) -> tuple[int, ...]:
     except ValueError:
         return ()
     return tuple(number for number in numbers if isinstance(number, int)) if isinstance(numbers, list) else ()
+
+
+def stated_groups(rows: Iterable[Mapping[str, Any]]) -> tuple[Group, ...]:
+    """Return the process groups that a witness lists."""
+    return tuple(
+        Group(
+            name=str(row.get("name", "")),
+            description=str(row.get("description", "")),
+            ranks=_ranks(list(row.get("ranks", ()))),
+        )
+        for row in rows
+    )
+
+
+def stacks_of(answer: Mapping[str, Any]) -> tuple[Stack, ...]:
+    """Return the stacks that a witness lists."""
+    return tuple(
+        Stack(
+            thread=str(row.get("thread", "")),
+            frames=frames_of(row.get("frames")),
+            is_main=bool(row.get("is_main")),
+            source="hook",
+        )
+        for row in answer.get("stacks") or ()
+        if isinstance(row, Mapping)
+    )
+
+
+def frames_of(rows: object) -> tuple[Frame, ...]:
+    """Return the frames that a witness lists, with the loops of the program that each stands in."""
+    frames = (
+        Frame(function=str(row[0]), file=str(row[1]), line=int(row[2]))
+        for row in (rows if isinstance(rows, list) else ())
+        if isinstance(row, list) and len(row) == 3
+    )
+    return tuple(
+        replace(each, loops=_loops_at(each.file, each.line)) if user_place([each]) else each for each in frames
+    )
+
+
+def _loops_at(file: str, line: int) -> tuple[tuple[int, int], ...]:
+    return tuple((first, last) for first, last in _loops_of(file) if first <= line <= last)
+
+
+@functools.lru_cache(maxsize=64)
+def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last lines of the loops of a source, or nothing where it cannot be read."""
+    try:
+        with Path(file).open("rb") as source:
+            tree = ast.parse(source.read(_MOST_SOURCE))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
+    return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envsmith.ranks.evidence import Exit, Frame, Group, ProcessState, RankError, RankEvidence, Stack, user_place
-from envsmith.ranks.recorder import calls_of, groups_of
+from envsmith.ranks.evidence import Exit, ProcessState, RankError, RankEvidence, Stack, user_place
+from envsmith.ranks.recorder import calls_of, frames_of, groups_of, stacks_of, stated_groups
 from envsmith.ranks.traces import faulthandler_dumps
 from envsmith.schema import parse_json
 
 # The most that is read of a file that a rank wrote.
 _MOST_BYTES = 8 << 20
-# A program that people write is smaller. What a machine wrote says nothing by its loops.
-_MOST_SOURCE = 1 << 20
 # Seconds after the first failure from which a signal is the launcher's. The others may notice a rank's death before the
 # kernel reports it, and a launcher waits before it kills.
 _NEVER = float("inf")
@@ -88,7 +84,7 @@ def rank_evidence(
         exit=Exit(code=status, at=ended_at, is_clean=clean) if ended_at else None,
         error=None if status == 0 else _error(marks),
         calls=calls_of(dump),
-        groups=tuple(_groups(answer.get("groups") or marks.groups)) or groups_of(dump),
+        groups=stated_groups(answer.get("groups") or marks.groups) or groups_of(dump),
         stacks=stacks,
         process=process,
         gpu_bytes=int(answer.get("gpu") or 0),
@@ -102,10 +98,10 @@ def rank_evidence(
     )
 
 
-def _text(path: Path, most: int = _MOST_BYTES) -> str:
+def _text(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(most).decode(errors="replace")
+            return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
@@ -122,32 +118,6 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, str) and value.isdigit() and len(value) < 8 else 0
 
 
-def _frames(rows: object) -> tuple[Frame, ...]:
-    frames = (
-        Frame(function=str(row[0]), file=str(row[1]), line=int(row[2]))
-        for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, list) and len(row) == 3
-    )
-    return tuple(
-        replace(each, loops=_loops_at(each.file, each.line)) if user_place([each]) else each for each in frames
-    )
-
-
-def _loops_at(file: str, line: int) -> tuple[tuple[int, int], ...]:
-    return tuple((first, last) for first, last in _loops_of(file) if first <= line <= last)
-
-
-@functools.lru_cache(maxsize=64)
-def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
-    """Return the first and last lines of the loops of a source, or nothing where it cannot be read."""
-    try:
-        tree = ast.parse(_text(Path(file), _MOST_SOURCE))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
-    return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))
-
-
 def _error(marks: Marks) -> RankError | None:
     """Return the error of the main thread, or else the first one of another."""
     row = min(marks.errors, key=lambda each: each.get("thread") != "MainThread", default=None)
@@ -156,7 +126,7 @@ def _error(marks: Marks) -> RankError | None:
     lines = str(row.get("error", "")).strip().splitlines()
     return RankError(
         error=(lines[0] if lines else "an error without a text")[:600],
-        place=user_place(_frames(row.get("stack"))),
+        place=user_place(frames_of(row.get("stack"))),
         at=float(row.get("at", 0.0)),
         thread=str(row.get("thread", "")),
     )
@@ -165,16 +135,10 @@ def _error(marks: Marks) -> RankError | None:
 def _way_out(marks: Marks) -> str:
     """Return where a rank asked for its end. With an error the interpreter ends it, and nobody asked."""
     row = marks.way_out
-    place = user_place(_frames(row.get("stack")))
+    place = user_place(frames_of(row.get("stack")))
     if not row or not place or (marks.errors and not row.get("at_once")):
         return ""
     return f"{'os._exit' if row.get('at_once') else 'sys.exit'}({row.get('status', '')}) at {place}"
-
-
-def _groups(rows: Iterable[Mapping[str, Any]]) -> Iterable[Group]:
-    for row in rows:
-        ranks = tuple(number for number in row.get("ranks", ()) if isinstance(number, int))
-        yield Group(name=str(row.get("name", "")), description=str(row.get("description", "")), ranks=ranks)
 
 
 def _stacks(
@@ -187,17 +151,7 @@ def _stacks(
         return (_main_first(fatal[-1][1]), fatal[-1][0]) if fatal else ((), "")
     if process and process.answers is False:
         return (_main_first(dumps[-1][1]) if dumps else ()), ""
-    rows = answer.get("stacks") or ()
-    return tuple(
-        Stack(
-            thread=str(row.get("thread", "")),
-            frames=_frames(row.get("frames")),
-            is_main=bool(row.get("is_main")),
-            source="hook",
-        )
-        for row in rows
-        if isinstance(row, Mapping)
-    ), ""
+    return stacks_of(answer), ""
 
 
 def _main_first(stacks: Sequence[Stack]) -> tuple[Stack, ...]:

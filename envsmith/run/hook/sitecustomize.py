@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.environ.get("ENVSMITH_RUN_FOLDER", "")
@@ -68,6 +68,15 @@ def load_next() -> None:
             raise
     finally:
         sys.modules.setdefault("sitecustomize", mine)
+
+
+def load_witness() -> Any:
+    """Return the module that says what a rank knows of itself. It stands in another folder of the same package."""
+    path = os.path.join(os.path.dirname(os.path.dirname(HERE)), "ranks", "witness.py")
+    spec: Any = importlib.util.spec_from_file_location("envsmith_witness", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def is_rank() -> bool:
@@ -138,7 +147,8 @@ def with_preflight(make_group: Any) -> Any:
 class Rank:
     """One rank: its file of marks, and its connection to the watcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, witness: Any) -> None:
+        self.witness = witness
         self.pid, self.rank = os.getpid(), int(os.environ["RANK"])
         stem = os.path.join(FOLDER, "%d-%d" % (self.rank, self.pid))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -187,11 +197,11 @@ class Rank:
         leave, leave_at_once, arm = sys.exit, os._exit, faulthandler.dump_traceback_later
 
         def exit(*status: Any) -> None:  # noqa: A001
-            self.mark("exit", status=repr(status[0]) if status else "0", stack=frames(sys._getframe(1)))
+            self.mark("exit", status=repr(status[0]) if status else "0", stack=self.witness.frames(sys._getframe(1)))
             leave(*status)
 
         def _exit(status: int) -> None:
-            self.mark("exit", status=repr(status), stack=frames(sys._getframe(1)), at_once=True)
+            self.mark("exit", status=repr(status), stack=self.witness.frames(sys._getframe(1)), at_once=True)
             leave_at_once(status)
 
         def dump_traceback_later(*arguments: Any, **options: Any) -> None:
@@ -221,12 +231,12 @@ class Rank:
         if self.has_dumped or os.getpid() != self.pid:
             return
         with contextlib.suppress(Exception):
-            text = recorder()
+            text = self.witness.recorder()
             if text:
                 self.has_dumped = True
                 with open(self.stem + ".calls", "wb") as file:
                     file.write(text)
-                self.mark("groups", groups=groups())
+                self.mark("groups", groups=self.witness.groups())
 
     def answer(self) -> None:
         """Answer the watcher's questions, one a line, until it hangs up."""
@@ -242,38 +252,19 @@ class Rank:
 
     def reply(self, question: Dict[str, Any]) -> bytes:
         """Return the answer as one line of JSON. The recorder's text is in it as it is."""
+        witness = self.witness
         answer, calls = {"id": question["id"], "at": time.time()}, b""
         try:
-            answer["progress"] = progress()
+            answer["progress"] = witness.progress()
             if question["what"] == "all":
-                answer.update(facts(), groups=groups(), stacks=all_stacks(), gpu=gpu_bytes())
-                calls = recorder().replace(b"\n", b" ")
+                answer.update(facts(), groups=witness.groups(), stacks=witness.all_stacks(), gpu=witness.gpu_bytes())
+                calls = witness.recorder().replace(b"\n", b" ")
             elif question["what"] == "stacks":
-                answer["stacks"] = all_stacks()
+                answer["stacks"] = witness.all_stacks()
         except Exception as error:
             answer["failed"] = repr(error)[:300]
         text = json.dumps(answer).encode()
         return text[:-1] + b', "calls": ' + calls + b"}" if calls else text
-
-
-def frames(frame: Any, most: int = 60) -> List[Any]:
-    """Return function, file and line of a frame and its callers."""
-    rows: List[Any] = []
-    while frame is not None and len(rows) < most:
-        rows.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno or 0))
-        frame = frame.f_back
-    return rows
-
-
-def all_stacks() -> List[Any]:
-    """Return the stack of each thread but this one."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    mine, main = threading.get_ident(), threading.main_thread().ident
-    return [
-        {"thread": names.get(ident, str(ident)), "is_main": ident == main, "frames": frames(frame)}
-        for ident, frame in sys._current_frames().items()
-        if ident != mine
-    ]
 
 
 def facts() -> Dict[str, Any]:
@@ -289,56 +280,10 @@ def facts() -> Dict[str, Any]:
     return {"variables": variables, "versions": versions, "prefix": sys.prefix}
 
 
-def _c10d() -> Any:
-    return sys.modules.get("torch.distributed.distributed_c10d")
-
-
-def progress() -> Dict[str, int]:
-    """Return the number of collectives of each process group."""
-    world: Any = getattr(_c10d(), "_world", None)
-    numbers = {}
-    for group in list(world.pg_map) if world is not None else ():
-        with contextlib.suppress(Exception):
-            numbers[str(world.pg_names.get(group, ""))] = int(group._get_sequence_number_for_group())
-    return numbers
-
-
-def groups() -> List[Any]:
-    """Return the process groups: name, description, ranks."""
-    world: Any = getattr(_c10d(), "_world", None)
-    rows = []
-    for group, ranks in list(world.pg_group_ranks.items()) if world is not None else ():
-        with contextlib.suppress(Exception):
-            name = str(world.pg_names.get(group, ""))
-            rows.append({"name": name, "description": str(getattr(group, "group_desc", "")), "ranks": sorted(ranks)})
-    return rows
-
-
-def recorder() -> bytes:
-    """Return what torch's flight recorder holds, as JSON, without its stacks: those take seconds."""
-    module = sys.modules.get("torch._C._distributed_c10d")
-    if module is None or _c10d() is None:
-        return b""
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
-        dump = getattr(module, name, None)
-        text = dump() if dump else b""
-        text = text.encode() if isinstance(text, str) else text
-        if b'"entries"' in text:
-            return text
-    return b""
-
-
-def gpu_bytes() -> int:
-    """Return the GPU memory that torch has reserved."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return int(cuda.memory_reserved()) if cuda is not None and cuda.is_initialized() else 0
-
-
 load_next()
 if is_rank():
     with contextlib.suppress(Exception):
-        Rank().start()
+        Rank(load_witness()).start()
     with contextlib.suppress(Exception):
         record_calls()
     if PREFLIGHT:

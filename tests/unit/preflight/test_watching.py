@@ -11,7 +11,8 @@ import pytest
 from envsmith.errors import SmokeError, UsageError
 from envsmith.preflight import watch
 from envsmith.preflight.group import Place
-from envsmith.preflight.watcher import Alert, Limits, Sample, Watch, _own_alerts, alerts_of
+from envsmith.preflight.watcher import Alert, Limits, Sample, Watch, _own_alerts, _standing, alerts_of
+from envsmith.ranks.blame import Blame, Cause
 
 LIMITS = Limits(stall=10.0, silent=30.0)
 
@@ -45,6 +46,46 @@ def test_rank_that_stands_while_the_others_wait() -> None:
     assert "step 51" in found[0].message
     moving = waiting | {3: Sample(rank=3, step=51, computed=51, age=0.5, heard=100.0)}
     assert alerts_of([], moving, 100.0, LIMITS) == []
+
+
+@pytest.mark.parametrize(
+    ("computed", "ranks", "expected"),
+    [
+        (50, (1,), ["rank 1 has not done its part of step 51 for 20 s; the others have and wait. Rank 1 is blocked."]),
+        (50, (2,), ["rank 1 has not done its part of step 51 for 20 s; the others have and wait"]),
+        (51, (1,), ["Rank 1 is blocked."]),
+        (51, (), []),
+    ],
+    ids=["both say it", "steps are certain", "steps do not say it", "nobody can be named"],
+)
+def test_what_ranks_say_of_where_they_stand_is_in_the_alert_of_a_stall(computed, ranks, expected) -> None:
+    waiting = {r: Sample(rank=r, step=50, computed=computed if r == 1 else 51, age=20.0, heard=100.0) for r in range(4)}
+    blame = Blame(cause=Cause.BLOCKED, ranks=ranks, message="Rank 1 is blocked.", fix="Look at it.")
+
+    alerts = alerts_of([], waiting, 100.0, LIMITS, lambda: blame)
+
+    assert [alert.message for alert in alerts] == expected
+
+
+def test_a_rank_says_where_it_stands_as_the_judge_reads_it() -> None:
+    watch, answers = Watch(), []
+    release = threading.Event()
+
+    def look() -> None:
+        while len(answers) < 100 and watch._still < 2:  # until the main thread waits below
+            answers.append(watch._stands())
+        release.set()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    release.wait()
+    one = _standing(3, answers[-1])
+
+    assert one is not None
+    assert one.main is not None
+    assert (one.rank, one.still) == (3, 2)
+    assert "test_a_rank_says_where_it_stands_as_the_judge_reads_it" in [frame.function for frame in one.main.frames]
+    assert _standing(3, b'{"stacks": 7}') is None
 
 
 def test_rank_that_is_not_heard_of() -> None:
