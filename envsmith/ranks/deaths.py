@@ -23,6 +23,7 @@ _WAITED = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
     r"|ran for \d+ milliseconds before timing out"
 )
+_NO_GROUP = re.compile(r"process group has not been initialized|Invalid process group", re.IGNORECASE)
 SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
 STORE_KEY = re.compile(r"wait timeout after (\d{1,12})ms, keys: /default_pg/\S{0,100}/(\d{1,5})\b")
 # What an error says of its cause, the most exact first.
@@ -99,11 +100,15 @@ def own_error(evidence: Evidence) -> Blame | None:
     then = f" The errors of {ranks_text(following, start='r')} follow from it." if following else ""
     cause = cause_of(first.error)
     look = f"Look at {first.place or 'the traceback of that rank'}: what the other ranks print is no cause."
+    because = ""
+    if _NO_GROUP.search(first.error) and any(one.calls for one in evidence.ranks if one.rank == rank):
+        because = " It had called collectives before: it destroyed its process group while the others went on."
+        look = f"Look for a destroy_process_group that rank {rank} reaches before {first.place or 'that place'}."
     return Blame(
         cause=cause,
         kind="rank-failed",
         ranks=(rank,),
-        message=f"{who} ended first, with {short(first.error)}{at_place(first.place)}.{then}",
+        message=f"{who} ended first, with {short(first.error)}{at_place(first.place)}.{because}{then}",
         fix=_CAUSE_ADVICE.get(cause, look),
         place=first.place,
         evidence=(first.error,),

@@ -147,3 +147,14 @@ def test_a_rank_that_was_waited_for_stays_named_when_the_others_only_gave_up():
     late = replace(late, exit=replace(late.exit, by_launcher=True))
 
     assert decide_end(wait, failed(ended(0, 1, 10.1, gave_up), late)) == wait
+
+
+@pytest.mark.parametrize(("operations", "is_destroyed"), [(["all_reduce"], True), ([], False)])
+def test_a_rank_without_a_group_had_one_if_it_called_collectives_before(operations, is_destroyed):
+    error = "ValueError: Default process group has not been initialized, please make sure to call init_process_group."
+
+    answer = decide(failed(ended(0, 1, 10.5, CLOSED), ended(1, 1, 10.0, error, *operations)))
+
+    assert answer.rank == 1
+    assert ("it destroyed its process group" in answer.message) == is_destroyed
+    assert ("destroy_process_group" in answer.fix) == is_destroyed
