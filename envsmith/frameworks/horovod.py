@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envsmith.frameworks.framework import Framework, Step
 
 # horovodrun asks itself in processes of their own what it was compiled with before it starts a rank.
@@ -22,6 +24,7 @@ _COLLECTIVES = Step(
     family="horovod fp32",
     deadline=_DEADLINE,
 )
+_MPI = replace(_COLLECTIVES, name="horovod mpi", kind="horovod-mpi", launcher="horovod-mpi")
 _ELASTIC = Step(
     name="horovod elastic",
     kind="horovod-elastic",
@@ -38,5 +41,5 @@ HOROVOD = Framework(
     module="horovod.torch",
     compiles=True,
     quick_steps=(_OPTIMIZER,),
-    steps=(_OPTIMIZER, _COLLECTIVES, _ELASTIC),
+    steps=(_OPTIMIZER, _COLLECTIVES, _MPI, _ELASTIC),
 )
