@@ -117,15 +117,15 @@ def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks
             micros = [float(t) for t in measured.get("us", ()) if isinstance(t, (int, float)) and math.isfinite(t)]
             if micros:
                 times.setdefault(index, {})[int(row["rank"])] = micros
-    found = []
+    measurements = []
     for index, by_rank in sorted(times.items()):
         case = cases[index]
         op = case.op.removeprefix(PREFIX)
         if len(by_rank) < ranks or op not in FACTORS:
             continue
         slowest = [max(round_) for round_ in zip(*by_rank.values(), strict=False)]
-        found.append(_measurement(op, case.n * 4, ranks, slowest))
-    return tuple(found)
+        measurements.append(_measurement(op, case.n * 4, ranks, slowest))
+    return tuple(measurements)
 
 
 def peaks(measured: Iterable[Measurement]) -> dict[str, dict[str, float]]:

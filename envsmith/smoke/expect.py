@@ -115,8 +115,8 @@ def _parse(document: Any, problems: list[str]) -> tuple[Expectation, ...]:
 
 
 def _line(row: Any, where: str, evidence: Mapping[str, Any], problems: list[str]) -> Expectation | None:
-    known = {"id", "when", "expect", "evidence", "note", "min_sm"}
-    if not isinstance(row, dict) or not isinstance(row.get("when"), dict) or set(row) - known:
+    columns = {"id", "when", "expect", "evidence", "note", "min_sm"}
+    if not isinstance(row, dict) or not isinstance(row.get("when"), dict) or set(row) - columns:
         problems.append(f"{where}: a line has id, when, expect, evidence and optionally note, min_sm; nothing else")
         return None
     keys = row["evidence"] if isinstance(row.get("evidence"), list) else [row.get("evidence")]

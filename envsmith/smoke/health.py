@@ -167,7 +167,9 @@ def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]
         problems += _of_gpus("xid", {gpu for gpu, _ in rows}, "error" if faulty else "note", text, fix, faulty=faulty)
     old, new = _health(before), _health(after)
     grown = {
-        name: {index: more for index in new if (more := new[index].get(name, 0) - old.get(index, {}).get(name, 0)) > 0}
+        name: {
+            index: growth for index in new if (growth := new[index].get(name, 0) - old.get(index, {}).get(name, 0)) > 0
+        }
         for name in sorted({name for values in new.values() for name in values})
     }
     text = "its memory had uncorrectable errors during the run"
@@ -187,10 +189,10 @@ def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]
         ("thermal_ns", "because it was too hot", "warning", 0.05),
         ("power_cap_ns", "by its power limit", "note", 0.5),
     ):
-        held = {index: ns / 1e9 for index, ns in grown.get(name, {}).items() if ns / 1e9 > max(0.1, least * seconds)}
-        text = f"its clocks were held down {what} for {max(held.values(), default=0):.1f} of {seconds:.0f} s"
+        slowed = {index: ns / 1e9 for index, ns in grown.get(name, {}).items() if ns / 1e9 > max(0.1, least * seconds)}
+        text = f"its clocks were held down {what} for {max(slowed.values(), default=0):.1f} of {seconds:.0f} s"
         fix = "Look at the machine's cooling and power supply (nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER)."
-        problems += _of_gpus("clocks-held-down", held, severity, text, fix)
+        problems += _of_gpus("clocks-held-down", slowed, severity, text, fix)
     return _last_of_each([*problems, *state_problems(after)])
 
 

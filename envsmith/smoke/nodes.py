@@ -226,7 +226,7 @@ class _Running:
     command: Command
     process: subprocess.Popen[bytes]
     pending: memoryview
-    rest: bytes = b""
+    line_start: bytes = b""
     words: bytes = b""
     ended: float | None = None
     spoke: bool = False
@@ -319,8 +319,8 @@ def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, ev
     if pipe is item.process.stderr:
         item.words = (item.words + data)[-(64 << 10) :]
         return
-    *lines, tail = (item.rest + data).split(b"\n")
-    item.rest = tail[-MAX_LINE:]
+    *lines, tail = (item.line_start + data).split(b"\n")
+    item.line_start = tail[-MAX_LINE:]
     for line in lines:
         with contextlib.suppress(ValueError):
             event = parse_json(line)

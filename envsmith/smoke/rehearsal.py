@@ -34,8 +34,8 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
     stopped = subprocess.Popen(command, env=ranks[1], stdin=quiet, stdout=quiet, stderr=quiet)
     try:
         stopped.send_signal(signal.SIGSTOP)
-        done = execute(command, env=ranks[0], seconds=limit)
-        status, words = done.returncode, done.stderr.strip()
+        run = execute(command, env=ranks[0], seconds=limit)
+        status, words = run.returncode, run.stderr.strip()
     except subprocess.TimeoutExpired:
         status, words = None, f"the preflight did not end within {limit:.0f} s"
     finally:

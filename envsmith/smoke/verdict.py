@@ -99,8 +99,10 @@ class SmokeResult:
     @property
     def collectives_good(self) -> bool:
         """Return whether enough cases ran and none but the known defects is bad."""
-        known = set(self.known_defects)
-        return bool(self.cases) and self.enough and all(case.verdict.good or case.case in known for case in self.cases)
+        defects = set(self.known_defects)
+        return (
+            bool(self.cases) and self.enough and all(case.verdict.good or case.case in defects for case in self.cases)
+        )
 
     @property
     def late(self) -> tuple[str, ...]:
@@ -294,8 +296,8 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
         outcomes.append(CaseOutcome(case=case.id, verdict=verdict, seconds=seconds, blame=text))
     if lacking:
         (rank, count), total = lacking.most_common(1)[0], len(plan.cases)
-        more = f" (and some of {len(lacking) - 1} more ranks)" if len(lacking) > 1 else ""
-        sentences.insert(0, f"{count} of the {total} results of rank {rank}{more} are missing")
+        addition = f" (and some of {len(lacking) - 1} more ranks)" if len(lacking) > 1 else ""
+        sentences.insert(0, f"{count} of the {total} results of rank {rank}{addition} are missing")
     return tuple(outcomes), sentences
 
 
@@ -341,10 +343,10 @@ def _step(step: Step, log: Events) -> StepOutcome:
     if halt and any(fell(e.get("code")) for e in halt.get("exits", ())):
         errors = []  # a signal comes before what the others say about it
     if errors:
-        first, *more = dict.fromkeys(
+        first, *further = dict.fromkeys(
             f"rank {r['rank']} in {r.get('stage') or 'the step'}: {r.get('detail')}" for r in errors
         )
-        text = "; ".join([first + words_of_framework(first), *more])
+        text = "; ".join([first + words_of_framework(first), *further])
         trace = {"trace": str(errors[0].get("trace", ""))[-2000:]}
         return StepOutcome(name=name, verdict=Verdict.ERROR, seconds=seconds, detail=text, facts=trace)
     if halt:

@@ -118,8 +118,8 @@ class Nvml:
             elif device:
                 gpu["health"] = self._health(device)
         pairs: dict[str, list[list[int]]] = {}
-        for (first, device), (second, other) in itertools.combinations(self.devices.items(), 2):
-            pairs.setdefault(self._way(device, other), []).append([first, second])
+        for (first, device), (second, peer) in itertools.combinations(self.devices.items(), 2):
+            pairs.setdefault(self._way(device, peer), []).append([first, second])
         return {**report, "pairs": pairs}
 
     def _gpu(self, index: int, device: ctypes.c_void_p) -> dict[str, Any]:
