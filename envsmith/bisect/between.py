@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from envsmith.bisect.changes import Group, changes_between, groups_between, pins_with, still_required, weights
 from envsmith.bisect.outcome import Outcome
-from envsmith.bisect.releases import Step, narrow_releases
+from envsmith.bisect.release_steps import Step, narrow_releases
 from envsmith.bisect.search import Culprit, find_culprits
-from envsmith.bisect.trial import PackageSet, Trials
+from envsmith.bisect.trials import PackageSet, Trials
 from envsmith.errors import UsageError
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.index import PackageIndex

@@ -13,9 +13,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envsmith.bisect.outcome import Outcome
-from envsmith.bisect.releases import resolve
+from envsmith.bisect.release_steps import resolve
 from envsmith.bisect.search import narrow
-from envsmith.bisect.trial import PackageSet, Trials
+from envsmith.bisect.trials import PackageSet, Trials
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read import clean, read_text
 from envsmith.errors import LockError, NetworkError, UsageError

@@ -12,7 +12,7 @@ from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, a
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
-    from envsmith.bisect.trial import PackageSet, Trials
+    from envsmith.bisect.trials import PackageSet, Trials
     from envsmith.progress import Event
     from envsmith.python.index import PackageIndex
 
@@ -101,10 +101,10 @@ def bisect(settings: BisectFlags) -> int:
 
     Exit code 0 when the culprit is found, 1 when only a range is, 2 when the ends cannot be used, 3 when they are equal.
     """
+    from envsmith.bisect.answer_text import as_json, as_markdown, as_text, known_rules, rule_of, status_of
     from envsmith.bisect.between import Search
     from envsmith.bisect.journal import open_journal
-    from envsmith.bisect.report import as_json, as_markdown, as_text, known_rules, rule_of, status_of
-    from envsmith.bisect.trial import Trials, check_command
+    from envsmith.bisect.trials import Trials, check_command
     from envsmith.files import write_whole
     from envsmith.http import HttpClient
     from envsmith.python.index import PackageIndex, find_index

@@ -29,7 +29,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
 from envsmith.names.name_index import NameIndex
-from envsmith.ranks.blame import Blame
+from envsmith.ranks.causes import Blame
 from envsmith.symbols.table import SymbolTable
 
 # Groups whose message may also be a mere warning about something optional.

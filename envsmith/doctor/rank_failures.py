@@ -13,7 +13,7 @@ from envsmith.doctor.read.remains import rank_of_speaker, read_remains
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
 from envsmith.model.rule import EvidenceKind, Severity
-from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.causes import Blame, Cause
 from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
 from envsmith.ranks.decide import verdict
 from envsmith.ranks.evidence import LIBRARY, Evidence, Exit, Frame, RankError, RankEvidence, place_of

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.preflight.group import Place, find_place
 from envsmith.ranks import witness
-from envsmith.ranks.blame import Blame
+from envsmith.ranks.causes import Blame
 from envsmith.ranks.decide import decide
 from envsmith.ranks.evidence import Evidence, ProcessState, RankEvidence
 from envsmith.ranks.recorder import calls_of, stacks_of, stated_groups

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from signal import SIGBUS, SIGKILL, SIGTERM, Signals
 from typing import TypeVar
 
-from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
+from envsmith.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.ranks.evidence import Disk, Evidence, RankError, RankEvidence, user_place
 
 _Value = TypeVar("_Value")

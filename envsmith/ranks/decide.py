@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from signal import SIGTERM
 
-from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
+from envsmith.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.ranks.deaths import (
     absent,
     departed,

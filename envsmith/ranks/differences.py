@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from signal import SIGABRT
 
-from envsmith.ranks.blame import Blame, Cause, ranks_text
+from envsmith.ranks.causes import Blame, Cause, ranks_text
 from envsmith.ranks.evidence import Call, Evidence, RankEvidence, Stack, user_place
 
 # Operations to which every rank gives tensors of one size. Others may differ by right (a gather's root, all_to_all).

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from signal import SIGKILL
 
-from envsmith.ranks.blame import Blame, Cause, at_place, ranks_text
+from envsmith.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.ranks.deaths import cause_of, departure, short, signal_name
 from envsmith.ranks.differences import (
     call_text,

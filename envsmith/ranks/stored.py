@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from envsmith.errors import DataError
-from envsmith.ranks.blame import Blame
+from envsmith.ranks.causes import Blame
 from envsmith.ranks.evidence import Evidence, Machine, RankEvidence
 from envsmith.schema import Problems, UnreadableError, check, parse_json, to_json
 

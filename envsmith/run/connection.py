@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envsmith.run.machine import exit_code, look, open_process, parent_of
+from envsmith.run.host import exit_code, look, open_process, parent_of
 from envsmith.schema import parse_json
 from envsmith.smoke.agent.processes import process_state
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envsmith.errors import UsageError
 from envsmith.files import write_whole
-from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.causes import Blame, Cause
 from envsmith.ranks.differences import different_environments
 from envsmith.ranks.evidence import Evidence
 from envsmith.ranks.stored import write_evidence

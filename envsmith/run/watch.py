@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from signal import SIGTERM
 
-from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.causes import Blame, Cause
 from envsmith.ranks.decide import decide, decide_end
 from envsmith.ranks.differences import late_to_most
 from envsmith.ranks.evidence import Disk, Event, Evidence, Exit, Machine, RankEvidence
 from envsmith.run.connection import Rank, Ranks
 from envsmith.run.gather import rank_evidence, with_launcher_ends
+from envsmith.run.host import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
 from envsmith.run.launcher import Launcher
-from envsmith.run.machine import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
 
 # How many looks, and how far apart, before anything is said of a stall.
 _LOOKS, _BETWEEN = 7, 1.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.model.record import Verdict
-from envsmith.ranks.blame import Cause
+from envsmith.ranks.causes import Cause
 from envsmith.ranks.deaths import SMALL_SHM, cause_of, says_lost
 from envsmith.smoke.agent.processes import describe_exit, fell
 from envsmith.smoke.agent.protocol import Exit, Phase, Startup

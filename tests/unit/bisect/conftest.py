@@ -9,7 +9,7 @@ from lock_helpers import uv_for
 from tiny_index import TinyIndex, wheel
 
 from envsmith.bisect.journal import open_journal
-from envsmith.bisect.trial import Trials
+from envsmith.bisect.trials import Trials
 from envsmith.python.uv import Uv
 
 # app imports shape.round_off, which shape 2.0 does not have; the other packages are bystanders.

@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.bisect.ends import ends_in_time, parse_moment, write_requirements
 from envsmith.bisect.outcome import Outcome
-from envsmith.bisect.trial import PackageSet
+from envsmith.bisect.trials import PackageSet
 from envsmith.errors import DataError, UsageError
 from envsmith.project.folder import Part
 

@@ -12,7 +12,7 @@ from envsmith.errors import SmokeError, UsageError
 from envsmith.preflight import watch
 from envsmith.preflight.group import Place
 from envsmith.preflight.watcher import Alert, Limits, Sample, Watch, _own_alerts, _standing, alerts_of
-from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.causes import Blame, Cause
 
 LIMITS = Limits(stall=10.0, silent=30.0)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from launches import CLOSED, calls, ended, failed, stack
 
-from envsmith.ranks.blame import Blame, Cause
+from envsmith.ranks.causes import Blame, Cause
 from envsmith.ranks.deaths import cause_of
 from envsmith.ranks.decide import decide, decide_end
 from envsmith.ranks.evidence import Disk, Machine

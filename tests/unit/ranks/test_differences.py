@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from launches import calls, stalled, waiting
 
-from envsmith.ranks.blame import Cause
+from envsmith.ranks.causes import Cause
 from envsmith.ranks.decide import decide
 from envsmith.ranks.differences import different_environments, first_difference, late_to_most
 from envsmith.ranks.evidence import Evidence, RankEvidence

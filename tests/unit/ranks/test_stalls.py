@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
-from envsmith.ranks.blame import Cause
+from envsmith.ranks.causes import Cause
 from envsmith.ranks.decide import decide
 from envsmith.ranks.evidence import Frame, ProcessState, RankError, Stack
 

@@ -9,8 +9,8 @@ from typing import Any
 from envsmith import solve
 from envsmith.bisect.between import Guilty, Result
 from envsmith.bisect.changes import Group
-from envsmith.bisect.releases import Step
-from envsmith.bisect.trial import PackageSet
+from envsmith.bisect.release_steps import Step
+from envsmith.bisect.trials import PackageSet
 from envsmith.doctor.read.lines import component_of
 from envsmith.errors import EnvsmithError
 from envsmith.files import now

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from envsmith.bisect.changes import Change, Group
 from envsmith.bisect.outcome import Outcome
 from envsmith.bisect.search import narrow
-from envsmith.bisect.trial import PackageSet, Trials
+from envsmith.bisect.trials import PackageSet, Trials
 from envsmith.errors import LockError, NetworkError
 from envsmith.files import scratch, write_whole
 from envsmith.python.index import IndexFile, PackageIndex

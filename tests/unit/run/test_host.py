@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from envsmith.run.machine import disks_of, exit_code, look, open_process, parse_gpu_memory, parse_kernel_lines
+from envsmith.run.host import disks_of, exit_code, look, open_process, parse_gpu_memory, parse_kernel_lines
 
 
 def test_only_telling_lines_of_this_launch_are_taken_from_the_kernel_s_log():
