@@ -85,7 +85,7 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "oci": (["envsmith/oci"], ["tests/unit/oci", "tests/unit/engines/test_content.py", "tests/unit/publish"]),
     "publish": (["envsmith/publish"], ["tests/unit/publish"]),
     "smoke/verdict": (["envsmith/smoke/verdict.py", "envsmith/smoke/step_verdict.py"], _VERDICTS),
-    "smoke/blame": (["envsmith/smoke/blame.py"], _VERDICTS),
+    "smoke/blame_sentence": (["envsmith/smoke/blame_sentence.py"], _VERDICTS),
     "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/test_build.py"]),
 }
 

@@ -29,7 +29,7 @@ from envsmith.frameworks import added_frameworks
 from envsmith.programs import execute
 from envsmith.schema import parse_json
 from envsmith.smoke.agent.health import infiniband, report_apart
-from envsmith.smoke.health import state_problems
+from envsmith.smoke.machine_faults import state_problems
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not
 # imported.

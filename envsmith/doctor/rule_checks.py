@@ -17,7 +17,7 @@ from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import Scene, below, key_of, number_in
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.model.rule import Evidence, EvidenceKind
-from envsmith.smoke.health import problems_in
+from envsmith.smoke.machine_faults import problems_in
 from envsmith.symbols.system_libraries import system_libraries
 
 _DATE = "2026-11-21"

@@ -30,7 +30,7 @@ from envsmith.model.record import Fault
 from envsmith.programs import execute
 from envsmith.schema import AsJson, parse_json, written
 from envsmith.smoke.agent.protocol import Exit
-from envsmith.smoke.blame import ranks_text
+from envsmith.smoke.blame_sentence import ranks_text
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.fault import Cause

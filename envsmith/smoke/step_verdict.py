@@ -11,7 +11,7 @@ from typing import Any
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import StepOutcome, Verdict
-from envsmith.smoke.blame import ranks_text
+from envsmith.smoke.blame_sentence import ranks_text
 
 
 def words_of_framework(error: str) -> str:

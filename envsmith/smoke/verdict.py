@@ -13,7 +13,7 @@ from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome
 from envsmith.smoke.agent.processes import fell
 from envsmith.smoke.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
-from envsmith.smoke.blame import (
+from envsmith.smoke.blame_sentence import (
     Blame,
     blame_halt,
     blame_unsupervised,
@@ -28,7 +28,7 @@ from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.events import Events
 from envsmith.smoke.expect import Expect
 from envsmith.smoke.fault import Cause, cause_of, lacking
-from envsmith.smoke.health import fault_of, machine_problems
+from envsmith.smoke.machine_faults import fault_of, machine_problems
 from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.step_verdict import compare_families, judge_step, words_of_framework
 

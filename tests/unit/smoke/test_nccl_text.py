@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.smoke.blame import RESULTS, explained, transport_sentence, transports
+from envsmith.smoke.blame_sentence import RESULTS, explained, transport_sentence, transports
 
 # https://github.com/NVIDIA/nccl/issues/1189
 CUMEM_AND_IB = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.smoke.agent.nccl_log import evidence, evidence_of, log_in_memory
-from envsmith.smoke.blame import transports
+from envsmith.smoke.blame_sentence import transports
 
 # https://github.com/NVIDIA/nccl/issues/892 (2.17 or 2.18), /1584 (2.24.3), nccl-tests/issues/228, aws-ofi-nccl/issues/715, nccl/issues/1538 (2.22.3),
 # /1189, /302 (2.5.6), /1672

@@ -258,7 +258,7 @@ def transport_problems(
 ) -> list[Problem]:  # fmt: skip
     """Return where NCCL took a slower way than the machine has.
 
-    ``facts`` are those of :func:`~envsmith.smoke.blame.transports`, ``network`` the answer of the agent's
+    ``facts`` are those of :func:`~envsmith.smoke.blame_sentence.transports`, ``network`` the answer of the agent's
     ``infiniband``. What a user's variable of NCCL chose is not judged.
     """
     pairs = facts.get("pairs")

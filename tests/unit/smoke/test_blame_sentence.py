@@ -10,7 +10,7 @@ import pytest
 
 from envsmith.smoke.agent.protocol import Exit, Startup
 from envsmith.smoke.agent.world import most_common
-from envsmith.smoke.blame import blame_halt, blame_wrong, odd_ones
+from envsmith.smoke.blame_sentence import blame_halt, blame_wrong, odd_ones
 
 NAMES = ("all_reduce", "broadcast")
 
