@@ -25,6 +25,8 @@ from envsmith.project.declared import read_toml
 from envsmith.python.interpreters import find_interpreter
 from envsmith.python.uv import Uv
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.run import LocalTarget, probe
+from envsmith.smoke.run import run as smoke
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,9 +187,6 @@ def _installable(root: Path) -> bool:
 
 
 def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
-    from envsmith.smoke.run import LocalTarget, probe
-    from envsmith.smoke.run import run as smoke
-
     target = LocalTarget(python=run.python)
     try:
         result = smoke(Plan.build(probe(target), tier="quick", ranks=ranks), target)

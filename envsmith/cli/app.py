@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from envsmith import __version__
 from envsmith.errors import (
     UNWRITABLE,
     EnvsmithError,
@@ -21,6 +22,7 @@ from envsmith.errors import (
     UsageError,
     storage_error,
 )
+from envsmith.text import clean, printable
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
 # here so that `envsmith --help` imports none of them.
@@ -95,7 +97,6 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     """Print the program and the day of its knowledge: an answer depends on both."""
     if not value or ctx.resilient_parsing:
         return
-    from envsmith import __version__
     from envsmith.graph.load import newest_day
 
     day = newest_day()
@@ -144,8 +145,6 @@ def _colour() -> bool | None:
 
 
 def _tell(error: EnvsmithError) -> int:
-    from envsmith.text import clean, printable
-
     def say(line: str) -> None:
         with suppress(OSError):  # stderr itself may be full or gone, and the code says it all the same
             click.echo(printable(line), err=True, color=_colour())
@@ -173,8 +172,6 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
 @contextmanager
 def _warnings_on_stderr() -> Iterator[None]:
     """Say once what the library left aside, in the manner of every other message."""
-    from envsmith.text import clean
-
     before, texts = warnings.showwarning, set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:

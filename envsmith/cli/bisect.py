@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envsmith.bisect.answer_text import as_json, as_markdown, as_text, known_rules, rule_of, status_of
+from envsmith.bisect.between import Search
+from envsmith.bisect.ends import Past, ends_in_time, read_end, write_requirements
+from envsmith.bisect.journal import open_journal
+from envsmith.bisect.trials import Trials, check_command
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, argument, flag, option, takes, verb
 from envsmith.errors import UsageError
+from envsmith.files import write_whole
+from envsmith.http import HttpClient
+from envsmith.model.version import minor_of
+from envsmith.project.folder import Part
+from envsmith.python.index import PackageIndex, find_index
+from envsmith.python.interpreters import running_interpreter
 
 if TYPE_CHECKING:
-    from envsmith.bisect.trials import PackageSet, Trials
+    from envsmith.bisect.trials import PackageSet
     from envsmith.progress import Event
-    from envsmith.python.index import PackageIndex
 
 # Exit codes of a search: found, a range only, and both ends are equal. 2 is for ends that cannot be used.
 _EXIT = {"found": 0, "range": 1, "equal": 3}
@@ -101,14 +111,6 @@ def bisect(settings: BisectFlags) -> int:
 
     Exit code 0 when the culprit is found, 1 when only a range is, 2 when the ends cannot be used, 3 when they are equal.
     """
-    from envsmith.bisect.answer_text import as_json, as_markdown, as_text, known_rules, rule_of, status_of
-    from envsmith.bisect.between import Search
-    from envsmith.bisect.journal import open_journal
-    from envsmith.bisect.trials import Trials, check_command
-    from envsmith.files import write_whole
-    from envsmith.http import HttpClient
-    from envsmith.python.index import PackageIndex, find_index
-
     check_command(settings.command)
     if settings.tries < 1:
         raise UsageError("Cannot run a set fewer than one time: --tries is a count.", hint="Give --tries 1 or more.")
@@ -142,11 +144,6 @@ def _said(event: Event) -> None:
 
 
 def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[PackageSet, PackageSet]:
-    from envsmith.bisect.ends import Past, ends_in_time, read_end, write_requirements
-    from envsmith.model.version import minor_of
-    from envsmith.project.folder import Part
-    from envsmith.python.interpreters import running_interpreter
-
     python = minor_of(settings.python) if settings.python else running_interpreter().minor
     files = [path.absolute() for path in settings.requirements]
     if settings.project:

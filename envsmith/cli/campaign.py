@@ -17,6 +17,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components
 from envsmith.graph.location import own_matrix
 from envsmith.matrix.campaign.choices import read_campaign
+from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
 from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, listing
 from envsmith.matrix.campaign.job import Job, Plan
@@ -108,8 +109,6 @@ def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
 
 
 def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
-    from envsmith.matrix.campaign.climb import Ground, climb
-
     if plan is None or len(only) != 1:
         raise UsageError(
             "Cannot use --here: the campaign has not begun.",

@@ -16,6 +16,7 @@ from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.flags import open_source
 from envsmith.cli.mend_file import FileMendFlags, Subject, apply_mend, undo_mend
 from envsmith.cli.values import parse_pairs, parse_platform
+from envsmith.doctor.facts import Draft
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
@@ -23,7 +24,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 
 if TYPE_CHECKING:
-    from envsmith.doctor.facts import Draft
     from envsmith.project.ranges import Declarations
 
 
@@ -117,8 +117,6 @@ def check(settings: CheckFlags) -> int:
 
 def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     """Judge all that the options name. Return the judgement, and what files of a project declare."""
-    from envsmith.doctor.facts import Draft
-
     where = parse_platform(settings.platform)
     names, pairs = gpu_names(), (*settings.pairs, *settings.with_)
     versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]

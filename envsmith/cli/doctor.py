@@ -23,6 +23,7 @@ from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_text
+from envsmith.doctor.read.folder import read_folder
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
@@ -158,8 +159,6 @@ def _interpreter(text: str | None) -> str | None:
 def _opened(source: str) -> list[tuple[str, str, list[str]]]:
     """Read a file, or every text of a folder."""
     if Path(source).is_dir():
-        from envsmith.doctor.read.folder import read_folder
-
         return read_folder(Path(source))
     return [(source, *open_source(source))]
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 import click
 
+from envsmith import __version__
 from envsmith.cli.console import Commands, dumps, evidence_lines
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
@@ -112,8 +113,6 @@ def _sarif(findings: Iterable[Finding]) -> dict[str, object]:
 
     The rule's evidence is the help text, ``where`` the place that code scanning shows.
     """
-    from envsmith import __version__
-
     results = []
     rules: dict[str, dict[str, object]] = {}
     for finding in findings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.files import read_text, write_whole
 from envsmith.frameworks import EXAMPLE
+from envsmith.project.uv_project import difference, merged
 
 if TYPE_CHECKING:
     from envsmith.model.lock import Lock
@@ -67,7 +69,7 @@ def lock(settings: PinFlags) -> int:
     With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was
     compared with, are the only files of pip's.
     """
-    from envsmith import build
+    from envsmith import build  # --help waits for no installer
 
     flags, locking, talk = settings.request, settings.locking, settings.talk
     if not flags.names_something and flags.torch is None:
@@ -84,7 +86,7 @@ def lock(settings: PinFlags) -> int:
         with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
             options, inferred = plan(flags, partial(_options, settings), console)
             if settings.check:
-                return _check(options, console)
+                return _check(build.lock_difference(options, progress=console))
             outcome = build.lock_only(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
@@ -92,7 +94,7 @@ def lock(settings: PinFlags) -> int:
     if flags.project is not None and settings.form in {"uv", "pixi"}:
         _merge(settings.form, flags.project, outcome.lock, write=settings.yes)
     elif settings.form == "pixi":
-        from envsmith.project.pixi_project import PIXI, with_pixi  # reads TOML
+        from envsmith.project.pixi_project import PIXI, with_pixi  # its reader waits for who has pixi
 
         files[PIXI] = str(outcome.directory / PIXI)
         write_whole(outcome.directory / PIXI, with_pixi("", outcome.lock, PIXI))
@@ -122,8 +124,7 @@ def _options(settings: PinFlags, flags: RequestFlags) -> Options:
 
 def _merge(form: str, folder: Path, lock: Lock, *, write: bool) -> None:
     """Show what a project of uv or pixi needs as a diff, and write it when the user says so."""
-    from envsmith.project.pixi_project import manifest_of, with_pixi  # reads TOML
-    from envsmith.project.uv_project import difference, merged
+    from envsmith.project.pixi_project import manifest_of, with_pixi  # as above
 
     path = folder / "pyproject.toml" if form == "uv" else manifest_of(folder)
     old = read_text(path) if form == "uv" or path.is_file() else ""
@@ -139,11 +140,8 @@ def _merge(form: str, folder: Path, lock: Lock, *, write: bool) -> None:
         say(f"{path} was not written. Add --yes to write it.")
 
 
-def _check(options: Options, console: Console) -> int:
-    from envsmith import build
-
-    difference = build.lock_difference(options, progress=console)
-    for line in difference:
+def _check(differences: Sequence[str]) -> int:
+    for line in differences:
         say(line)
-    say(f"the lock is {'not up to date: run the same command without --check' if difference else 'up to date'}")
-    return 1 if difference else 0
+    say(f"the lock is {'not up to date: run the same command without --check' if differences else 'up to date'}")
+    return 1 if differences else 0

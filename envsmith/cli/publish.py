@@ -12,6 +12,9 @@ from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, takes
 from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
+from envsmith.oci.registry import Repository, parse_reference
+from envsmith.publish import verbs
+from envsmith.publish.push import Naming
 from envsmith.text import clean
 
 if TYPE_CHECKING:
@@ -60,8 +63,6 @@ class PublishFlags:
 
     def targets(self) -> list[Target | Path]:
         """Return where the image goes. ``UsageError`` for a repository with a tag or digest."""
-        from envsmith.oci.registry import Repository, parse_reference
-
         targets: list[Target | Path] = []
         if self.to is not None:
             reference = parse_reference(self.to)
@@ -93,9 +94,6 @@ def publish(settings: PublishFlags) -> int:
             "Cannot publish an image: it must be signed, and neither --key nor --keyless is given.",
             hint="Make a key with openssl genpkey -algorithm ed25519 -out key.pem, and keep it out of the repository.",
         )
-    from envsmith.publish import verbs
-    from envsmith.publish.push import Naming
-
     directory = verbs.find_cell(settings.cell, settings.output)
     seal = verbs.seal_with(settings.key)
     source = settings.source or verbs.source_of_ci()
@@ -177,8 +175,6 @@ def verify(settings: VerifyFlags) -> int:
     everything is shown. 8: the image differs from its proof (differences are listed). 1: it matches, but has no trusted
     signature.
     """
-    from envsmith.publish import verbs
-
     if settings.image is None and settings.bundle is None:
         raise UsageError("Cannot verify an image: none is named.", hint="Name an image, or give --bundle FILE.tar.")
     if bool(settings.identity) != bool(settings.issuer):

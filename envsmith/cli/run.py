@@ -9,6 +9,9 @@ import click
 
 from envsmith.cli.console import say
 from envsmith.cli.declare import FOLDER, argument, choice, flag, option, takes, verb
+from envsmith.run.launcher import end_as
+from envsmith.run.start import Launch, check_command
+from envsmith.run.watch import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +54,6 @@ def run(settings: RunFlags) -> int:
 
     Exit code: the launcher's.
     """
-    from envsmith.run.launcher import end_as
-    from envsmith.run.start import Launch, check_command
-    from envsmith.run.watch import Settings
-
     check_command(settings.command)
     launch = Launch(
         command=settings.command,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from envsmith import proof
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, choice, flag, option, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
@@ -581,8 +582,6 @@ def _leave(
     loaded = next((item.result.loaded for item in finished if item.result and item.result.loaded), None)
     record = None
     if loaded is not None:
-        from envsmith import proof  # it imports the engines
-
         cell = proof.find_cell(python, loaded)
         record = proof.record_of_parts(cell, finished, started=started)
         files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))

@@ -14,6 +14,8 @@ from envsmith.cli.declare import flag, group, option, takes
 from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.solve import cells
+from envsmith.solve import solve as find_cell
 from envsmith.solve.words import MOST_EVIDENCE
 
 if TYPE_CHECKING:
@@ -41,8 +43,6 @@ def solve(settings: SolveFlags) -> int:
     Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12.
     Exit code 1 when no cell satisfies the request; the refusal names the rules, their evidence and what to change.
     """
-    from envsmith import solve
-
     if settings.limit is not None and not settings.every:
         raise UsageError(
             "Cannot use --limit without --all: one cell is printed.", hint="Add --all: envsmith solve --all --limit 3."
@@ -51,8 +51,8 @@ def solve(settings: SolveFlags) -> int:
     request = gathered.request()
     try:
         if settings.every:
-            return _stream(solve.cells(request), settings.limit, as_json=settings.as_json)
-        solution = solve.solve(request)
+            return _stream(cells(request), settings.limit, as_json=settings.as_json)
+        solution = find_cell(request)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:

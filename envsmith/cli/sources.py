@@ -14,6 +14,7 @@ from envsmith.cli.demands import demands_of, gather
 from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.graph.load import components
+from envsmith.http import HttpClient
 from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.version import Spec
@@ -120,8 +121,6 @@ class Sources:
         """
         if not self.wishes:
             return request, Compile(variables=self.variables)
-        from envsmith.http import HttpClient
-
         fetcher = HttpClient(offline=offline)
         archives = tuple(read_archive(wish, fetcher) for wish in self.wishes)
         return _with(request, archives), Compile(archives=archives, variables=self.variables)

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out, say, table
 from envsmith.cli.declare import argument, flag, group, takes, verb
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.solve import show_refusal
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import ContentError, NetworkError, UnsatisfiableError, UsageError
+from envsmith.graph.location import find_matrix
+from envsmith.graph.wheels import catalogued
+from envsmith.http import HttpClient
 from envsmith.model.version import Spec
+from envsmith.python.compiled import measure
+from envsmith.python.index import find_index
+from envsmith.python.index_wheels import index_offers
+from envsmith.symbols.table import SymbolTable
+from envsmith.wheels.offers import answer, distributions_of, proof_of, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +29,6 @@ if TYPE_CHECKING:
     from envsmith.model.cell import Request
     from envsmith.model.wheel import ReadyWheel
     from envsmith.python.compiled import Link
-    from envsmith.symbols.table import SymbolTable
     from envsmith.wheels.offers import Answer, Offer
 
 _SHOWN = 5
@@ -52,9 +60,6 @@ def wheel(settings: WheelFlags) -> int:
     Each has its address, sha256 and publisher, what it was built for and who says so. Exit code 1 when none fits: the
     nearest ones are listed with what speaks against them, and how long compiling takes.
     """
-    from envsmith import solve
-    from envsmith.wheels.offers import answer, distributions_of
-
     name, releases = _named(settings.name)
     request = settings.request.request()
     try:
@@ -79,20 +84,12 @@ def wheel(settings: WheelFlags) -> int:
 
 def _links(result: Answer) -> dict[str, Link]:
     """Measure the wheels that are shown, by address. One that cannot be reached is named and passed over."""
-    from envsmith.graph.location import find_matrix
-    from envsmith.symbols.table import SymbolTable
-
     table = SymbolTable(find_matrix() / "symbols")
     links = {each.address: _link(each, result, table) for each in result.fitting[:_SHOWN]}
     return {address: link for address, link in links.items() if link}
 
 
 def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
-    from envsmith.errors import ContentError, NetworkError
-    from envsmith.http import HttpClient
-    from envsmith.python.compiled import measure
-    from envsmith.wheels.offers import target_of
-
     try:
         return measure(each, target_of(result.cell), HttpClient(), table)
     except (ContentError, NetworkError) as error:
@@ -101,18 +98,11 @@ def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
 
 
 def _on_index(result: Answer) -> tuple[Offer, ...]:
-    from envsmith.http import HttpClient
-    from envsmith.python.index import find_index
-    from envsmith.python.index_wheels import index_offers
-    from envsmith.wheels.offers import distributions_of, target_of
-
     client, target = HttpClient(), target_of(result.cell)
     return tuple(o for n in distributions_of(result.name) for o in index_offers(n, target, client, find_index()))
 
 
 def _catalogued() -> tuple[str, ...]:
-    from envsmith.graph.wheels import catalogued
-
     return catalogued()
 
 
@@ -161,8 +151,6 @@ def _table(offers: Iterable[Offer]) -> str:
 
 
 def _proof(each: ReadyWheel, link: Link | None, *, is_locked: bool, number: int) -> list[str]:
-    from envsmith.wheels.offers import proof_of
-
     proof = proof_of(each)
     built = f"torch {each.torch}, CUDA {each.cuda}" if each.torch != "any" else "any torch (no compiled code)"
     requires = "not read" if each.requires is None else ", ".join(each.requires)
