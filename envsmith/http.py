@@ -487,7 +487,6 @@ class HttpClient:
         jobs: int = 4,
         offline: bool = False,
         timeout: float = 60.0,
-        fresh_for: float = FRESH_SECONDS,
         wait: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.time,
         environ: Mapping[str, str] | None = None,
@@ -496,7 +495,6 @@ class HttpClient:
         self._environ = os.environ if environ is None else environ
         self._clock = clock
         self._cache = (cache if cache is not None else cache_folder()) / "http"
-        self._fresh_for = fresh_for
         self.wire = HttpWire(timeout=timeout, connections=max(1, jobs))
         self._wait = wait
 
@@ -517,7 +515,7 @@ class HttpClient:
         entry = _Entry.of(stored) if stored else None
         if entry and (len(entry.body) > max_bytes or (sha256 and hashlib.sha256(entry.body).hexdigest() != sha256)):
             entry = None
-        if entry and (self.offline or sha256 or entry.age < self._fresh_for):
+        if entry and (self.offline or sha256 or entry.age < FRESH_SECONDS):
             return entry.reply()
         if self.offline:
             raise NetworkError(

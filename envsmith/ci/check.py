@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from envsmith.ci.library import Library, admitted_pythons
@@ -48,13 +48,16 @@ def _has_cell(case: Case) -> bool:
     repair = refusal.repairs[0] if refusal and refusal.repairs else None
     wished = [w.component for w in stuck.wishes]
     case.add(
-        "ci-no-cell",
-        Severity.ERROR,
-        "no environment satisfies what is declared, because together: " + "; ".join(m.message for m in members),
+        Finding(
+            rule="ci-no-cell",
+            severity=Severity.ERROR,
+            components={c: case.spec(c).text for c in wished},
+            message="no environment satisfies what is declared, because together: "
+            + "; ".join(m.message for m in members),
+            evidence=strongest([e for m in members for e in m.evidence]),
+            fix=f"widen it: {repair.message}" if repair else None,
+        ),
         at=wished[0] if wished else "torch",
-        components={c: case.spec(c).text for c in wished},
-        evidence=[e for m in members for e in m.evidence],
-        fix=f"widen it: {repair.message}" if repair else None,
     )
     return False
 
@@ -75,14 +78,18 @@ def _pythons(case: Case) -> None:
             continue
         evidence, reason = _why_not(case, python=Spec.parse(f"=={pythons[-1 if floor else 0]}.*"))
         case.add(
-            "ci-python-without-cell",
-            Severity.WARNING if floor else Severity.NOTE,
-            f"Python {join_words(pythons)} {'is' if len(pythons) == 1 else 'are'} admitted, "
-            f"but nothing that is declared can be installed there: {reason}",
+            Finding(
+                rule="ci-python-without-cell",
+                severity=Severity.WARNING if floor else Severity.NOTE,
+                components={"python": admits.text},
+                message=(
+                    f"Python {join_words(pythons)} {'is' if len(pythons) == 1 else 'are'} admitted, "
+                    f"but nothing that is declared can be installed there: {reason}"
+                ),
+                evidence=strongest(evidence),
+                fix=f"requires-python >={working[0]}" if floor else None,
+            ),
             at="python",
-            components={"python": admits.text},
-            evidence=evidence,
-            fix=f"requires-python >={working[0]}" if floor else None,
         )
 
 
@@ -113,25 +120,31 @@ def _newest_torch(case: Case) -> None:
         reason = "" if open_range is None else f"; it could not be had anyway: {open_range[1]}"
         evidence = [*newest.evidence, *(open_range[0] if open_range else [])]
         case.add(
-            "ci-blocks-newest-torch",
-            Severity.NOTE if open_range else Severity.WARNING,
-            f"torch {case.spec('torch')} keeps out torch {version} of {newest.date}{reason}",
+            Finding(
+                rule="ci-blocks-newest-torch",
+                severity=Severity.NOTE if open_range else Severity.WARNING,
+                components={"torch": case.spec("torch").text},
+                message=f"torch {case.spec('torch')} keeps out torch {version} of {newest.date}{reason}",
+                evidence=strongest(evidence),
+                fix=None if open_range else f"try the library with torch {version}, then raise the bound",
+            ),
             at="torch",
-            components={"torch": case.spec("torch").text},
-            evidence=evidence,
-            fix=None if open_range else f"try the library with torch {version}, then raise the bound",
         )
         return
     evidence, message = _why_not(case, torch=Spec.parse(f"=={version}"))
     wished = [c for c in case.library.ranges if c != "torch" and c in message and case.library.declared(c)]
     case.add(
-        "ci-blocks-newest-torch",
-        Severity.NOTE,
-        f"torch {version} of {newest.date} is within torch {case.spec('torch')}, "
-        f"but the other ranges keep it out: {message}",
+        Finding(
+            rule="ci-blocks-newest-torch",
+            severity=Severity.NOTE,
+            components={"torch": version, **{c: case.spec(c).text for c in wished[:1]}},
+            message=(
+                f"torch {version} of {newest.date} is within torch {case.spec('torch')}, "
+                f"but the other ranges keep it out: {message}"
+            ),
+            evidence=strongest([*evidence, *newest.evidence]),
+        ),
         at=wished[0] if wished else "torch",
-        components={"torch": version, **{c: case.spec(c).text for c in wished[:1]}},
-        evidence=[*evidence, *newest.evidence],
     )
 
 
@@ -155,13 +168,15 @@ def _proved(case: Case) -> None:
         above = sorted((v for v in proved if _above(case, v)), key=lambda v: version_key(v) or v)
         if above:
             case.add(
-                "ci-excludes-proved",
-                Severity.WARNING,
-                f"torch {torch} leaves out torch {join_words(above[-4:])}, with which {framework} {mine} was run",
+                Finding(
+                    rule="ci-excludes-proved",
+                    severity=Severity.WARNING,
+                    components={"torch": torch.text, framework: mine.text},
+                    message=f"torch {torch} leaves out torch {join_words(above[-4:])}, with which {framework} {mine} was run",
+                    evidence=strongest([e for v in above[-4:] for e in proved[v]]),
+                    fix=f"try the library with torch {above[-1]}, then raise the bound",
+                ),
                 at="torch",
-                components={"torch": torch.text, framework: mine.text},
-                evidence=[e for v in above[-4:] for e in proved[v]],
-                fix=f"try the library with torch {above[-1]}, then raise the bound",
             )
 
 
@@ -219,16 +234,20 @@ def _cuda_majors(case: Case) -> None:
         first, last = public(mismatched[0].version), public(mismatched[-1].version)
         newest = builds[-1] in mismatched
         case.add(
-            "ci-cuda-major",
-            Severity.WARNING if newest else Severity.NOTE,
-            f"{declared.name} is built for CUDA {match[1]}, "
-            f"but torch {case.spec('torch')} admits default builds for CUDA {join_words(spans)}: "
-            f"torch {first}{' to ' + last if last != first else ''} "
-            f"{'is' if first == last else 'are'} of another CUDA major",
+            Finding(
+                rule="ci-cuda-major",
+                severity=Severity.WARNING if newest else Severity.NOTE,
+                components={"torch": case.spec("torch").text, declared.name: declared.spec or "*"},
+                message=(
+                    f"{declared.name} is built for CUDA {match[1]}, "
+                    f"but torch {case.spec('torch')} admits default builds for CUDA {join_words(spans)}: "
+                    f"torch {first}{' to ' + last if last != first else ''} "
+                    f"{'is' if first == last else 'are'} of another CUDA major"
+                ),
+                evidence=strongest([e for r in (mismatched[0], mismatched[-1]) for e in r.evidence]),
+                fix=f"bound torch, or take {declared.name} by the CUDA of torch (an extra per CUDA major)",
+            ),
             at=declared,
-            components={"torch": case.spec("torch").text, declared.name: declared.spec or "*"},
-            evidence=[e for r in (mismatched[0], mismatched[-1]) for e in r.evidence],
-            fix=f"bound torch, or take {declared.name} by the CUDA of torch (an extra per CUDA major)",
         )
 
 
@@ -241,13 +260,17 @@ def _nccl_pin(case: Case) -> None:
     outside = [v for v in carried if not nccl.contains(v)]
     if outside and len(outside) < len(carried):
         case.add(
-            "ci-nccl-narrow",
-            Severity.NOTE,
-            f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: "
-            "those torch releases cannot be installed",
+            Finding(
+                rule="ci-nccl-narrow",
+                severity=Severity.NOTE,
+                components={"nccl": nccl.text, "torch": case.spec("torch").text},
+                message=(
+                    f"nccl {nccl} excludes NCCL {join_words(outside[:4])} that admitted torch releases pin: "
+                    "those torch releases cannot be installed"
+                ),
+                evidence=strongest([e for v in outside[:4] for e in carried[v]]),
+            ),
             at="nccl",
-            components={"nccl": nccl.text, "torch": case.spec("torch").text},
-            evidence=[e for v in outside[:4] for e in carried[v]],
         )
 
 
@@ -301,35 +324,11 @@ class Case:
     posed: Posed
     findings: list[Located] = field(default_factory=list)
 
-    def add(
-        self,
-        rule: str,
-        severity: Severity,
-        message: str,
-        *,
-        at: str | Declared,
-        components: Mapping[str, str],
-        evidence: Iterable[Evidence],
-        fix: str | None = None,
-        symptom: str | None = None,
-        stage: str | None = None,
-    ) -> None:
+    def add(self, finding: Finding, *, at: str | Declared) -> None:
         """Note one finding, unless the library ignores it or nothing speaks for it."""
-        proof = strongest(evidence)
-        if not proof or rule in self.library.settings.ignore:
-            return
-        file, line = (at.file, at.line) if isinstance(at, Declared) else self.library.line(at)
-        finding = Finding(
-            rule=rule,
-            severity=severity,
-            components=dict(components),
-            message=message,
-            evidence=proof,
-            fix=fix,
-            symptom=symptom,
-            stage=stage,
-        )
-        self.findings.append(Located(finding=finding, file=file, line=line))
+        if finding.evidence and finding.rule not in self.library.settings.ignore:
+            file, line = (at.file, at.line) if isinstance(at, Declared) else self.library.line(at)
+            self.findings.append(Located(finding=finding, file=file, line=line))
 
     def spec(self, component: str) -> Spec:
         """Return the range that the library declares, ``*`` where it declares none."""
@@ -414,15 +413,17 @@ def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool)
     sentence = rule_sentence(rule, rows, {})
     fix = first.fix or rule.fix
     case.add(
-        rule.id,
-        Severity.ERROR if installed else _mild(rule),
-        f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {sentence}",
+        Finding(
+            rule=rule.id,
+            severity=Severity.ERROR if installed else _mild(rule),
+            components={c: case.spec(c).text for c in scope},
+            message=f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {sentence}",
+            evidence=strongest([e for row in rows for e in row.evidence]),
+            fix="; ".join(x for x in (f"declare {bound[1]}" if bound else "", fix) if x) or None,
+            symptom=first.symptom or rule.symptom,
+            stage=rule.stage,
+        ),
         at=bound[0] if bound else old,
-        components={c: case.spec(c).text for c in scope},
-        evidence=[e for row in rows for e in row.evidence],
-        fix="; ".join(x for x in (f"declare {bound[1]}" if bound else "", fix) if x) or None,
-        symptom=first.symptom or rule.symptom,
-        stage=rule.stage,
     )
 
 
@@ -443,16 +444,20 @@ def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) 
     worst = listed[0]
     named = f"{join_words(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''}"
     case.add(
-        "ci-unbounded",
-        max((_mild(rule) for rule, _ in listed), key=[Severity.NOTE, Severity.WARNING].index),
-        f"{component} is required without a bound: its older releases fail beside others that are admitted ({named}), "
-        f"first of all {rule_sentence(worst[0], [worst[1]], {})}",
+        Finding(
+            rule="ci-unbounded",
+            severity=max((_mild(rule) for rule, _ in listed), key=[Severity.NOTE, Severity.WARNING].index),
+            components={component: "*"},
+            message=(
+                f"{component} is required without a bound: its older releases fail beside others that are admitted ({named}), "
+                f"first of all {rule_sentence(worst[0], [worst[1]], {})}"
+            ),
+            evidence=strongest([e for _, row in listed for e in row.evidence]),
+            fix=f"declare {component}>={after[0]}" if after else None,
+            symptom=worst[1].symptom or worst[0].symptom,
+            stage=worst[0].stage,
+        ),
         at=component,
-        components={component: "*"},
-        evidence=[e for _, row in listed for e in row.evidence],
-        fix=f"declare {component}>={after[0]}" if after else None,
-        symptom=worst[1].symptom or worst[0].symptom,
-        stage=worst[0].stage,
     )
 
 

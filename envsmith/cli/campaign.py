@@ -25,7 +25,7 @@ from envsmith.matrix.campaign.newest import plan_newest, unproved
 from envsmith.matrix.campaign.selection import Composer, make_plan
 from envsmith.matrix.cells import Status
 from envsmith.matrix.document import states
-from envsmith.matrix.refresh.updates import apply, plan_refresh
+from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
 from envsmith.matrix.site.page import SITE, read_page, write_all
 from envsmith.model.record import Record, merge
 from envsmith.progress import Event
@@ -237,7 +237,7 @@ def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tup
 
 def _refresh(root: Path, frameworks: tuple[str, ...]) -> None:
     """Write the releases that the index has. Nothing may have read the graph before."""
-    changes = plan_refresh(root, components=frameworks)
+    changes = plan_refresh(root, open_context(root), components=frameworks)
     for sentence in (sentence for change in changes.changes for sentence in change.summary):
         say(f"  {clean(sentence)}")
     apply(changes.changes)

@@ -150,7 +150,7 @@ def refresh(
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
     shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
     """
-    from envsmith.matrix.refresh.updates import apply, plan_refresh
+    from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
 
     root = folder or (own_matrix() if write else find_matrix())
     if names:
@@ -165,9 +165,8 @@ def refresh(
             )
         checkouts[name] = Path(place)
     with _progress() as progress:
-        plan = plan_refresh(
-            root, components=components, offline=offline, jobs=jobs, again=again, progress=progress, checkouts=checkouts
-        )
+        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        plan = plan_refresh(root, context, components=components, checkouts=checkouts)
     _show(plan, root.parent)
     read = f"{plan.requests} requests, {plan.bytes_read / 1e6:.1f} MB"
     if not plan.changes:
@@ -187,8 +186,8 @@ def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offlin
     from envsmith.matrix.refresh.updates import open_context
 
     with _progress() as progress:
-        context, store = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
-        changes = plan_names(root / "names", context, packages, store / "names")
+        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        changes = plan_names(root / "names", context, packages, context.cache / "names")
         written = write_names(changes) if write else []
         rules = plan_gaps(root, context.today)  # they follow from the names that were written
         written += write_names(rules) if write else []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.http import HttpClient
-from envsmith.matrix.refresh.updates import plan_refresh
+from envsmith.matrix.refresh.updates import open_context, plan_refresh
 from envsmith.model.cell import Platform
 from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.torch_wheel import TorchFacts, linux_wheels, read_torch_wheel
@@ -44,6 +44,11 @@ def test_a_run_right_after_a_refresh_finds_nothing_and_opens_no_artifact(tmp_pat
 
     copy = tmp_path / "project" / "matrix"
     shutil.copytree(ROOT / "matrix", copy)
-    apply(plan_refresh(copy, components=["torch", "numpy"], cache=tmp_path / "cache", jobs=2).changes)
-    again = plan_refresh(copy, components=["torch", "numpy"], cache=tmp_path / "cache", jobs=2)
+
+    def refresh():
+        context = open_context(copy, cache=tmp_path / "cache", jobs=2)
+        return plan_refresh(copy, context, components=["torch", "numpy"])
+
+    apply(refresh().changes)
+    again = refresh()
     assert (again.changes, again.problems, again.requests) == ((), (), 0)

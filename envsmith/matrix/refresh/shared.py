@@ -40,14 +40,14 @@ class Context:
 
     ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same.
     ``left_out`` is what the index lists and cannot be believed.
-    ``facts`` is where those of an artifact are kept, so that a run that was interrupted does not read it twice, and
+    ``cache`` is where the facts of an artifact are kept, so that a run that was interrupted does not read it twice, and
     ``read`` holds the facts of the releases that were opened in this run, by component and version.
     """
 
     index: PackageIndex
     components: ComponentTable
     today: str
-    facts: Path
+    cache: Path
     jobs: int = 4
     again: bool = False
     progress: Progress = field(default=lambda _what, _done, _total: None)
@@ -68,11 +68,11 @@ class Context:
         key = f"{_FACTS_VERSION} {file.sha256}"
         if file.sha256 and not self.again:
             with contextlib.suppress(ValueError):
-                facts = parse_value(shape, read_cache(kind, key, self.facts))
+                facts = parse_value(shape, read_cache(kind, key, self.cache / "facts"))
                 if facts.filename == file.filename:
                     return facts
         facts = read()
-        write_cache(kind, key, to_json(facts), self.facts)
+        write_cache(kind, key, to_json(facts), self.cache / "facts")
         return facts
 
 

@@ -113,76 +113,63 @@ def _chosen(names: Sequence[str], matrix_dir: Path, components: ComponentTable) 
     return [n for n in dict.fromkeys(chosen) if n in possible]
 
 
-def plan_refresh(
+def open_context(
     matrix_dir: Path,
     *,
-    components: Sequence[str] = (),
-    index: PackageIndex | None = None,
     offline: bool = False,
     jobs: int = 4,
     again: bool = False,
     progress: Progress | None = None,
     cache: Path | None = None,
-    records: Path | None = None,
-    day: str | None = None,
-    checkouts: Mapping[str, Path] | None = None,
-) -> Plan:
-    """Read what changed in the world since ``matrix_dir`` was written. Writes only below ``cache``.
+) -> Context:
+    """Return what a refresh works with: the package index that uv or pip is configured with, and the cache.
 
-    ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked.
-    ``components`` narrows the run. ``again`` reads even what was measured already. ``records`` is the ``tests`` folder
-    whose recorded METADATA is kept in step (default: the one beside ``matrix_dir``, where there is one). Raises
-    ``UsageError``, ``DataError``, ``NetworkError`` (the index itself cannot be read), ``EngineError`` (no uv to ask for
-    the index).
+    ``again`` reads even what was measured already. Raises ``DataError`` for broken knowledge and ``EngineError`` where
+    there is no uv to ask for the index.
     """
     store = cache if cache is not None else cache_folder()
-    client = None
-    if index is None:
-        client = HttpClient(cache=store, jobs=jobs, offline=offline)
-        index = PackageIndex(client, find_index())
     table = read_components(matrix_dir)
     context = Context(
-        index=index,
+        index=PackageIndex(HttpClient(cache=store, jobs=jobs, offline=offline), find_index()),
         components=table,
-        today=day or now().date().isoformat(),
+        today=now().date().isoformat(),
         jobs=jobs,
         again=again,
-        facts=store / "facts",
+        cache=store,
     )
     if progress is not None:
         context.progress = progress
-    run = _Run(matrix_dir, context, records if records is not None else matrix_dir.parent / "tests")
+    return context
+
+
+def plan_refresh(
+    matrix_dir: Path,
+    context: Context,
+    *,
+    components: Sequence[str] = (),
+    checkouts: Mapping[str, Path] | None = None,
+) -> Plan:
+    """Read what changed in the world since ``matrix_dir`` was written. Writes only below the cache.
+
+    ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked.
+    ``components`` narrows the run. The METADATA that ``tests`` beside ``matrix_dir`` has recorded is kept in step.
+    Raises ``UsageError``, ``DataError`` and ``NetworkError`` (the index itself cannot be read).
+    """
+    run = _Run(matrix_dir, context, matrix_dir.parent / "tests")
     clones = checkouts or {}
     if components or not clones:
-        for name in _chosen(components, matrix_dir, table):
+        for name in _chosen(components, matrix_dir, context.components):
             run.update(name)
     for name, folder in clones.items():
         run.read_checkout(name, folder)
+    client = context.index.fetcher
     return Plan(
         changes=run.changes(),
         problems=tuple(context.problems),
         left_out=tuple(context.left_out),
-        requests=client.wire.requests if client else 0,
-        bytes_read=client.wire.bytes_read if client else 0,
+        requests=client.wire.requests if isinstance(client, HttpClient) else 0,
+        bytes_read=client.wire.bytes_read if isinstance(client, HttpClient) else 0,
     )
-
-
-def open_context(
-    matrix_dir: Path, *, offline: bool, jobs: int, again: bool, progress: Progress
-) -> tuple[Context, Path]:
-    """Return what a refresh of measured files works with, and the folder of the cache."""
-    store = cache_folder()
-    client = HttpClient(cache=store, jobs=jobs, offline=offline)
-    context = Context(
-        index=PackageIndex(client, find_index()),
-        components=read_components(matrix_dir),
-        today=now().date().isoformat(),
-        jobs=jobs,
-        again=again,
-        facts=store / "facts",
-    )
-    context.progress = progress
-    return context, store
 
 
 class _Run:

@@ -74,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def plan(folder: Path, index: Index, chosen: tuple[str, ...] = ()):
-    context = Context(index=index, components=ComponentTable.of(()), today="2026-01-01", facts=folder / "facts")
+    context = Context(index=index, components=ComponentTable.of(()), today="2026-01-01", cache=folder)
     return plan_names(folder, context, chosen, folder / "store")
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from envsmith.errors import DataError, NetworkError, UsageError
 from envsmith.graph.read import read_knowledge
-from envsmith.matrix.refresh.updates import apply, plan_refresh
+from envsmith.matrix.refresh.updates import apply, open_context
 
 
 def _builds(knowledge):
@@ -335,9 +335,9 @@ def test_an_index_that_never_answers_is_given_up_after_two_projects(plan, world,
     assert len(asked) == 2
 
 
-def test_knowledge_without_components_is_refused(tmp_path, index):
+def test_knowledge_without_components_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"components\.yaml"):
-        plan_refresh(tmp_path, index=index, cache=tmp_path)
+        open_context(tmp_path, cache=tmp_path)
 
 
 def test_a_broken_record_of_wheels_is_named(plan, knowledge):

@@ -49,7 +49,7 @@ def publish(world, tmp_path, make_wheel):
 
 @pytest.fixture
 def context(index, tmp_path):
-    return Context(index=index, components=None, today="2026-12-03", facts=tmp_path / "facts")
+    return Context(index=index, components=None, today="2026-12-03", cache=tmp_path)
 
 
 def records(*versions, torch="*"):
