@@ -100,7 +100,9 @@ def of_run(folder: Path) -> Said:
     output, result = (folder / "output.txt").read_text(), json.loads((folder / "result.json").read_text())
     times = [float(line) for line in (folder / "times.txt").read_text().split()]
     blocks = [match for match in _BLOCK.finditer(output) if match[0].count("\n") > 1]
-    verdicts = [match for match in blocks if not match[0].startswith("envsmith run: waiting")]
+    verdicts = [
+        match for match in blocks if not match[0].startswith(("envsmith run: waiting", "envsmith run: note: no rank"))
+    ]
     if not blocks:
         return Said()
     match = verdicts[0] if verdicts else blocks[-1]

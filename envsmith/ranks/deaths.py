@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from signal import SIGBUS, SIGKILL, SIGTERM, Signals
 from typing import TypeVar
 
 from envsmith.ranks.causes import Blame, Cause, at_place, ranks_text
+from envsmith.ranks.differences import call_text, is_usual
 from envsmith.ranks.evidence import Disk, Evidence, RankError, RankEvidence, user_place
 
 _Value = TypeVar("_Value")
@@ -41,6 +42,8 @@ _CAUSES = (
         ),
     ),
 )  # fmt: skip
+# What torch.save says where a write failed before.
+_CUT_OFF = re.compile(r"unexpected pos \d+ vs \d+")
 _ADVICE = {
     -9: "Look at `dmesg | grep -i oom` on its host: the kernel kills for memory, and so may a scheduler.",
     -11: "Run it with python -X faulthandler, which shows where: mostly binaries that do not belong together.",
@@ -108,13 +111,19 @@ def own_error(evidence: Evidence) -> Blame | None:
         cause=cause,
         kind="rank-failed",
         ranks=(rank,),
-        message=f"{who} ended first, with {short(first.error)}{at_place(first.place)}.{because}{then}",
+        message=f"{who} ended first, with {short(first.error)}{at_place(first.place)}.{because}"
+        f"{_meaning(first.error)}{then}",
         fix=_CAUSE_ADVICE.get(cause, look),
         place=first.place,
         evidence=(first.error,),
         line=first.line,
         quote=first.error,
     )
+
+
+def _meaning(error: str) -> str:
+    """Return what an error stands for that does not say it."""
+    return " That is what a full disk does to torch.save." if _CUT_OFF.search(error) else ""
 
 
 def _every_rank(evidence: Evidence, ranks: list[int], first: RankError) -> Blame | None:
@@ -265,10 +274,11 @@ def different_places(evidence: Evidence) -> Blame | None:
     (usual, _), *fewer = Counter(error.place for _, error in errors if error.place).most_common()
     odd = [rank for rank, error in errors if error.place and error.place != usual]
     is_one = len(odd) == 1 and len(fewer) == 1 and len(places[usual]) > 1
+    who = f"Rank {odd[0]} waited at another place than the others" if is_one else "The ranks waited at different places"
     return Blame(
         cause=Cause.DIFFERENT_CALLS,
         ranks=(odd[0],) if is_one else (),
-        message=f"The ranks waited at different places, so they do not issue the same collectives.{_standing(places)}",
+        message=f"{who}, so they do not issue the same collectives.{_standing(places)}",
         fix="Look for a condition on the rank, or on the data, around a collective: every rank has to call it.",
         place=dict(errors)[odd[0]].place if is_one else "",
         line=errors[0][1].line,
@@ -302,6 +312,8 @@ def departed(evidence: Evidence) -> Blame | None:
     early = [one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < first_error]
     if not early:
         return _unlisted(evidence)
+    if further := _further_calls(evidence, early):
+        return further
     one = min(early, key=lambda each: each.exit.at if each.exit else 0.0)
     cause, words = departure(one)
     return Blame(
@@ -311,6 +323,27 @@ def departed(evidence: Evidence) -> Blame | None:
         fix=f"Look for a sys.exit, a return or an end of the data that only rank {one.rank} meets.",
         place=one.way_out.rpartition(" at ")[2],
         evidence=(f"rank {one.rank}: {one.way_out or 'the script came to its end'}", *_call_counts(evidence)),
+    )
+
+
+def _further_calls(evidence: Evidence, early: Sequence[RankEvidence]) -> Blame | None:
+    """Blame the few that call something which the others, who have come to the end of their script, do not."""
+    lost = [one for one in evidence.ranks if one.error and one.calls]
+    if not lost or len(lost) > len(early) or not all(one.exit and one.exit.is_clean for one in early):
+        return None
+    call, error = lost[0].calls[-1], lost[0].error
+    if len(lost) == len(early) and is_usual(lost[0].calls, call):
+        return None  # it does as ever: the others had less to do
+    ranks, place = tuple(one.rank for one in lost), error.place if error else ""
+    return Blame(
+        cause=Cause.DIFFERENT_CALLS,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} called more collectives than the others: {call_text(call)}{at_place(place)}. "
+        f"{ranks_text([one.rank for one in early])} had come to the end of their script.",
+        fix=f"Look at {place or 'that call'}: a condition on the rank around a collective, or a function that every rank "
+        "has to call.",
+        place=place,
+        evidence=_call_counts(evidence),
     )
 
 

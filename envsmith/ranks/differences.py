@@ -200,7 +200,7 @@ def aborted_in_call(evidence: Evidence) -> Blame | None:
         what = f"called {call_text(call)}, unlike before"
     else:
         cause = Cause.DIFFERENT_CALLS
-        what = f"called something else than {call_text(survivors[0].calls[-1])}, which the others call there"
+        what = f"did not call {call_text(survivors[0].calls[-1])} as the others, but another collective or another size"
     place = user_place(((odd or inside)[0].main or inside[0].main or Stack(thread="", frames=())).frames)
     rows = tuple(f"rank {one.rank}: {call_text(one.calls[-1])}" for one in survivors)
     return Blame(

@@ -73,12 +73,16 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """One frame of a stack. ``loops`` are the first and the last line of each loop that it stands in, the outermost first."""
+    """One frame of a stack. ``loops`` are the first and the last line of each loop that it stands in, the outermost first.
+
+    ``text`` is the line of the program, where it was read: of the innermost frame.
+    """
 
     function: str
     file: str
     line: int = 0
     loops: tuple[tuple[int, int], ...] = ()
+    text: str = ""
 
 
 def place_of(frame: Frame) -> str:

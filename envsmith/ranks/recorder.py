@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from envsmith.errors import DataError
+from envsmith.files import read_text
 from envsmith.ranks.evidence import Call, Frame, Group, Stack, user_place
 from envsmith.schema import parse_json
 
@@ -144,28 +146,43 @@ def stacks_of(answer: Mapping[str, Any]) -> tuple[Stack, ...]:
 
 
 def frames_of(rows: object) -> tuple[Frame, ...]:
-    """Return the frames that a witness lists, with the loops of the program that each stands in."""
-    frames = (
-        Frame(function=str(row[0]), file=str(row[1]), line=int(row[2]))
-        for row in (rows if isinstance(rows, list) else ())
+    """Return the frames that a witness lists, with the loops that they stand in and the line of the innermost one."""
+    return tuple(
+        _read(Frame(function=str(row[0]), file=str(row[1]), line=int(row[2])), is_innermost=number == 0)
+        for number, row in enumerate(rows if isinstance(rows, list) else ())
         if isinstance(row, list) and len(row) == 3
     )
-    return tuple(
-        replace(each, loops=_loops_at(each.file, each.line)) if user_place([each]) else each for each in frames
+
+
+def _read(frame: Frame, *, is_innermost: bool) -> Frame:
+    """Return a frame with what the program says there."""
+    is_users = bool(user_place([frame]))
+    if not is_users and not is_innermost:
+        return frame
+    lines = _source(frame.file).splitlines()
+    return replace(
+        frame,
+        loops=tuple(span for span in _loops_of(frame.file) if span[0] <= frame.line <= span[1]) if is_users else (),
+        text=lines[frame.line - 1].strip()[:200] if is_innermost and 0 < frame.line <= len(lines) else "",
     )
 
 
-def _loops_at(file: str, line: int) -> tuple[tuple[int, int], ...]:
-    return tuple((first, last) for first, last in _loops_of(file) if first <= line <= last)
+@functools.lru_cache(maxsize=64)
+def _source(file: str) -> str:
+    """Return a program, or nothing where it cannot be read."""
+    path = Path(file)
+    try:
+        return read_text(path, _MOST_SOURCE) if path.is_file() else ""
+    except (DataError, OSError, ValueError):
+        return ""
 
 
 @functools.lru_cache(maxsize=64)
 def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
-    """Return the first and last lines of the loops of a source, or nothing where it cannot be read."""
+    """Return the first and last lines of the loops of a program."""
     try:
-        with Path(file).open("rb") as source:
-            tree = ast.parse(source.read(_MOST_SOURCE))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = ast.parse(_source(file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
     return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))

@@ -32,6 +32,9 @@ _TIMED = re.compile(r"nanosleep|hrtimer")
 _LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
 _COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/parallel/distributed")
+# Python shows nothing below a call into compiled code: a line that waits for a Work is the innermost one. Threads, queues
+# and processes are waited for in Python's own modules.
+_WORK = re.compile(r"\.(?:wait|synchronize)\(")
 _RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
 _LOADER_FIX = (
     "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
@@ -65,6 +68,8 @@ def waits(one: RankEvidence) -> bool:
     if main and (_in_loader(one) or _is_stopped(one)):
         return False
     if main and any(_COLLECTIVE.search(frame.file) for frame in _above_user(one)):
+        return True
+    if main and main.frames and _WORK.search(main.frames[0].text):
         return True
     if in_flight(one) is None:
         return False

@@ -20,6 +20,8 @@ from envsmith.run.launcher import Launcher
 
 # How many looks, and how far apart, before anything is said of a stall.
 _LOOKS, _BETWEEN = 7, 1.0
+# How many there may be while no rank answers.
+_MOST_LOOKS = 20
 # How long a rank that is asked may take: the recorder's dump takes 0.1 s, on a busy machine ten times that.
 _PATIENCE = 3.0
 # How many times the longest pause from which a launch went on by itself a stall must last.
@@ -124,6 +126,8 @@ class Watch:
         if self.looks <= _LOOKS:
             self.ranks.ask("all" if self.looks in {1, _LOOKS} else "stacks")
             return
+        if self.looks <= _MOST_LOOKS and self._all_are_silent():
+            return  # no rank keeps Python's lock for all of them: the machine is slow
         self.looks, self.has_judged, self.judged_at = 0, True, time.time()
         evidence = self.evidence(stalled=now - self.moved_at)
         self.blame = self.stalled_at = decide(evidence)
@@ -136,6 +140,12 @@ class Watch:
             self._note("the launcher was asked to end", None)
             self.has_stopped = True
             self.launcher.send(SIGTERM)
+
+    def _all_are_silent(self) -> bool:
+        """Tell whether several ranks run, and none has answered in time."""
+        now = time.monotonic()
+        silent = [rank for rank in self.ranks.living if rank.talk and rank.silent_for(now) >= _PATIENCE]
+        return len(silent) > 1 and len(silent) == len(self.ranks.living)
 
     def _note(self, text: str, rank: int | None) -> None:
         if len(self.events) < _MOST_EVENTS:

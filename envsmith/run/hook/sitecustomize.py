@@ -283,8 +283,8 @@ def facts() -> Dict[str, Any]:
 load_next()
 if is_rank():
     with contextlib.suppress(Exception):
-        Rank(load_witness()).start()
+        record_calls()  # first: what it sets is then the same in the marks of every rank
     with contextlib.suppress(Exception):
-        record_calls()
+        Rank(load_witness()).start()
     if PREFLIGHT:
         sys.meta_path.insert(0, AfterImport())
