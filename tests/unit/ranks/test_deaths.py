@@ -158,3 +158,41 @@ def test_a_rank_without_a_group_had_one_if_it_called_collectives_before(operatio
     assert answer.rank == 1
     assert ("it destroyed its process group" in answer.message) == is_destroyed
     assert ("destroy_process_group" in answer.fix) == is_destroyed
+
+
+@pytest.mark.parametrize(
+    ("counts", "last", "cause", "rank"),
+    [
+        ((3, 2, 2), "barrier", Cause.DIFFERENT_CALLS, 0),
+        ((3, 2), "barrier", Cause.DIFFERENT_CALLS, 0),
+        ((3, 2), "all_reduce", Cause.UNEVEN_DATA, 1),
+    ],
+    ids=["most have ended", "a new call", "a call as ever"],
+)
+def test_who_calls_more_than_ranks_that_have_ended_is_named_unless_it_does_as_ever(counts, last, cause, rank):
+    ended_well = [ended(number, 0, 9.0, "", *["all_reduce"] * 4) for number in range(1, len(counts))]
+
+    answer = decide(failed(ended(0, 1, 10.0, CLOSED, *["all_reduce"] * 4, last), *ended_well))
+
+    assert (answer.cause, answer.rank) == (cause, rank)
+
+
+def test_a_file_that_was_cut_off_says_that_the_disk_was_full():
+    error = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
+
+    answer = decide(failed(ended(0, 1, 10.0, error), ended(1, 1, 10.5, CLOSED)))
+
+    assert (answer.cause, answer.rank) == (Cause.DISK_FULL, 0)
+    assert "a full disk" in answer.message
+
+
+def test_the_one_that_waited_elsewhere_is_named_first():
+    timeout = "RuntimeError: Timed out waiting 60000ms for recv operation to complete"
+    ranks = [ended(rank, 1, 10.0 + rank, timeout) for rank in range(3)]
+    ranks = [
+        replace(one, error=replace(one.error, place="train.py:81" if one.rank == 1 else "train.py:10")) for one in ranks
+    ]
+
+    answer = decide(failed(*ranks))
+
+    assert answer.message.startswith("Rank 1 waited at another place than the others")

@@ -133,3 +133,13 @@ def test_a_rank_behind_the_loop_that_the_others_are_in_has_fewer_rounds_if_it_ma
 
     assert (answer.cause, answer.rank, answer.is_hang) == (cause, rank, True)
     assert ("left the loop at train.py:10 (main)" in answer.message) == (cause is Cause.UNEVEN_DATA)
+
+
+@pytest.mark.parametrize(("text", "rank"), [("request.wait()", 1), ("total = sum(rows)", None)])
+def test_a_rank_at_a_line_that_waits_for_a_work_waits_for_the_others(text, rank):
+    frame = Frame(function="communicate", file="/opt/venv/lib/python3.12/site-packages/megatron/core/p2p.py", text=text)
+    in_schedule = replace(late(0, *USUAL), stacks=(Stack(thread="MainThread", frames=(frame,), is_main=True),))
+
+    answer = decide(stalled(in_schedule, late(1, *USUAL, waits_in="wait_for_partner")))
+
+    assert (answer and answer.rank) == rank

@@ -104,3 +104,13 @@ def test_a_program_that_cannot_be_read_has_no_loops(tmp_path):
     one = rank_evidence(tmp_path / "1-77", answer={"stacks": [hook]}, code=None, ended_at=0.0, process=None)
 
     assert [frame.loops for frame in one.main.frames] == [(), ()]
+
+
+def test_the_innermost_frame_has_its_line_of_the_program(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("def step():\n    work.wait()\nstep()\n")
+    hook = {"thread": "MainThread", "is_main": True, "frames": [["step", str(script), 2], ["<module>", str(script), 3]]}
+
+    one = rank_evidence(tmp_path / "1-77", answer={"stacks": [hook]}, code=None, ended_at=0.0, process=None)
+
+    assert [frame.text for frame in one.main.frames] == ["work.wait()", ""]
