@@ -1,10 +1,13 @@
 """`envsmith bisect` on regressions whose culprits are known beforehand, beside two other ways of searching.
 
-    python bench/regressions.py [--only ID …] [--folder DIR] [--json FILE]
+    python bench/regressions.py [--only ID …] [--folder DIR] [--json FILE] [--flake SHARE --tries N] [--kills N]
 
 Each case of ``corpus/regressions.jsonl`` is resolved by uv at its two ends (or is searched by time), then searched. Counted are: the culprits right or wrong,
 the first bad release right, how many sets were tried, and how many seconds a trial takes beside the command. The other two ways are counted on the same
 groups without running anything, with the culprits that are known: one package after the other, and plain delta debugging (ddmin).
+
+``--flake 0.2`` makes a command fail in one run of five besides, and ``--tries`` runs each set more often. ``--kills 3`` ends the search by SIGKILL
+after each of its next three trials and starts it again: how many finished trials it repeats is counted.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,12 +34,17 @@ def main() -> int:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--folder", type=Path, default=Path("bench-bisect"))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--flake", type=float, default=0.0)
+    parser.add_argument("--tries", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=0)
     arguments = parser.parse_args()
     rows = []
     for line in (HERE / "corpus" / "regressions.jsonl").read_text().splitlines():
         case = json.loads(line)
         if not arguments.only or case["id"] in arguments.only:
-            rows.append(run(case, arguments.folder.absolute() / case["id"]))
+            if arguments.flake:
+                case["command"] = flaky(case["command"], arguments.flake)
+            rows.append(run(case, arguments.folder.absolute() / case["id"], arguments.tries, arguments.kills))
             print(text(rows[-1]), flush=True)
             if arguments.json:
                 arguments.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -44,7 +54,37 @@ def main() -> int:
     return int(wrong > 0)
 
 
-def run(case: dict, folder: Path) -> dict:
+def flaky(command: list[str], share: float) -> list[str]:
+    """Return a command of Python code that fails with an error of its own in this share of its runs."""
+    *python, code = command
+    if python != ["python", "-c"]:
+        sys.exit(f"Cannot make {command} fail now and then: it is no `python -c`.")
+    return [*python, f"import random\nif random.random() < {share}: raise TimeoutError('the network')\n{code}"]
+
+
+def search(command: list[str], journal: Path, kills: int) -> tuple[subprocess.CompletedProcess, int]:
+    """Run a search, and end it by SIGKILL after each of its next trials. Return its end, and the trials that it repeated."""
+    command = [sys.executable, "-m", "envsmith", *command]
+    for _ in range(kills):
+        finished = len(keys(journal))
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        while process.poll() is None and len(keys(journal)) == finished:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ended, len(keys(journal)) - len(set(keys(journal)))
+
+
+def keys(journal: Path) -> list[str]:
+    """Return the keys of the finished trials, each as often as it was run."""
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return [json.loads(line)["key"] for line in lines if line.endswith("}")]
+
+
+def run(case: dict, folder: Path, tries: int = 1, kills: int = 0) -> dict:
     """Search one case, and compare the answer with its label."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -57,9 +97,9 @@ def run(case: dict, folder: Path) -> dict:
         for end in ("good", "bad"):
             (folder / f"{end}.txt").write_text(resolve(case[end], python, folder))
             ends += [f"--{end}", str(folder / f"{end}.txt")]
-    command = ["bisect", *ends, "--python", python, "--folder", str(folder / "work"), "--json", "--", *case["command"]]
+    command = ["bisect", *ends, "--python", python, "--folder", str(folder / "work"), "--tries", str(tries), "--json"]
     start = time.monotonic()
-    finished = subprocess.run([sys.executable, "-m", "envsmith", *command], capture_output=True, text=True, check=False)
+    finished, repeated = search([*command, "--", *case["command"]], folder / "work" / "trials.jsonl", kills)
     row = {"id": case["id"], "seconds": round(time.monotonic() - start, 1), "status": finished.returncode}
     if not finished.stdout.strip():
         return {**row, "verdict": "none", "answer": finished.stderr.strip()[-600:]}
@@ -81,6 +121,7 @@ def run(case: dict, folder: Path) -> dict:
         "answer": {"culprits": [sorted(c) for c in culprits], "first_bad": first_bad},
         "groups": answer["groups"],
         "trials": len(trials),
+        "repeated": repeated,
         "peers": peers(answer["groups"], answer["positions"]),
         "overhead": round(overhead, 2),
     }
@@ -140,7 +181,7 @@ def text(row: dict) -> str:
         return f"{row['id']:24} {row['verdict']:6} status {row['status']}: {row['answer']}"
     return (
         f"{row['id']:24} {row['verdict']:6} release {'right' if row['release'] else 'wrong':6} groups {row['groups']:4} trials {row['trials']:3} "
-        f"(one by one {row['peers']['one by one']}, ddmin {row['peers']['ddmin']})  {row['overhead']:.1f} s a trial beside the command, "
+        f"(one by one {row['peers']['one by one']}, ddmin {row['peers']['ddmin']}), {row['repeated']} of them again  {row['overhead']:.1f} s a trial beside the command, "
         f"{row['seconds']:.0f} s  {row['answer']}"
     )
 

@@ -58,7 +58,12 @@ def open_journal(folder: Path) -> Iterator[Journal]:
                 f"Cannot search in {folder}: another search runs in it.",
                 hint="Wait for it, or choose another --folder.",
             ) from None
-        yield Journal(path=folder / _FILE, rows=dict(_finished(folder / _FILE)))
+        path = folder / _FILE
+        text = read_text(path, failure=StorageError, errors="replace") if path.exists() else ""
+        if text and not text.endswith("\n"):
+            with path.open("a") as file:
+                file.write("\n")  # a line that a kill cut off must not take the next one with it
+        yield Journal(path=path, rows=dict(_finished(text)))
     finally:
         os.close(handle)
 
@@ -68,11 +73,9 @@ def key_of(pins: Mapping[str, str], python: str, command: Sequence[str], machine
     return digest_of(json.dumps([sorted(pins.items()), python, list(command), machine, attempt]).encode())
 
 
-def _finished(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _finished(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the whole lines of a journal. A line that was cut off by a kill is a trial that did not finish."""
-    if path.exists():
-        rows = map(_row, read_text(path, failure=StorageError, errors="replace").splitlines())
-        yield from (row for row in rows if row)
+    yield from (row for row in map(_row, text.splitlines()) if row)
 
 
 def _row(line: str) -> tuple[str, dict[str, Any]] | None:

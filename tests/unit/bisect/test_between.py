@@ -82,6 +82,17 @@ def test_a_trial_that_a_kill_cut_off_is_run_again_and_the_others_are_not(broken_
     assert second.runs == 1
 
 
+def test_a_line_that_a_kill_cut_off_does_not_take_the_next_one_with_it(tmp_path):
+    with open_journal(tmp_path) as journal:
+        journal.add("one", {"status": 0})
+        journal.path.write_text(journal.path.read_text() + '{"key": "two", "stat')
+
+    with open_journal(tmp_path) as journal:
+        journal.add("three", {"status": 1})
+    with open_journal(tmp_path) as journal:
+        assert list(journal.rows) == ["one", "three"]
+
+
 def test_two_searches_in_one_folder_are_refused(trials, tmp_path):
     with pytest.raises(UsageError, match="another search runs in it"), open_journal(tmp_path / "search"):
         pass
