@@ -102,7 +102,8 @@ def different_calls(evidence: Evidence) -> Blame | None:
     difference = first_difference(evidence.ranks)
     if difference is None:
         return None
-    calls, odd = difference.calls, difference.odd
+    calls = difference.calls
+    odd = difference.odd or _under_condition(evidence, calls)
     by_call: dict[str, list[int]] = {}
     for rank, call in sorted(calls.items()):
         by_call.setdefault(call_text(call), []).append(rank)
@@ -122,16 +123,32 @@ def different_calls(evidence: Evidence) -> Blame | None:
     usual = next(call for rank, call in sorted(calls.items()) if rank not in odd)
     peer = next(each for each in evidence.ranks if each.rank not in odd and each.rank in calls)
     cause, words = _deviation(one, peer, calls[odd[0]], usual)
+    where = user_place(one.main.frames) if one.main and one.calls[-1] == calls[odd[0]] else ""
     return Blame(
         cause=cause,
         ranks=odd,
         message=f"{ranks_text(odd)} {words}: {call_text(calls[odd[0]])} where the others call {call_text(usual)}, as {place}.",
-        fix=_FIXES.get(
+        fix=f"Take the collective out of `if {test}` at {where}: every rank has to call it."
+        if (test := _condition(one)) and where
+        else _FIXES.get(
             cause, "Look for a condition on the rank around a collective, or for fewer batches on that rank."
         ),
+        place=where,
         evidence=rows,
         is_hang=bool(evidence.stalled),
     )
+
+
+def _under_condition(evidence: Evidence, calls: Mapping[int, Call]) -> tuple[int, ...]:
+    """Return the ranks that stand under a test of the rank, where some do and others do not."""
+    standing = [one for one in evidence.ranks if one.rank in calls and one.calls[-1] == calls[one.rank]]
+    under = tuple(one.rank for one in standing if _condition(one))
+    return under if 0 < len(under) < len(calls) == len(standing) else ()
+
+
+def _condition(one: RankEvidence) -> str:
+    """Return the test of the rank under which its main thread stands."""
+    return next((frame.condition for frame in (one.main.frames if one.main else ()) if frame.condition), "")
 
 
 _FIXES = {

@@ -75,7 +75,8 @@ class Group:
 class Frame:
     """One frame of a stack. ``loops`` are the first and the last line of each loop that it stands in, the outermost first.
 
-    ``text`` is the line of the program, where it was read: of the innermost frame.
+    ``text`` is the line of the program, where it was read: of the innermost frame. ``condition`` is the test of the
+    innermost ``if`` around it that asks which rank this is.
     """
 
     function: str
@@ -83,6 +84,7 @@ class Frame:
     line: int = 0
     loops: tuple[tuple[int, int], ...] = ()
     text: str = ""
+    condition: str = ""
 
 
 def place_of(frame: Frame) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,10 @@ from envsmith.schema import parse_json
 MOST_CALLS = 400
 # A program that people write is smaller. What a machine wrote says nothing by its loops.
 _MOST_SOURCE = 1 << 20
+# How programs ask which rank they are.
+_OF_RANK = re.compile(
+    r"rank|is_(?:local_|global_|world_)?(?:main|master|first|zero)|is_global_zero|process_index", re.IGNORECASE
+)
 # The recorder names types as ATen does.
 _DTYPES = {
     "Float": "float32",
@@ -163,6 +168,9 @@ def _read(frame: Frame, *, is_innermost: bool) -> Frame:
     return replace(
         frame,
         loops=tuple(span for span in _loops_of(frame.file) if span[0] <= frame.line <= span[1]) if is_users else (),
+        condition=next((test for first, last, test in _conditions_of(frame.file) if first <= frame.line <= last), "")
+        if is_users
+        else "",
         text=lines[frame.line - 1].strip()[:200] if is_innermost and 0 < frame.line <= len(lines) else "",
     )
 
@@ -180,9 +188,23 @@ def _source(file: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
     """Return the first and last lines of the loops of a program."""
+    nodes = (node for node in _nodes(file) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
+    return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))
+
+
+@functools.lru_cache(maxsize=64)
+def _conditions_of(file: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the first and last lines of what stands under a test of the rank, and the test, the innermost first."""
+    rows = []
+    for node in _nodes(file):
+        test = ast.unparse(node.test)[:80] if isinstance(node, ast.If) else ""
+        if isinstance(node, ast.If) and _OF_RANK.search(test):
+            rows += [(part[0].lineno, part[-1].end_lineno or 0, test) for part in (node.body, node.orelse) if part]
+    return tuple(sorted(rows, reverse=True))
+
+
+def _nodes(file: str) -> Iterable[ast.AST]:
     try:
-        tree = ast.parse(_source(file))
+        return ast.walk(ast.parse(_source(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
-    return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from launches import calls, stalled, waiting
 
@@ -84,3 +86,19 @@ def test_punctual_ranks_are_not_slow(late):
     ranks = tuple(RankEvidence(rank=r, calls=calls(*["all_reduce"] * 40, late=late * r)) for r in range(2))
 
     assert late_to_most(Evidence(ranks=ranks)) is None
+
+
+@pytest.mark.parametrize(
+    ("conditions", "rank"), [(("rank == 0", ""), 0), (("", ""), None), (("rank == 0", "rank"), None)]
+)
+def test_of_two_ranks_the_one_under_a_test_of_the_rank_is_odd(conditions, rank):
+    ranks = []
+    for number, (last, condition) in enumerate(zip(("all_reduce/5", "barrier"), conditions, strict=True)):
+        one = waiting(number, *USUAL, last)
+        frames = tuple(replace(frame, condition=condition) for frame in one.main.frames)
+        ranks.append(replace(one, stacks=(replace(one.main, frames=frames),)))
+
+    answer = decide(stalled(*ranks))
+
+    assert (answer.cause, answer.rank) == (Cause.DIFFERENT_CALLS, rank)
+    assert ("Take the collective out of `if rank == 0` at train.py:26 (step)" in answer.fix) == (rank == 0)

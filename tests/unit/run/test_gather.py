@@ -114,3 +114,15 @@ def test_the_innermost_frame_has_its_line_of_the_program(tmp_path):
     one = rank_evidence(tmp_path / "1-77", answer={"stacks": [hook]}, code=None, ended_at=0.0, process=None)
 
     assert [frame.text for frame in one.main.frames] == ["work.wait()", ""]
+
+
+def test_the_test_of_the_rank_around_a_place_is_read_from_the_program(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("if ready:\n    if rank == 0:\n        save()\n    else:\n        load()\nstep()\n")
+    stacks = [
+        {"thread": "MainThread", "is_main": True, "frames": [["<module>", str(script), line]]} for line in (3, 5, 6)
+    ]
+
+    one = rank_evidence(tmp_path / "1-77", answer={"stacks": stacks}, code=None, ended_at=0.0, process=None)
+
+    assert [stack.frames[0].condition for stack in one.stacks] == ["rank == 0", "rank == 0", ""]
