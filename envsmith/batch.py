@@ -48,7 +48,7 @@ class Result:
 
 
 def default_jobs() -> int:
-    """How many cells this machine builds at a time: one for every four cores and eight gigabytes of memory."""
+    """Return how many cells this machine builds at a time: one for every four cores and eight gigabytes of memory."""
     cores = os.cpu_count() or 1
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

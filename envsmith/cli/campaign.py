@@ -64,8 +64,8 @@ def run(
     """Run the cells of a campaign FILE as far up the evidence ladder as they come, and record each.
 
     Killed at any moment, the same command goes on: what has a record is not run again. Several may work in one folder.
-    Without FILE the campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says; 1 when
-    some worker was lost twice.
+    Without FILE the campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says. Exit
+    code 1 when some worker was lost twice.
     """
     state = State(folder.absolute())
     plan = state.plan()

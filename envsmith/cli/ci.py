@@ -79,7 +79,7 @@ class MatrixFlags:
 @ci.command(short_help="Jobs that cover every pair of versions.")
 @takes(MatrixFlags)
 def matrix(settings: MatrixFlags) -> int:
-    """Jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
+    """List jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
     library = read_library(settings.directory)
     small = None
     if settings.since and not changed(settings.directory, settings.since):
@@ -165,7 +165,7 @@ class CheckFlags:
 @ci.command(short_help="Do the declared ranges agree with the version graph?")
 @takes(CheckFlags)
 def check(settings: CheckFlags) -> int:
-    """Ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
+    """Find ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
     library = _library(settings.directory, settings.metadata)
     located = list(check_library(library))
     comparison = None

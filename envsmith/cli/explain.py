@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...], platform: str, as_json: bool) -> int:
-    """Why each release of a CELL is what it is; what a RULE says and kills; what an upgrade (--from CELL --to SPEC) would change."""
+    """Explain each release of a CELL, what a RULE says and kills, or what an upgrade (--from CELL --to SPEC) would change."""
     if origin is not None or wanted:
         if origin is None or not wanted or subject is not None:
             raise UsageError(

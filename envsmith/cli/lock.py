@@ -64,7 +64,7 @@ class PinFlags:
 def lock(settings: PinFlags) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
-    The same request on the same date gives the same bytes; give --exclude-newer to repeat an older one.
+    The same request on the same date gives the same bytes. Give --exclude-newer to repeat an older one.
 
     With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was
     compared with, are the only files of pip's.

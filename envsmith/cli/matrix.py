@@ -143,7 +143,7 @@ def refresh(
 
     Release lists, METADATA, Python tags, and of every torch wheel the CUDA version, the NCCL, cuDNN and Triton pins,
     the GPU architectures, the C++ ABI and the glibc floor, read by range requests. The index is the one that uv or pip
-    is configured with. What was read is kept in the cache, so an interrupted run continues where it stopped; a second
+    is configured with. What was read is kept in the cache, so an interrupted run continues where it stopped. A second
     run finds nothing to do. With --names it reads the sources of every final release of the packages in
     matrix/names/packages.yaml, and --component names one of those.
 
@@ -385,7 +385,7 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke
     --tier all` left, a folder of records, or a file.
 
-    They go into --matrix, else into the matrix that envsmith uses; an installed envsmith has its own in its package,
+    They go into --matrix, else into the matrix that envsmith uses. An installed envsmith has its own in its package,
     which is left alone: `matrix/` in this folder is taken then, as in a checkout.
 
     Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed

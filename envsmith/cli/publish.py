@@ -78,9 +78,9 @@ class PublishFlags:
 @click.command()
 @takes(PublishFlags)
 def publish(settings: PublishFlags) -> int:
-    """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement; the tag comes last.
+    """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement. The tag comes last.
 
-    CELL is a cell's folder, or its id below --output; it may be left out where there is only one. A cell without a
+    CELL is a cell's folder, or its id below --output. It may be left out where there is only one. A cell without a
     passing record of this very image is not published (exit code 1). Interrupted, the same command sends what is
     missing.
     """

@@ -41,7 +41,7 @@ def solve(settings: SolveFlags) -> int:
     """Choose one release per component, newest that is known to work first.
 
     Preference: newest framework, newest torch that evidence supports, the default wheel of that torch, Python 3.12.
-    Exit code 1 when no cell satisfies the request; the refusal names the rules, their evidence and what to change.
+    Exit code 1 when no cell satisfies the request. The refusal names the rules, their evidence and what to change.
     """
     if settings.limit is not None and not settings.every:
         raise UsageError(

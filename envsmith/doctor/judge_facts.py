@@ -11,7 +11,7 @@ from envsmith import solve
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
-from envsmith.doctor.library_versions import with_systems
+from envsmith.doctor.loader_lacks import with_builds, with_systems
 from envsmith.doctor.missing_names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.rank_failures import blame_texts, of_blame
@@ -21,7 +21,6 @@ from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.stated_environment import versions_of
-from envsmith.doctor.symbols import with_builds
 from envsmith.errors import EnvsmithError
 from envsmith.graph.load import knowledge
 from envsmith.graph.location import find_matrix

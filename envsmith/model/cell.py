@@ -160,7 +160,7 @@ class CellId:
 
     @classmethod
     def parse(cls, text: str) -> CellId:
-        """``ValueError`` says which token is not understood."""
+        """Parse the id of a cell. ``ValueError`` says which token is not understood."""
         tokens = text.strip().split("-")
         platform = Platform.LINUX_64
         if tokens[-1] == "aarch64":
@@ -207,7 +207,7 @@ class CellId:
 
 
 def _undot(digits: str) -> str:
-    """``312`` as ``3.12``, ``130`` as ``13.0``: one digit of Python major, two of CUDA major, the rest minor."""
+    """Return ``312`` as ``3.12``, ``130`` as ``13.0``: one digit of Python major, two of CUDA major, the rest minor."""
     head = 1 if digits.startswith("3") else 2
     return f"{digits[:head]}.{digits[head:]}" if digits[head:] else digits
 
@@ -240,7 +240,7 @@ class Cell:
         return frameworks_of(self.components)
 
     def to_json(self) -> dict[str, object]:
-        """``{"id", "platform", "components": {name: version}}``, and ``further`` where there is something."""
+        """Return ``{"id", "platform", "components": {name: version}}``, and ``further`` where there is something."""
         return {
             "id": str(self.id),
             "platform": self.platform.value,

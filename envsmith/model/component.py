@@ -45,7 +45,7 @@ class ComponentTable:
 
     @classmethod
     def of(cls, components: Iterable[Component]) -> ComponentTable:
-        """Index components. ``ValueError`` when two claim one spelling."""
+        """Put components into an index. ``ValueError`` when two claim one spelling."""
         by_name = {c.name: c for c in components}
         spellings: dict[str, str] = {}
         for c in by_name.values():
@@ -69,5 +69,5 @@ class ComponentTable:
         return list(dict.fromkeys(names))[:3]
 
     def with_role(self, role: Role) -> list[Component]:
-        """Those with a role, in file order."""
+        """Return those with a role, in file order."""
         return [c for c in self.by_name.values() if c.role is role]

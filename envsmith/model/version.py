@@ -26,7 +26,7 @@ _MAX_SPEC = 400
 
 
 def _pep440(text: str) -> str:
-    """``sm_90`` as ``9.0``, ``sm_103`` as ``10.3``: compute capabilities compare as numbers."""
+    """Return ``sm_90`` as ``9.0``, ``sm_103`` as ``10.3``: compute capabilities compare as numbers."""
     return _SM.sub(lambda m: f"{m[1]}.{m[2]}", text)
 
 
@@ -73,7 +73,7 @@ def parse_release(component: str, text: str) -> str:
 
 
 def _part(text: str) -> SpecifierSet:
-    """One conjunction (``>=2.1,<2.4``), where a bare version widens to its patch releases."""
+    """Parse one conjunction (``>=2.1,<2.4``), where a bare version widens to its patch releases."""
     clauses = []
     for raw in text.split(","):
         clause = _pep440(raw.strip())

@@ -1,4 +1,4 @@
-"""Dotted paths in an expression, without writing out the whole expression."""
+"""Dotted paths: of an expression, without writing out the whole of it, and of an import."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def dotted(node: ast.AST | None) -> str:
 def constant(node: ast.AST | None) -> str:
     """Return the text of a string constant, ``""`` for anything else."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def absolute(node: ast.ImportFrom, package: str) -> str:
+    """Return the module that a ``from`` names, with relative ones made absolute."""
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])

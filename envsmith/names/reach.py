@@ -132,7 +132,7 @@ class PackageUses(Generic[_File]):
                     yield _Step(target[0], function, step.depth + 1, _available(step, call.guard))  # type: ignore[index]
 
     def _modules_in(self, chain: Chain, depth: int = 0) -> Iterator[str]:
-        """``a.b.c`` imports a, a.b and, where it is a module, a.b.c. A lazy module imports what it makes the name of."""
+        """Follow an import: ``a.b.c`` imports a, a.b and, where it is a module, a.b.c. A lazy module imports what it makes the name of."""
         for end in range(1, len(chain) + 1):
             name = ".".join(chain[:end])
             if name in self._paths:

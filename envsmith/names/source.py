@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from envsmith.names.blocks import Blocks, remember
 from envsmith.names.conditions import Truth, cannot_fail, provides_dummies, truth
-from envsmith.names.dotted import constant, dotted
+from envsmith.names.dotted import absolute, constant, dotted
 from envsmith.names.lazy_modules import lazy_names, makes_names, names_of_loop, star_of_loop, texts_of
 from envsmith.names.signature_text import class_text, function_text, instance_names
 from envsmith.names.stubs import without_types
@@ -353,15 +353,6 @@ def _extended_in_function(tree: ast.Module) -> bool:
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
     calls = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Call))
     return any(dotted(call.func) in _EXTENDERS for call in calls)
-
-
-def absolute(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that a ``from`` names, with relative ones made absolute."""
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    base = parts[: len(parts) - node.level + 1]
-    return ".".join([*base, *([node.module] if node.module else [])])
 
 
 def _either(paths: list[Bindings | None]) -> Bindings | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from envsmith.names.blocks import Blocks
-from envsmith.names.dotted import dotted
+from envsmith.names.dotted import absolute, dotted
 from envsmith.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.names.scopes import COMPREHENSIONS, FUNCTIONS, Chain, Origin, Scope, own_members, unsure_names
@@ -106,15 +106,6 @@ def _read(reader: _Reader, source: bytes | str, parse: Callable[..., ast.Module]
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
         raise SyntaxError(str(error) or type(error).__name__) from None
     return reader.result
-
-
-def absolute(node: ast.ImportFrom, package: str) -> str:
-    """Return the module that a ``from`` names, relative ones made absolute."""
-    if not node.level:
-        return node.module or ""
-    parts = package.split(".")
-    base = parts[: len(parts) - node.level + 1]
-    return ".".join([*base, *([node.module] if node.module else [])])
 
 
 class _Reader:

@@ -141,13 +141,13 @@ def run(
 
 
 def _backend(place: Place, rows: list[dict[str, Any]]) -> str:
-    """NCCL when every rank can use it and the script's own group is not on gloo; the same answer on every rank."""
+    """Return NCCL when every rank can use it and the script's group is not on gloo. Every rank has the same answer."""
     usable = all(row.get("cuda_usable") and row.get("has_nccl") for row in rows)
     return "nccl" if usable and place.backend != "gloo" else "gloo"
 
 
 def _collective(place: Place, backend: str, trial: Trial, rows: list[dict[str, Any]], timeout: float) -> list[Finding]:
-    """One all_reduce; every rank tells how it ended, and every rank hears it."""
+    """Run one all_reduce. Every rank tells how it ended, and every rank hears it."""
     answers, missing = agree(place, "collective", trial.run(timeout), timeout + 2.0)
     if all(a.get("ok") for a in answers.values()) and not missing:
         return []
@@ -219,7 +219,7 @@ def findings_of(
     expect: Mapping[str, str] | None = None,
     min_gpu_free: int = 0,
 ) -> list[Finding]:
-    """Every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
+    """Return every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
     data = known()
     findings = [
         *versions(facts),

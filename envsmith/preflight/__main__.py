@@ -11,7 +11,7 @@ from envsmith.errors import EnvsmithError
 
 
 def _size(text: str) -> int:
-    """Bytes: ``70G``, ``512M`` or a number."""
+    """Read a size in bytes: ``70G``, ``512M`` or a number."""
     units = {"K": 10, "M": 20, "G": 30, "T": 40}
     unit = units.get(text[-1:].upper(), 0)
     try:

@@ -76,7 +76,7 @@ def find_place(timeout: float) -> Place:
 
 
 def _launcher_store(launch: Mapping[str, Any], timeout: float) -> Any:
-    """Connect to the store of torchrun's agent; under any other launcher rank 0 opens one beside the script's port."""
+    """Connect to the store of torchrun's agent. Under any other launcher rank 0 opens one beside the script's port."""
     host, port, owner = str(launch["master"]), int(launch["port"]), False
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("MASTER_PORT"):
         port = int(os.environ["MASTER_PORT"])

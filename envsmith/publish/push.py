@@ -319,7 +319,7 @@ class BundleWriter:
     def _finish(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """After a complete push, add every entry once under its tags, then what refers to them."""
+        """Add every entry once under its tags, then what refers to them. It runs after a complete push."""
         if error is not None:
             return
         tagged = [

@@ -22,7 +22,7 @@ def join_words(words: Sequence[str], *, last: str = "and") -> str:
 
 
 def name_release(component: str, version: str) -> str:
-    """``torch 2.9.1+cu128``. A GPU by its architecture alone, a build without CUDA as such."""
+    """Return ``torch 2.9.1+cu128``. A GPU by its architecture alone, a build without CUDA as such."""
     if version == "none":
         return f"no {'GPU' if component == 'gpu' else component}"
     if component == "gpu":
@@ -44,7 +44,7 @@ def these_versions(component: str, versions: Iterable[str | None]) -> str:
 
 
 def shown_spec(component: str, spec: Spec) -> str:
-    """``torch >=2.2.0,<=2.5.1``. An exact spec as the release it names."""
+    """Return ``torch >=2.2.0,<=2.5.1``. An exact spec as the release it names."""
     exact = exact_version(spec)
     if exact:
         return name_release(component, exact)
@@ -178,7 +178,7 @@ def _archs(rows: Sequence[Row]) -> list[str]:
 
 
 def _bundle_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[str]]) -> str:
-    """``torch 2.15.0 carries nccl 2.30.7``.
+    """Return ``torch 2.15.0 carries nccl 2.30.7``.
 
     Of many builds that carry another release than ``affected``, which ones do carry it.
     """

@@ -40,11 +40,6 @@ class TorchBuild:
     def __str__(self) -> str:
         return f"torch {self.version} ({self.platform})"
 
-    @property
-    def has_cuda(self) -> bool:
-        """Return whether it brings the CUDA half of torch."""
-        return "libc10_cuda.so" in self.libraries
-
 
 @dataclass(frozen=True, slots=True)
 class Builds:
