@@ -32,20 +32,40 @@ _LONGEST = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
-    """What is said of a lack. ``is_certain`` when releases are named, so that it says more than a general message."""
+    """What is said of a lack, of which ``presence`` is what was measured.
+
+    ``is_certain`` when releases or files are named, so that it says more than a general message.
+    """
 
     rule: str
     message: str
     fix: str
-    taxonomy: Taxonomy
-    severity: Severity
-    weight: Weight
-    confidence: str
     components: Mapping[str, str]
+    presence: Presence | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    is_certain: bool = False
+    taxonomy: Taxonomy | None = None
+    severity: Severity = Severity.ERROR
+    weight: Weight = Weight.SAID
+    confidence: str = "medium"
+    is_certain: bool = True
+
+    @property
+    def failure(self) -> Taxonomy:
+        """Return the class of the failure: by default that of the package whose releases differ."""
+        if self.taxonomy or self.presence is None:
+            return self.taxonomy or _PAIR
+        own = words().own_causes.get(self.presence.distribution, self.rule)
+        return dataclasses.replace(_PAIR, cause=own)
+
+    @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Return the files of every release that was measured."""
+        if self.presence is None or not self.presence.date:
+            return ()
+        releases = f"{self.presence.releases[0]} to {self.presence.releases[-1]}"
+        source = f"{self.presence.distribution} {releases}: files of every release"
+        return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=self.presence.date),)
 
 
 def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
@@ -84,7 +104,7 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> 
     elif hit.standing == "cause":
         weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
     twin = twins[0] if twins and explanation.needs else None
-    taxonomy = twin.signature.taxonomy if twin else explanation.taxonomy
+    taxonomy = twin.signature.taxonomy if twin else explanation.failure
     cause = twin.signature if twin and twin.signature.kind == "cause" else None
     finding = Finding(
         rule=explanation.rule,
@@ -131,15 +151,12 @@ def _gone(lack: Lack, question: Question, presence: Presence, version: str | Non
         rule="name-not-in-release",
         message=message,
         fix=f"Install {requirement}{_other_way(lack, presence, version)}.",
-        taxonomy=_taxonomy(name, "name-not-in-release"),
-        severity=Severity.ERROR,
         weight=Weight.PROVED if version else Weight.SAID,
         confidence="high" if version else "medium",
         components={name: version or "*", **_user(lack, name)},
         needs={name: spec},
         lines=(f"pip install '{requirement}'",),
-        evidence=_evidence(presence),
-        is_certain=True,
+        presence=presence,
     )
 
 
@@ -177,15 +194,10 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
         message=f"{lacking} wants {_thing(lack, question)}, which its caller does not give: {name}{spec} does not want it."
         + _asker(lack, name),
         fix=f"Install {name}{spec}, or a release of the caller that gives {question.argument}.",
-        taxonomy=_taxonomy(name, "name-not-in-release"),
-        severity=Severity.ERROR,
-        weight=Weight.SAID,
-        confidence="medium",
         components={name: version or "*", **_user(lack, name)},
         needs={name: spec},
         lines=(f"pip install '{name}{spec}'",),
-        evidence=_evidence(presence),
-        is_certain=True,
+        presence=presence,
     )
 
 
@@ -204,15 +216,11 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | Non
         message=f"{lack.owner} stands in the place of {question.path} and does not take {question.argument}, which"
         f" {name} gives it: {name}{spec} does not.",
         fix=f"Let {lack.owner} take {question.argument}, or **kwargs. Or install {name}{spec}.",
-        taxonomy=_taxonomy(name, "override-lacks-argument"),
-        severity=Severity.ERROR,
-        weight=Weight.SAID,
         confidence="high" if version else "medium",
         components={name: version or "*"},
         needs={name: spec},
         lines=(f"pip install '{name}{spec}'",),
-        evidence=_evidence(presence),
-        is_certain=True,
+        presence=presence,
     )
 
 
@@ -230,8 +238,7 @@ def _never(lack: Lack, question: Question, presence: Presence) -> Explanation:
         weight=Weight.SYMPTOM,
         confidence="high",
         components={name: "*"},
-        evidence=_evidence(presence),
-        is_certain=True,
+        presence=presence,
     )
 
 
@@ -243,14 +250,11 @@ def _another_copy(lack: Lack, question: Question, presence: Presence, version: s
         message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, or its files are"
         f" damaged.{_asker(lack, name)}",
         fix=f"{_look(lack, question)} Then reinstall {name} into a clean environment.",
-        taxonomy=_taxonomy(name, "installed-is-another"),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
-        confidence="medium",
         components={name: version},
         lines=(f"pip install --force-reinstall --no-deps {name}=={version}",),
-        evidence=_evidence(presence),
-        is_certain=True,
+        presence=presence,
     )
 
 
@@ -263,15 +267,12 @@ def _always(lack: Lack, question: Question, presence: Presence, version: str | N
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
         f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
         fix=f"{_look(lack, question)} Then install {name}>={first}.",
-        taxonomy=_taxonomy(name, "name-not-in-release"),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
-        confidence="medium",
         components={name: version or "*"},
         needs={name: f">={first}"},
         lines=(f"pip install '{name}>={first}'",),
-        evidence=_evidence(presence),
-        is_certain=True,
+        presence=presence,
     )
 
 
@@ -291,10 +292,8 @@ def _shadowed(lack: Lack, file: str) -> Explanation:
         fix=f"Rename {file}, and delete its folder __pycache__.",
         taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
         severity=Severity.WARNING,
-        weight=Weight.SAID,
         confidence="high",
         components={fold(lack.root): "*"},
-        is_certain=True,
     )
 
 
@@ -307,12 +306,8 @@ def _damaged(lack: Lack) -> Explanation:
         " of two releases, or some are missing.",
         fix=f"Uninstall {name} until pip says that it is not installed, delete its folder, and install it again.",
         taxonomy=_BROKEN,
-        severity=Severity.ERROR,
-        weight=Weight.SAID,
-        confidence="medium",
         components={name: "*"},
         lines=(f"pip uninstall -y {name}", f"pip install --no-cache-dir {name}"),
-        is_certain=True,
     )
 
 
@@ -332,9 +327,9 @@ def _unmeasured(lack: Lack, facts: Facts) -> Explanation | None:
         taxonomy=dataclasses.replace(_PAIR, cause=words().own_causes.get(owner or "", "package-version-pair")),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
-        confidence="medium",
         components=_versions([n for n in (owner, user) if n], facts),
         lines=("pip check",),
+        is_certain=False,
     )
 
 
@@ -370,14 +365,3 @@ def _user(lack: Lack, name: str) -> dict[str, str]:
 
 def _versions(names: Sequence[str], facts: Facts) -> dict[str, str]:
     return {name: installed_version(name, facts) or "*" for name in dict.fromkeys(names)}
-
-
-def _taxonomy(name: str, cause: str) -> Taxonomy:
-    return dataclasses.replace(_PAIR, cause=words().own_causes.get(name, cause))
-
-
-def _evidence(presence: Presence) -> tuple[Evidence, ...]:
-    if not presence.date:
-        return ()
-    source = f"{presence.distribution} {presence.releases[0]} to {presence.releases[-1]}: files of every release"
-    return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=presence.date),)
