@@ -1,10 +1,15 @@
 """Locks the requirement files of real projects, beside `uv pip compile` of the same files.
 
     python bench/projects.py MIRRORS RESULTS.jsonl [--corpus bench/corpus/projects.jsonl] [--only NAME] [--table]
+    python bench/projects.py MIRRORS RESULTS.jsonl --imports FOLDER [--only NAME]
 
 MIRRORS holds a Git directory `OWNER+NAME/repo` for each project of the corpus. Both get the same Python, platform and
 day. A lock counts when uv accepts its hashed requirements without the network. What the peer resolves is judged by the
 rules of the version graph (`envsmith check`). RESULTS holds one line a project, and an interrupted run goes on.
+
+With --imports the versions of both answers are installed beneath FOLDER, each in an environment that is removed again,
+with the project itself. uv's cache in FOLDER stays for the next one. What the project names is imported, then its own package and the modules directly in it. The
+answer goes into RESULTS. Needs up to 10 GB of disk for one environment.
 """
 
 from __future__ import annotations
@@ -20,6 +25,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from envsmith.files import write_whole
+from envsmith.project.demand import Demands
+from envsmith.project.folder import Part, read_folder
+from envsmith.project.pip_format import read_requirement_file
+
+ROOT = Path(__file__).resolve().parents[1]
 PYTHON, PLATFORM, DAY = "3.11", "x86_64-manylinux_2_28", "2026-11-21"
 SECONDS = 900
 # What the files of a project need to be read, and its metadata to be built.
@@ -107,9 +118,116 @@ def peer(case: dict, folder: Path, uv: str) -> dict:
     return {"end": "resolved", "seconds": seconds, "pins": versions, "broken_rules": errors}
 
 
+# Runs in the environment: imports what the project names, then its own package and what lies directly in it.
+_IMPORT = r"""
+import contextlib, importlib, json, os, pkgutil, sys
+from envsmith.smoke.agent.steps.packages import modules_of
+named, own = json.loads(sys.argv[1])
+answer = {"imported": 0, "failed": [], "own": 0, "own_failed": []}
+def attempt(name, count, failed):
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            module = importlib.import_module(name)
+    except BaseException as error:
+        answer[failed].append(("%s: %s: %s" % (name, type(error).__name__, error))[:300])
+        return None
+    answer[count] += 1
+    return module
+for name in named:
+    try:
+        modules = modules_of(name)
+    except importlib.metadata.PackageNotFoundError:
+        continue
+    for module in modules:
+        attempt(module, "imported", "failed")
+for top in own:
+    package = attempt(top, "own", "own_failed")
+    for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
+        if module.name != "__main__":
+            attempt(top + "." + module.name, "own", "own_failed")
+print("ANSWER " + json.dumps(answer))
+os._exit(0)
+"""
+_NOT_OWN = re.compile(r"tests?|docs?|examples?|scripts?|tools?|recipes|assets|benchmarks?")
+
+
+def named_by(case: dict, folder: Path) -> list[str]:
+    """Return the distributions that a project's files name."""
+    if "--project" in case["ask"]:
+        listed = read_folder(folder, Part())
+    else:
+        files = [folder / word for word in case["ask"] if word != "-r"]
+        listed = Demands()
+        for file in files:
+            listed = listed.joined(read_requirement_file(file, lambda root, _extras: read_folder(root, Part())))
+    return sorted({demand.name for demand in listed.demands})
+
+
+def imports(case: dict, versions: dict[str, str], repository: Path, folder: Path, uv: str) -> dict:
+    """Install these versions and the project, and return what can be imported."""
+    shutil.rmtree(folder, ignore_errors=True)
+    source, venv = folder / "source", folder / "venv"
+    source.mkdir(parents=True)
+    archive = subprocess.run(
+        ["git", "-C", str(repository), "archive", case["commit"]], capture_output=True, check=True
+    ).stdout
+    subprocess.run(["tar", "x", "-C", str(source)], input=archive, check=True)
+    try:
+        run([uv, "venv", "--python", PYTHON, str(venv)], folder)
+        install = [
+            uv,
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--python",
+            str(venv),
+            "--cache-dir",
+            str(folder.parent / "cache"),
+        ]
+        status, _, err, seconds = run([*install, *(f"{n}=={v}" for n, v in versions.items())], folder)
+        if status:
+            return {"installed": False, "why": err[-600:], "seconds": seconds}
+        roots = [source / "src", source] if (source / "src").is_dir() else [source]
+        tops = [p.parent.name for root in roots for p in sorted(root.glob("*/__init__.py"))]
+        own = [name for name in tops if not _NOT_OWN.fullmatch(name)]
+        status, _, err, _ = run([*install, str(source)], folder, SETUPTOOLS_SCM_PRETEND_VERSION="0.0")
+        path = os.pathsep.join(map(str, [ROOT, *([] if status == 0 else roots)]))
+        command = [str(venv / "bin" / "python"), "-c", _IMPORT, json.dumps([named_by(case, source), own])]
+        _, out, why, _ = run(command, folder, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
+        line = next((row for row in out.splitlines() if row.startswith("ANSWER ")), "")
+        answer = json.loads(line.removeprefix("ANSWER ")) if line else {"why": why[-600:]}
+        return {"installed": True, "seconds": seconds, "from_path": status != 0, **answer}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def import_sides(case: dict, row: dict, repository: Path, folder: Path, uv: str) -> None:
+    """Add to a row what can be imported of both answers. Two answers with the same versions are installed once."""
+    mine, other = row["ours"], row["peer"]
+    mine["imports"] = imports(case, mine["pins"], repository, folder, uv)
+    same = mine["pins"] == other["pins"]
+    other["imports"] = mine["imports"] if same else imports(case, other["pins"], repository, folder, uv)
+
+
+def count(side: dict) -> str:
+    """Return what was imported of an answer, as a cell of the table."""
+    answer = side.get("imports")
+    if answer is None:
+        return ""
+    if "own" not in answer:
+        return "not imported" if answer["installed"] else "cannot be installed"
+    every = [(answer["imported"], answer["failed"]), (answer["own"], answer["own_failed"])]
+    named, own = (f"{good} of {good + len(bad)}" for good, bad in every)
+    return f"{named}, own {own}"
+
+
 def table(results: list[dict]) -> str:
     """Return the table of the corpus' page."""
-    lines = ["| project | `lock` | `uv pip compile` | what differs |", "|---|---|---|---|"]
+    lines = [
+        "| project | `lock` | `uv pip compile` | what differs | imports of `lock` | of `uv pip compile` |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in results:
         mine, other = row["ours"], row["peer"]
         how = mine["end"] + (f", {mine['rounds']} more rounds" if mine.get("rounds") else "")
@@ -121,7 +239,7 @@ def table(results: list[dict]) -> str:
             and mine.get("pins")
             and other.get("pins")
         ]
-        lines.append(f"| {row['name']} | {how} | {theirs} | {', '.join(differs)} |")
+        lines.append(f"| {row['name']} | {how} | {theirs} | {', '.join(differs)} | {count(mine)} | {count(other)} |")
     return "\n".join(lines)
 
 
@@ -132,14 +250,30 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, default=Path(__file__).parent / "corpus" / "projects.jsonl")
     parser.add_argument("--only")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--imports", type=Path)
     options = parser.parse_args()
     uv = shutil.which("uv") or sys.exit("no uv on PATH")
     results = (
         [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
     )
     finished = {row["name"] for row in results}
+    if options.imports:
+        cases = {case["name"]: case for case in map(json.loads, options.corpus.read_text().splitlines())}
+        for row in results:
+            both = row["ours"].get("pins") and row["peer"].get("pins")
+            if not both or "imports" in row["peer"] or (options.only and options.only not in row["name"]):
+                continue
+            repository = options.mirrors / row["name"].replace("/", "+") / "repo"
+            import_sides(cases[row["name"]], row, repository, options.imports.absolute() / "one", uv)
+            write_whole(options.results, "".join(json.dumps(row) + "\n" for row in results))
+            print(row["name"], count(row["ours"]), "|", count(row["peer"]), flush=True)
     for case in map(json.loads, options.corpus.read_text().splitlines()):
-        if options.table or case["name"] in finished or (options.only and options.only not in case["name"]):
+        if (
+            options.table
+            or options.imports
+            or case["name"] in finished
+            or (options.only and options.only not in case["name"])
+        ):
             continue
         with tempfile.TemporaryDirectory(prefix="projects-") as scratch:
             check_out(options.mirrors / case["name"].replace("/", "+") / "repo", case["commit"], Path(scratch))
