@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.cli.console import Console, dumps, print_out
+from envsmith.cli.console import Console, dumps, print_out, say
 from envsmith.cli.declare import EXISTING_FOLDER, FILE, flag, group, option, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
 from envsmith.cli.solve import show_refusal
@@ -37,18 +37,20 @@ class PackFlags:
 @verb(
     f"envsmith pack --framework {EXAMPLE}",
     f"envsmith pack --framework {EXAMPLE} --platform linux-aarch64",
-    "envsmith pack -r requirements.txt --archive env.tar",
+    "envsmith pack --project . --archive project.tar",
     "envsmith pack --lock envsmith-build/CELL --archive env.tar",
 )
 @takes(PackFlags)
 def pack(settings: PackFlags) -> int:
     """Write one archive that installs and proves a cell on a host without network and root.
 
-    It holds every wheel, what source distributions are built with, uv, envsmith, the lock and install.sh.
+    It holds every wheel, what source distributions are built with, uv, envsmith, the lock and install.sh. With
+    --project, it also holds a wheel of the project itself.
     """
     from envsmith import build
     from envsmith.lock import store
     from envsmith.pack.archive import Packer
+    from envsmith.pack.local_wheels import is_package
 
     flags = settings.request
     if (flags.names_something or flags.torch is not None) == bool(settings.lock):
@@ -70,7 +72,11 @@ def pack(settings: PackFlags) -> int:
                     f"Cannot pack {settings.lock}: it has no lock.json.", hint="Write one with envsmith lock."
                 )
             path = settings.archive or Path(f"{lock.name}.tar")
-            packed = Packer().pack(lock, path, Clock(console))
+            project = flags.project
+            if project is not None and not is_package(project):
+                say(f"note: {project} has no build system: its own code is not in the archive")
+                project = None
+            packed = Packer().pack(lock, path, Clock(console), project=project)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:

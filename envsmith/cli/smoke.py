@@ -18,6 +18,7 @@ from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, choice, flag, option, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.files import read_text, write_whole
+from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault, Record, put_record
 from envsmith.progress import Event, EventKind
 from envsmith.smoke import everything, run
@@ -37,7 +38,7 @@ from envsmith.smoke.nodes import (
     run_nodes,
     run_rendezvous,
 )
-from envsmith.smoke.plan import Plan
+from envsmith.smoke.plan import Plan, import_step
 from envsmith.smoke.verdict import SmokeResult
 from envsmith.text import clean, table_cell
 
@@ -155,6 +156,13 @@ class SmokeFlags:
         help="Judge a Kubernetes job by the logs of its pods; run nothing. Repeatable; - is standard input.",
         section="Kubernetes",
     )
+    import_: tuple[str, ...] = option(
+        "--import",
+        multiple=True,
+        metavar="NAME",
+        help="Also import every module of this installed package; repeatable.",
+        section="Test",
+    )
     no_steps: bool = flag("--no-steps", "Collectives only, no framework step.", section="Test")
     framework_only: bool = flag(
         "--framework-only",
@@ -173,7 +181,7 @@ class SmokeFlags:
         """Refuse flags that would have no effect or leave nothing to run."""
         of_nodes = (self.rdzv, self.rsh, self.emit, self.image, self.gpus, self.rdma)
         of_one_tier = (
-            self.no_steps, self.framework_only, self.machine, self.nccl_engine, self.sharing,
+            self.no_steps, self.framework_only, self.machine, self.nccl_engine, self.sharing, self.import_,
         )  # fmt: skip
         if self.plot and self.tier != "bandwidth":
             raise UsageError(
@@ -184,6 +192,11 @@ class SmokeFlags:
             raise UsageError(
                 "Cannot use --rdzv, --rsh, --emit, --image, --gpus or --rdma: they are for --nodes.",
                 hint="Add --nodes, or leave them out.",
+            )
+        if self.import_ and self.nodes is not None:
+            raise UsageError(
+                "Cannot use --import with --nodes: packages are imported on one machine.",
+                hint="Leave one of them out.",
             )
         if self.output and self.tier != "all":
             raise UsageError(
@@ -242,6 +255,8 @@ def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
         sharing=settings.sharing,
         machine=settings.machine,
     )
+    if settings.import_:
+        plan = plan.with_(steps=(*plan.steps, import_step(sorted(map(distribution_of, settings.import_)))))
     if settings.plan_only:
         print_out(dumps(plan.to_json()))
         return None

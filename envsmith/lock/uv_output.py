@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from envsmith.errors import LockError
 from envsmith.files import read_toml
 from envsmith.http import parts_of
+from envsmith.model.cell import distribution_of
 from envsmith.model.lock import Artifact, Pin
 
 if TYPE_CHECKING:
@@ -163,8 +164,7 @@ def only_allowed(pins: Iterable[Pin], lines: Iterable[str]) -> tuple[Pin, ...]:
     allowed: dict[str, set[str]] = {}
     for line in lines:
         if hashes := re.findall(r" --hash=sha256:([0-9a-f]{64})", line):
-            name = canonicalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0])
-            allowed.setdefault(name, set()).update(hashes)
+            allowed.setdefault(distribution_of(line), set()).update(hashes)
     checked = []
     for pin in pins:
         files = tuple(a for a in pin.artifacts if pin.name not in allowed or a.sha256 in allowed[pin.name])

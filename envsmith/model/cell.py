@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from packaging.utils import canonicalize_name
+
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.model.version import Spec, version_key
 
@@ -212,6 +214,11 @@ def _undot(digits: str) -> str:
     return f"{digits[:head]}.{digits[head:]}" if digits[head:] else digits
 
 
+def distribution_of(line: str) -> str:
+    """Return the normalised name that a requirement begins with."""
+    return canonicalize_name(re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0])
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """One release per component that satisfies every rule.
@@ -238,6 +245,11 @@ class Cell:
     def frameworks(self) -> tuple[str, ...]:
         """Names of the frameworks that the cell is for, in order."""
         return frameworks_of(self.components)
+
+    @property
+    def further_names(self) -> tuple[str, ...]:
+        """The normalised names of the distributions that ``further`` asks for, sorted."""
+        return tuple(sorted({distribution_of(line) for line in self.further}))
 
     def to_json(self) -> dict[str, object]:
         """Return ``{"id", "platform", "components": {name: version}}``, and ``further`` where there is something."""

@@ -14,7 +14,6 @@ from urllib.request import url2pathname
 
 from packaging.utils import parse_wheel_filename
 
-from envsmith import __version__
 from envsmith.build import last_day
 from envsmith.errors import ContentError, LockError, UsageError
 from envsmith.files import read_text, scratch, writing
@@ -25,7 +24,7 @@ from envsmith.lock.resolve import DEFAULT_GLIBC, uv_platform
 from envsmith.lock.uv_output import to_pins
 from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin
 from envsmith.model.version import minor_of
-from envsmith.pack.own_wheel import own_requirements, own_wheel
+from envsmith.pack.local_wheels import own_requirements, own_wheel, project_wheel
 from envsmith.progress import Clock
 from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.interpreters import running_interpreter
@@ -62,19 +61,26 @@ class Packer:
     fetcher: Fetcher = field(default_factory=HttpClient)
     addresses: Callable[[str], Addresses] | None = None
 
-    def pack(self, lock: Lock, output: Path, clock: Clock) -> Packed:
-        """Write the archive of a lock. The same lock, day and envsmith give the same bytes.
+    def pack(self, lock: Lock, output: Path, clock: Clock, *, project: Path | None = None) -> Packed:
+        """Write the archive of a lock, and of the package in ``project``, whose requirements the lock meets.
+
+        The same lock, day and envsmith give the same bytes, and the same project if its backend does so.
 
         Raises ``UsageError`` for a lock that no wheels can install, ``ContentError`` for a file that is not the lock's.
         """
         _refuse(lock)
+        local = [own_wheel()]
+        if project is not None:
+            clock.start("build", f"a wheel of {project}")
+            local.append(project_wheel(project, lock, _tags(lock), self.uv))
+            clock.done("build", local[-1].filename)
         clock.start("resolve", "what envsmith itself needs")
         own = self._own_pins(lock)
         clock.done("resolve", f"{len(own)} distributions")
         pins = tuple(map(_by_name, lock.pins))
         artifacts = _artifacts(lock, (*pins, *map(self._located, lock.build_pins), *own))
-        wheel_name, wheel = own_wheel()
-        texts = _texts(lock, pins, own, wheel)
+        mine, *projects = [wheel.pin for wheel in local]
+        texts = _texts(lock, (*pins, *projects), (*own, mine), [pin.name for pin in projects])
         clock.start("download", f"{len(artifacts)} files")
         with writing(output) as file:
             digest = _Digest(file)
@@ -84,12 +90,13 @@ class Packer:
                     clock.line("download", artifact.filename)
                     with self._fetched(artifact, output.parent) as path:
                         archive.add_file(f"{_WHEELS}/{artifact.filename}", path, artifact.sha256)
-                archive.add(f"{_WHEELS}/{wheel_name}", wheel)
+                for wheel in local:
+                    archive.add(f"{_WHEELS}/{wheel.filename}", wheel.data)
                 for name, text in texts.items():
                     archive.add(name, text.encode())
                 archive.finish()
         clock.done("download", f"{digest.size / 1e9:.2f} GB")
-        return Packed(path=output, sha256=digest.hexdigest, size=digest.size, files=len(artifacts) + 1)
+        return Packed(path=output, sha256=digest.hexdigest, size=digest.size, files=len(artifacts) + len(local))
 
     def _own_pins(self, lock: Lock) -> tuple[Pin, ...]:
         query = Query(
@@ -215,41 +222,48 @@ def _by_name(pin: Pin) -> Pin:
     return replace(pin, address="", version=str(parse_wheel_filename(pin.artifacts[0].filename)[1]))
 
 
+def _tags(lock: Lock) -> list[str]:
+    """Return the tags of wheels that the host of a lock installs, best first."""
+    glibc = lock.cell.components.get("glibc") or DEFAULT_GLIBC
+    return list(wheel_tags(lock.cell.platform, minor_of(lock.python_version), glibc))
+
+
 def _artifacts(lock: Lock, pins: Iterable[Pin]) -> list[Artifact]:
     """Return the one file of each pin that the host installs."""
-    platform, glibc = lock.cell.platform, lock.cell.components.get("glibc") or DEFAULT_GLIBC
-    tags = list(wheel_tags(platform, minor_of(lock.python_version), glibc))
+    tags = _tags(lock)
     chosen: dict[str, Artifact] = {}
     for pin in pins:
         artifact = best_artifact(pin, tags)
         if artifact is None:
             raise LockError(
-                f"Cannot pack {pin.name} {pin.version}: none of its files is for {platform.value}.",
+                f"Cannot pack {pin.name} {pin.version}: none of its files is for {lock.cell.platform.value}.",
                 hint="Choose another --python or another release.",
             )
         chosen[artifact.filename] = artifact
     return [chosen[name] for name in sorted(chosen)]
 
 
-def _texts(lock: Lock, pins: tuple[Pin, ...], own: tuple[Pin, ...], wheel: bytes) -> Mapping[str, str]:
-    digest = hashlib.sha256(wheel).hexdigest()
+def _texts(lock: Lock, pins: tuple[Pin, ...], own: tuple[Pin, ...], projects: list[str]) -> Mapping[str, str]:
+    """Return the text files by name. ``own`` is envsmith with what it needs, ``projects`` are packages of the user."""
     texts = {
-        "install.sh": _script(lock),
+        "install.sh": _script(lock, projects),
         LOCK_FILE: lock.text(),
         "pylock.toml": pylock_text(lock),
         ALL_FILE: layer_text(pins),
-        OWN_FILE: f"envsmith=={__version__} --hash=sha256:{digest}\n{layer_text(own)}",
+        OWN_FILE: layer_text(own),
     }
     if lock.build_pins or any(pin.sdist for pin in pins):
         texts[BUILD_FILE] = layer_text(lock.build_pins)
     return texts
 
 
-def _script(lock: Lock) -> str:
+def _script(lock: Lock, projects: list[str]) -> str:
+    names = sorted({*projects, *lock.cell.further_names})
     words = {
         "@MINOR@": minor_of(lock.python_version),
         "@MACHINE@": lock.cell.platform.machine,
         "@GLIBC@": lock.cell.components.get("glibc") or DEFAULT_GLIBC,
+        "@IMPORTS@": "".join(f" --import {name}" for name in names),
     }
     text = read_text(Path(__file__).with_name("install.sh"))
     for word, value in words.items():

@@ -51,4 +51,4 @@ fi
 echo "install envsmith into $target/tool"
 install "$target/tool" "$here/requirements-envsmith.txt"
 echo "smoke test"
-"$target/tool/bin/envsmith" smoke --python "$target/env"
+"$target/tool/bin/envsmith" smoke --python "$target/env"@IMPORTS@

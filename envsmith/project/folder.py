@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from envsmith.errors import DataError
 from envsmith.files import read_bounded
 from envsmith.graph.load import components
+from envsmith.model.cell import distribution_of
 from envsmith.project.declared import MAX_BYTES, read_into, read_toml, table_of
 from envsmith.project.demand import Demand, Demands, parse_line
 from envsmith.project.pip_format import read_requirement_file
@@ -204,7 +205,7 @@ class _Folder:
             for text, where, extra, group in lines.entries:
                 if (extra is not None and extra not in extras) or (group is not None and group not in groups):
                     continue
-                name = canonicalize_name(re.split(r"[^\w.-]", text.strip(), maxsplit=1)[0])
+                name = distribution_of(text)
                 if own and name == own:
                     extras |= set(map(canonicalize_name, _extras_of(text)))
                 elif name not in leave_out and (text, where) not in demands:

@@ -6,12 +6,9 @@ Pure; the agent gets it as one line of JSON.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-
-from packaging.utils import canonicalize_name
 
 from envsmith.errors import UsageError
 from envsmith.files import digest_of
@@ -144,7 +141,7 @@ class Plan:
         if steps and kind is not Tier.BANDWIDTH:
             chosen = (*chosen, *(stack.step for stack in stacks_of(components)))
         if isinstance(cell, Cell) and cell.further and steps and kind is not Tier.BANDWIDTH:
-            chosen = (*chosen, _imports(cell.further))
+            chosen = (*chosen, import_step(cell.further_names))
         return cls(
             tier=kind,
             ranks=count,
@@ -230,10 +227,9 @@ def framework_steps(frameworks: Mapping[str, str], *, every: bool, control: bool
     return tuple({step.name: step for step in about}.values())
 
 
-def _imports(lines: tuple[str, ...]) -> Step:
-    """Return the step that imports the packages that were asked for beside the components."""
-    names = sorted({canonicalize_name(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines})
-    options = {"distributions": names}
+def import_step(distributions: Collection[str]) -> Step:
+    """Return the step that imports every module of some distributions."""
+    options = {"distributions": list(distributions)}
     return Step(name=IMPORTS, kind="imports", options=options, tolerance=None, trains=False, deadline=300.0)
 
 

@@ -108,6 +108,51 @@ def test_what_builds_is_looked_up_where_a_lock_that_was_read_again_has_no_addres
     assert {f"wheels/{name}" for name, _ in page} <= members(packed.path).keys()
 
 
+BACKEND = """import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, info = "@NAME@", "trainer-1.2.dist-info"
+    with zipfile.ZipFile(folder + "/" + name, "w") as archive:
+        archive.writestr("trainer.py", "")
+        archive.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: trainer\\nVersion: 1.2\\n")
+        archive.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(info + "/RECORD", "")
+    return name
+"""
+
+
+def project(folder: Path, wheel_name: str = "trainer-1.2-py3-none-any.whl") -> Path:
+    """A package that brings its own build backend."""
+    folder.mkdir()
+    (folder / "backend.py").write_text(BACKEND.replace("@NAME@", wheel_name))
+    (folder / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+        "[project]\nname = 'trainer'\nversion = '1.2'\n"
+    )
+    return folder
+
+
+def test_a_project_s_own_wheel_is_installed_with_its_hash_and_imported(
+    packer: Packer, whole_lock: Lock, tmp_path: Path
+) -> None:
+    packed = packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=project(tmp_path / "trainer"))
+
+    content = members(packed.path)
+    digest = hashlib.sha256(content["wheels/trainer-1.2-py3-none-any.whl"]).hexdigest()
+    assert f"trainer==1.2 \\\n    --hash=sha256:{digest}\n" in content["requirements.txt"].decode()
+    assert content["install.sh"].decode().splitlines()[-1].endswith('smoke --python "$target/env" --import trainer')
+
+
+def test_a_project_whose_wheel_is_for_another_python_is_not_packed(
+    packer: Packer, whole_lock: Lock, tmp_path: Path
+) -> None:
+    folder = project(tmp_path / "trainer", "trainer-1.2-cp27-cp27m-win32.whl")
+
+    with pytest.raises(UsageError, match=r"trainer-1\.2-cp27-cp27m-win32\.whl is not for Python"):
+        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=folder)
+
+    assert not (tmp_path / "cell.tar").exists()
+
+
 def test_what_is_compiled_in_an_image_is_refused(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
     lock = dataclasses.replace(whole_lock, compiled=(CompiledSource(name="apex"),))
 

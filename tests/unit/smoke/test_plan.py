@@ -90,6 +90,16 @@ def test_nonsense_is_a_usage_error(bad) -> None:
         Plan.build(TORCH, **bad)
 
 
+def test_what_a_cell_asks_for_beside_its_components_is_imported() -> None:
+    cell = Cell(
+        components=TORCH, chosen=("torch",), further=("wandb>=0.18", "Hydra_Core ==1.3.2 --hash=sha256:" + "0" * 64)
+    )
+
+    step = Plan.build(cell).steps[-1]
+
+    assert (step.kind, step.options) == ("imports", {"distributions": ["hydra-core", "wandb"]})
+
+
 def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framework_tier() -> None:
     frameworks = dict.fromkeys(FRAMEWORKS, "1")
     assert len(framework_steps(dict.fromkeys(added_frameworks(), "1"), every=False, control=False)) == len(

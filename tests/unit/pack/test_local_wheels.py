@@ -8,12 +8,14 @@ import sys
 import zipfile
 from pathlib import Path
 
-from envsmith.pack.own_wheel import own_wheel
+import pytest
+
+from envsmith.pack.local_wheels import is_package, own_wheel
 
 
 def test_the_wheel_runs_from_its_own_files(tmp_path: Path) -> None:
-    name, data = own_wheel()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    wheel = own_wheel()
+    with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
         archive.extractall(tmp_path)
 
     command = [
@@ -25,9 +27,26 @@ def test_the_wheel_runs_from_its_own_files(tmp_path: Path) -> None:
         [*command, str(tmp_path), "solve", "-f", "deepspeed"], capture_output=True, text=True, check=False
     )
 
-    assert name.endswith("-py3-none-any.whl")
+    assert wheel.filename.endswith("-py3-none-any.whl")
     assert answer.stdout.startswith(f"{tmp_path}/envsmith/__main__.py\ncell ds"), answer.stderr
 
 
 def test_the_same_files_give_the_same_bytes() -> None:
     assert own_wheel() == own_wheel()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("pyproject.toml", "[build-system]\nrequires = []\n", True),
+        ("pyproject.toml", "[project]\nname = 'a'\ndependencies = []\n", False),
+        ("setup.py", "", True),
+        ("requirements.txt", "torch\n", False),
+    ],
+)
+def test_a_folder_is_a_package_when_it_says_how_it_is_built(
+    tmp_path: Path, name: str, text: str, *, expected: bool
+) -> None:
+    (tmp_path / name).write_text(text)
+
+    assert is_package(tmp_path) == expected

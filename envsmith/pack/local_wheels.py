@@ -1,0 +1,112 @@
+"""Wheels that no index has: envsmith itself, made of the files that run, and the user's own project, built by uv."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+
+from envsmith import __version__
+from envsmith.errors import UsageError
+from envsmith.files import read_bounded, scratch
+from envsmith.graph.location import find_matrix
+from envsmith.model.lock import Artifact, Lock, Pin
+from envsmith.model.version import minor_of
+from envsmith.project.declared import read_toml
+from envsmith.project.folder import PYPROJECT, SETUP_CFG, SETUP_PY
+from envsmith.python.interpreters import find_interpreter, running_interpreter
+from envsmith.python.uv import Uv
+
+# The first time that a zip file can hold.
+_TIME = (1980, 1, 1, 0, 0, 0)
+_MOST = 64 << 20
+_SKIPPED = frozenset({"__pycache__", "_matrix"})
+# The same moment for what a build backend writes.
+_EPOCH = "315532800"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalWheel:
+    """A wheel that was built here."""
+
+    filename: str
+    data: bytes
+
+    @property
+    def pin(self) -> Pin:
+        """The wheel as a package of a lock."""
+        name, version, _, _ = parse_wheel_filename(self.filename)
+        artifact = Artifact(filename=self.filename, sha256=hashlib.sha256(self.data).hexdigest())
+        return Pin(name=name, version=str(version), layer="framework", artifacts=(artifact,))
+
+
+def own_requirements() -> tuple[str, ...]:
+    """Return what envsmith needs, without its extras."""
+    return tuple(line for line in metadata.requires("envsmith") or () if "extra ==" not in line)
+
+
+def own_wheel() -> LocalWheel:
+    """Return envsmith as a wheel. The same files give the same bytes."""
+    info = f"envsmith-{__version__}.dist-info"
+    members = {**_files(Path(__file__).parents[1], "envsmith"), **_files(find_matrix(), "envsmith/_matrix")}
+    requires = "".join(f"Requires-Dist: {line}\n" for line in own_requirements())
+    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: envsmith\nVersion: {__version__}\n{requires}".encode()
+    members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: envsmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    members[f"{info}/entry_points.txt"] = b"[console_scripts]\nenvsmith = envsmith.__main__:main\n"
+    record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in sorted(members.items()))
+    members[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted(members.items()):
+            member = zipfile.ZipInfo(name, _TIME)
+            member.external_attr, member.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(member, data)
+    return LocalWheel(filename=f"envsmith-{__version__}-py3-none-any.whl", data=buffer.getvalue())
+
+
+def is_package(folder: Path) -> bool:
+    """Return whether a folder is a package that can be installed, and not only a list of requirements."""
+    if (folder / SETUP_PY).is_file() or (folder / SETUP_CFG).is_file():
+        return True
+    return (folder / PYPROJECT).is_file() and "build-system" in read_toml(folder / PYPROJECT)
+
+
+def project_wheel(folder: Path, lock: Lock, tags: Collection[str], uv: Uv) -> LocalWheel:
+    """Build the package in a folder as its backend does, for the Python of a lock.
+
+    ``UsageError`` where none of ``tags``, which the lock's host installs, is one of the wheel's. The errors of uv where
+    it cannot be built.
+    """
+    minor = minor_of(lock.python_version)
+    python = (find_interpreter(minor) or running_interpreter()).path
+    arguments = ["build", "--wheel", "--python", python, "--exclude-newer", lock.exclude_newer]
+    with scratch() as place:
+        command = [*arguments, "--out-dir", str(place), str(folder.absolute())]
+        uv.check(command, work=f"build a wheel of {folder}", extra={"SOURCE_DATE_EPOCH": _EPOCH})
+        path = next(place.glob("*.whl"))
+        wheel = LocalWheel(filename=path.name, data=read_bounded(path, _MOST))
+    if not {str(tag) for tag in parse_wheel_filename(wheel.filename)[3]} & set(tags):
+        raise UsageError(
+            f"Cannot pack {folder}: its wheel {wheel.filename} is not for Python {minor} on {lock.cell.platform.value}.",
+            hint=f"Pack on such a machine, with a Python {minor} on PATH.",
+        )
+    return wheel
+
+
+def _files(folder: Path, prefix: str) -> dict[str, bytes]:
+    return {
+        f"{prefix}/{path.relative_to(folder).as_posix()}": read_bounded(path, _MOST)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not _SKIPPED & set(path.relative_to(folder).parts)
+    }
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
