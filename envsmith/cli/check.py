@@ -216,6 +216,12 @@ def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declara
         raise UsageError(error.message, details=error.details, hint=error.hint) from None
     demands = declarations.always
     say(f"{path}: {len(demands.demands)} requirements, {len(declarations.parts)} extras and groups")
+    if demands.problems and not demands.demands and not declarations.parts:
+        raise UsageError(
+            f"Cannot check {path}: none of its requirements can be judged.",
+            details=demands.problems[:_MOST_SENTENCES],
+            hint="Give a file with releases of the package index, or the output of pip freeze.",
+        )
     sentences = (*demands.problems, *demands.notes)
     for sentence in sentences[:_MOST_SENTENCES]:
         say(f"not judged: {sentence}")

@@ -95,7 +95,7 @@ def project_wheel(folder: Path, lock: Lock, tags: Collection[str], uv: Uv) -> Lo
     if not {str(tag) for tag in parse_wheel_filename(wheel.filename)[3]} & set(tags):
         raise UsageError(
             f"Cannot pack {folder}: its wheel {wheel.filename} is not for Python {minor} on {lock.cell.platform.value}.",
-            hint=f"Pack on such a machine, with a Python {minor} on PATH.",
+            hint=f"Run envsmith pack on such a machine, with a Python {minor} on PATH.",
         )
     return wheel
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from envsmith.cli.check import check
@@ -89,6 +90,17 @@ def test_thousands_of_lines_that_cannot_be_judged_are_counted(tmp_path):
 
     assert len(lines) < 30
     assert lines[-1] == "not judged: 4980 more lines"
+
+
+@pytest.mark.parametrize("content", [b"\x00\xff\xfe\n", b"torch==${NO_SUCH_VARIABLE}\n"])
+def test_a_file_of_which_nothing_can_be_judged_is_not_ok(tmp_path, content):
+    path = tmp_path / "requirements.txt"
+    path.write_bytes(content)
+
+    error = _check("--from", path).exception
+
+    assert isinstance(error, UsageError)
+    assert error.message == f"Cannot check {path}: none of its requirements can be judged."
 
 
 def test_a_project_file_that_cannot_be_read_is_refused(tmp_path):
