@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envsmith.cli.console import Console, dumps, print_out, say
@@ -38,7 +38,7 @@ class PackFlags:
     f"envsmith pack --framework {EXAMPLE}",
     f"envsmith pack --framework {EXAMPLE} --platform linux-aarch64",
     "envsmith pack --project . --archive project.tar",
-    "envsmith pack --lock envsmith-build/CELL --archive env.tar",
+    "envsmith pack --lock envsmith-build/CELL --project . --archive env.tar",
 )
 @takes(PackFlags)
 def pack(settings: PackFlags) -> int:
@@ -50,10 +50,12 @@ def pack(settings: PackFlags) -> int:
     from envsmith import build
     from envsmith.lock import store
     from envsmith.pack.archive import Packer
-    from envsmith.pack.local_wheels import is_package
+    from envsmith.pack.local_wheels import Project, is_package
 
     flags = settings.request
-    if (flags.names_something or flags.torch is not None) == bool(settings.lock):
+    project = flags.project
+    asks = replace(flags, project=None if settings.lock else project)
+    if (asks.names_something or flags.torch is not None) == bool(settings.lock):
         raise UsageError(
             "Cannot pack a cell: give either a request or --lock.",
             hint=f"Run envsmith pack --framework {EXAMPLE}, or envsmith pack --lock DIR.",
@@ -72,11 +74,10 @@ def pack(settings: PackFlags) -> int:
                     f"Cannot pack {settings.lock}: it has no lock.json.", hint="Write one with envsmith lock."
                 )
             path = settings.archive or Path(f"{lock.name}.tar")
-            project = flags.project
-            if project is not None and not is_package(project):
+            own = Project(folder=project, leave_out=flags.without) if project and is_package(project) else None
+            if project and not own:
                 say(f"note: {project} has no build system: its own code is not in the archive")
-                project = None
-            packed = Packer().pack(lock, path, Clock(console), project=project)
+            packed = Packer().pack(lock, path, Clock(console), project=own)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:

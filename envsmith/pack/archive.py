@@ -24,7 +24,7 @@ from envsmith.lock.resolve import DEFAULT_GLIBC, uv_platform
 from envsmith.lock.uv_output import to_pins
 from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin
 from envsmith.model.version import minor_of
-from envsmith.pack.local_wheels import own_requirements, own_wheel, project_wheel
+from envsmith.pack.local_wheels import Project, own_requirements, own_wheel, project_wheel
 from envsmith.progress import Clock
 from envsmith.python.index import PackageIndex, find_index
 from envsmith.python.interpreters import running_interpreter
@@ -61,8 +61,8 @@ class Packer:
     fetcher: Fetcher = field(default_factory=HttpClient)
     addresses: Callable[[str], Addresses] | None = None
 
-    def pack(self, lock: Lock, output: Path, clock: Clock, *, project: Path | None = None) -> Packed:
-        """Write the archive of a lock, and of the package in ``project``, whose requirements the lock meets.
+    def pack(self, lock: Lock, output: Path, clock: Clock, *, project: Project | None = None) -> Packed:
+        """Write the archive of a lock, and of a package of the user, whose requirements the lock meets.
 
         The same lock, day and envsmith give the same bytes, and the same project if its backend does so.
 
@@ -71,7 +71,7 @@ class Packer:
         _refuse(lock)
         local = [own_wheel()]
         if project is not None:
-            clock.start("build", f"a wheel of {project}")
+            clock.start("build", f"a wheel of {project.folder}")
             local.append(project_wheel(project, lock, _tags(lock), self.uv))
             clock.done("build", local[-1].filename)
         clock.start("resolve", "what envsmith itself needs")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envsmith import __version__
 from envsmith.errors import UsageError
@@ -22,6 +22,7 @@ from envsmith.model.version import minor_of
 from envsmith.project.declared import read_toml
 from envsmith.project.folder import PYPROJECT, SETUP_CFG, SETUP_PY
 from envsmith.python.interpreters import find_interpreter, running_interpreter
+from envsmith.python.metadata import active, parse_metadata
 from envsmith.python.uv import Uv
 
 # The first time that a zip file can hold.
@@ -45,6 +46,19 @@ class LocalWheel:
         name, version, _, _ = parse_wheel_filename(self.filename)
         artifact = Artifact(filename=self.filename, sha256=hashlib.sha256(self.data).hexdigest())
         return Pin(name=name, version=str(version), layer="framework", artifacts=(artifact,))
+
+    def unmet_by(self, lock: Lock) -> dict[str, str]:
+        """Return the requirements of the wheel that no package of a lock meets, by name."""
+        with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            requires = parse_metadata(archive.read(name), self.filename).requires
+        needed = active(requires, python=minor_of(lock.python_version), platform=lock.cell.platform)
+        pins = {name: lock.pin(name) for name in needed}
+        return {
+            name: str(requirement)
+            for name, requirement in needed.items()
+            if (pin := pins[name]) is None or not requirement.specifier.contains(pin.version, prereleases=True)
+        }
 
 
 def own_requirements() -> tuple[str, ...]:
@@ -78,12 +92,21 @@ def is_package(folder: Path) -> bool:
     return (folder / PYPROJECT).is_file() and "build-system" in read_toml(folder / PYPROJECT)
 
 
-def project_wheel(folder: Path, lock: Lock, tags: Collection[str], uv: Uv) -> LocalWheel:
-    """Build the package in a folder as its backend does, for the Python of a lock.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Project:
+    """A package of the user. ``leave_out`` are requirements of it that the user installs another way."""
 
-    ``UsageError`` where none of ``tags``, which the lock's host installs, is one of the wheel's. The errors of uv where
-    it cannot be built.
+    folder: Path
+    leave_out: tuple[str, ...] = ()
+
+
+def project_wheel(project: Project, lock: Lock, tags: Collection[str], uv: Uv) -> LocalWheel:
+    """Build the user's package as its backend does, for the Python of a lock.
+
+    ``UsageError`` where none of ``tags``, which the lock's host installs, is one of the wheel's, and where the lock does
+    not meet what it requires. The errors of uv where it cannot be built.
     """
+    folder = project.folder
     minor = minor_of(lock.python_version)
     python = (find_interpreter(minor) or running_interpreter()).path
     arguments = ["build", "--wheel", "--python", python, "--exclude-newer", lock.exclude_newer]
@@ -96,6 +119,13 @@ def project_wheel(folder: Path, lock: Lock, tags: Collection[str], uv: Uv) -> Lo
         raise UsageError(
             f"Cannot pack {folder}: its wheel {wheel.filename} is not for Python {minor} on {lock.cell.platform.value}.",
             hint=f"Run envsmith pack on such a machine, with a Python {minor} on PATH.",
+        )
+    unmet = wheel.unmet_by(lock)
+    if problems := [text for name, text in unmet.items() if name not in set(map(canonicalize_name, project.leave_out))]:
+        raise UsageError(
+            f"Cannot pack {folder}: {lock.cell.id} does not meet {len(problems)} of its requirements.",
+            details=problems,
+            hint="Leave --lock out, so that the project is locked anew, or leave a requirement out with --without NAME.",
         )
     return wheel
 

@@ -21,6 +21,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import CompiledSource, Lock, Pin
 from envsmith.pack.archive import Packer
+from envsmith.pack.local_wheels import Project
 from envsmith.progress import Clock, silent
 
 OWN = ("click", "httpx", "networkx", "packaging", "pydantic", "pyelftools", "pyyaml", "rich", "tomli", "tomlkit")
@@ -113,17 +114,17 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
     name, info = "@NAME@", "trainer-1.2.dist-info"
     with zipfile.ZipFile(folder + "/" + name, "w") as archive:
         archive.writestr("trainer.py", "")
-        archive.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: trainer\\nVersion: 1.2\\n")
+        archive.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: trainer\\nVersion: 1.2\\nRequires-Dist: torch @REQUIRED@\\n")
         archive.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         archive.writestr(info + "/RECORD", "")
     return name
 """
 
 
-def project(folder: Path, wheel_name: str = "trainer-1.2-py3-none-any.whl") -> Path:
+def project(folder: Path, *, wheel_name: str = "trainer-1.2-py3-none-any.whl", required: str = ">=1") -> Path:
     """A package that brings its own build backend."""
     folder.mkdir()
-    (folder / "backend.py").write_text(BACKEND.replace("@NAME@", wheel_name))
+    (folder / "backend.py").write_text(BACKEND.replace("@NAME@", wheel_name).replace("@REQUIRED@", required))
     (folder / "pyproject.toml").write_text(
         "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
         "[project]\nname = 'trainer'\nversion = '1.2'\n"
@@ -134,7 +135,9 @@ def project(folder: Path, wheel_name: str = "trainer-1.2-py3-none-any.whl") -> P
 def test_a_project_s_own_wheel_is_installed_with_its_hash_and_imported(
     packer: Packer, whole_lock: Lock, tmp_path: Path
 ) -> None:
-    packed = packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=project(tmp_path / "trainer"))
+    packed = packer.pack(
+        whole_lock, tmp_path / "cell.tar", Clock(silent), project=Project(folder=project(tmp_path / "trainer"))
+    )
 
     content = members(packed.path)
     digest = hashlib.sha256(content["wheels/trainer-1.2-py3-none-any.whl"]).hexdigest()
@@ -145,12 +148,26 @@ def test_a_project_s_own_wheel_is_installed_with_its_hash_and_imported(
 def test_a_project_whose_wheel_is_for_another_python_is_not_packed(
     packer: Packer, whole_lock: Lock, tmp_path: Path
 ) -> None:
-    folder = project(tmp_path / "trainer", "trainer-1.2-cp27-cp27m-win32.whl")
+    folder = project(tmp_path / "trainer", wheel_name="trainer-1.2-cp27-cp27m-win32.whl")
 
     with pytest.raises(UsageError, match=r"trainer-1\.2-cp27-cp27m-win32\.whl is not for Python"):
-        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=folder)
+        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=Project(folder=folder))
 
     assert not (tmp_path / "cell.tar").exists()
+
+
+def test_a_project_whose_requirements_the_lock_does_not_meet_is_packed_only_without_these(
+    packer: Packer, whole_lock: Lock, tmp_path: Path
+) -> None:
+    folder = project(tmp_path / "trainer", required=">=999")
+
+    with pytest.raises(UsageError, match="does not meet 1 of its requirements") as refused:
+        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=Project(folder=folder))
+    left_out = Project(folder=folder, leave_out=("Torch",))
+    packed = packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=left_out)
+
+    assert list(refused.value.details) == ["torch>=999"]
+    assert "wheels/trainer-1.2-py3-none-any.whl" in members(packed.path)
 
 
 def test_what_is_compiled_in_an_image_is_refused(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
