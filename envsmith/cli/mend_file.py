@@ -123,7 +123,7 @@ def _print_commands(path: Path, judgement: Judgement) -> int:
 
 
 def _text_of(mend: FileMend) -> str:
-    from envsmith.project.uv_project import difference
+    from envsmith.project.uv_and_pixi import difference
 
     diffs = [difference(old, new, str(path)) for path, (old, new) in mend.texts.items()]
     rows = [(change.sentence, f"[{change.why}]") for change in mend.changes]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.specifiers import Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
 from envsmith.build import last_day
 from envsmith.errors import LockError, UsageError
@@ -15,7 +18,6 @@ from envsmith.lock.query import Query, cutoff, resolve
 from envsmith.lock.resolve import uv_platform
 from envsmith.lock.uv_output import is_of_torch
 from envsmith.mend.environment import Environment, Installed
-from envsmith.mend.requirement_text import spec_for, with_requirement
 from envsmith.mend.resolution import PackageChange, is_same
 from envsmith.mend.treatment import Treatment, treatment_of_repair
 from envsmith.model.cell import Platform
@@ -24,6 +26,10 @@ from envsmith.model.version import minor_of
 from envsmith.project.demand import Demand, Demands
 from envsmith.python.interpreters import find_interpreter, running_interpreter
 from envsmith.python.uv import Uv
+
+# Lines after the first of a requirement in which its specifier may stand.
+_REACH = 4
+_CLAUSE = r"(?:===|==|~=|!=|<=|>=|<|>)\s*[^\s,;\"'\\)\]#]+"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,3 +216,70 @@ def _changes(
             continue
         why = "goes with torch" if is_of_torch(name) else "the new releases need it"
         yield PackageChange(name=name, old=named[name].exact, new=version, why=why)
+
+
+# Requirements in a text changed in place: pip's lines, strings of TOML and YAML, Poetry's tables. The rest stays.
+
+
+def spec_for(old: SpecifierSet, version: str) -> str:
+    """Return a specifier that admits a release: the clauses of the old one that admit it, and a bound in its place.
+
+    One exact release stays one exact release.
+    """
+    new = Version(version)
+    dropped = [clause for clause in old if not clause.contains(new, prereleases=True)]
+    if any(clause.operator in {"==", "==="} for clause in dropped) or not dropped:
+        return f"=={version}"
+    bound = ">=" if all(_is_below(clause, new) for clause in dropped) else "<="
+    remaining = sorted(str(c) for c in old if c not in dropped and c.operator not in {bound, bound[0]})
+    return ",".join([f"{bound}{version}", *remaining])
+
+
+def _is_below(clause: Specifier, version: Version) -> bool:
+    try:
+        return Version(clause.version.removesuffix(".*")) <= version
+    except InvalidVersion:
+        return True
+
+
+def with_requirement(text: str, line: int, name: str, spec: str) -> str | None:
+    """Return a text whose requirement of a distribution, at or after a line, has another specifier.
+
+    ``None`` where no such requirement stands there.
+    """
+    lines = text.splitlines(keepends=True)
+    plain, table = _plain(name), _table(name)
+    for number in range(line - 1, min(line - 1 + _REACH, len(lines))):
+        code, comment = _without_comment(lines[number])
+        changed, count = table.subn(lambda m: f"{m['before']}{spec}{m['after']}", code, count=1)
+        if not count:
+            changed, count = plain.subn(lambda m: f"{m['name']}{spec}", code, count=1)
+        if count:
+            lines[number] = changed + comment
+            return "".join(lines)
+    return None
+
+
+def _without_comment(line: str) -> tuple[str, str]:
+    match = re.search(r"(?:^|\s)#", line)
+    return (line[: match.start()], line[match.start() :]) if match else (line, "")
+
+
+def _spelt(name: str) -> str:
+    return r"[-_.]+".join(map(re.escape, name.split("-")))
+
+
+def _plain(name: str) -> re.Pattern[str]:
+    """Return the pattern of ``name[extras]`` with its clauses, if any, where no other name goes on."""
+    return re.compile(
+        rf"(?P<name>(?<![\w.-]){_spelt(name)}(?![\w.-]*\w)(?:\[[^\]]*\])?)(?:\s*\(?{_CLAUSE}(?:\s*,\s*{_CLAUSE})*\)?)?",
+        re.IGNORECASE,
+    )
+
+
+def _table(name: str) -> re.Pattern[str]:
+    """Return the pattern of Poetry's ``name = "^1.2"`` and ``name = {version = "^1.2"}``."""
+    return re.compile(
+        rf"(?P<before>^\s*[\"']?{_spelt(name)}[\"']?\s*=\s*(?:\{{.*?\bversion\s*=\s*)?[\"'])[^\"']*(?P<after>[\"'])",
+        re.IGNORECASE,
+    )
