@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -11,7 +13,7 @@ from tiny_index import TinyIndex, wheel
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.mend.apply import Mender, MendResult
-from envsmith.mend.trial import Ability
+from envsmith.mend.trial import Ability, Trial
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Change, Finding, Repair
 from envsmith.model.rule import Severity
@@ -66,10 +68,34 @@ def as_numpy_says(python: Path, _distributions: Collection[str], _clock: Clock, 
     return GOOD if any(python.parent.parent.glob("lib/python3*/site-packages/numpy-1*")) else BAD
 
 
-def mend(root: Path, index: str, cache: Path) -> MendResult:
-    mender = Mender(uv=uv_for(index, cache), trial=as_numpy_says)
+def mend(root: Path, index: str, cache: Path, trial: Trial = as_numpy_says) -> MendResult:
+    mender = Mender(uv=uv_for(index, cache), trial=trial)
     return mender.apply(mender.propose(numpy_repair(), root), Clock(silent))
 
 
+class Killer:
+    """Kills this process at the event of a number that may change something, counted from the start of a stage."""
+
+    def __init__(self, stage: str, number: int) -> None:
+        self._stage, self._number, self.events = stage, number, 0
+        self._is_counting = stage == "start"
+        sys.addaudithook(self._count)
+
+    def trial(self, python: Path, distributions: Collection[str], clock: Clock, step: str) -> Ability:
+        """Try as numpy says. The stage ``after`` begins with the last trial, before the two change places."""
+        self._is_counting |= step.endswith(self._stage)
+        return as_numpy_says(python, distributions, clock, step)
+
+    def _count(self, event: str, _arguments: object) -> None:
+        if self._is_counting and event.startswith(("os.", "open", "subprocess.", "shutil.", "ctypes.")):
+            self.events += 1
+            if self.events == self._number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    sys.exit(mend(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])).status != "mended")
+    # ENVIRONMENT INDEX CACHE STAGE NUMBER: says how many events there were.
+    killer = Killer(sys.argv[4], int(sys.argv[5]))
+    mended = mend(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), killer.trial)
+    sys.stdout.write(f"{killer.events}\n")
+    sys.exit(mended.status != "mended")
