@@ -62,7 +62,10 @@ class LocalWheel:
 
 
 def own_requirements() -> tuple[str, ...]:
-    """Return what envsmith needs, without its extras."""
+    """Return what envsmith needs, without its extras. Of a checkout, what was noted when it was installed may be old."""
+    checkout = Path(__file__).parents[2] / PYPROJECT
+    if checkout.is_file():
+        return tuple(map(str, read_toml(checkout)["project"]["dependencies"]))
     return tuple(line for line in metadata.requires("envsmith") or () if "extra ==" not in line)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.pack.local_wheels import is_package, own_wheel
+from envsmith.files import read_toml
+from envsmith.pack.local_wheels import is_package, own_requirements, own_wheel
 
 
 def test_the_wheel_runs_from_its_own_files(tmp_path: Path) -> None:
@@ -29,6 +30,12 @@ def test_the_wheel_runs_from_its_own_files(tmp_path: Path) -> None:
 
     assert wheel.filename.endswith("-py3-none-any.whl")
     assert answer.stdout.startswith(f"{tmp_path}/envsmith/__main__.py\ncell ds"), answer.stderr
+
+
+def test_of_a_checkout_the_requirements_are_those_of_its_own_file() -> None:
+    declared = read_toml(Path(__file__).parents[3] / "pyproject.toml")["project"]["dependencies"]
+
+    assert own_requirements() == tuple(declared)
 
 
 def test_the_same_files_give_the_same_bytes() -> None:
