@@ -33,7 +33,7 @@ def test_the_wheel_runs_from_its_own_files(tmp_path: Path) -> None:
 
 
 def test_of_a_checkout_the_requirements_are_those_of_its_own_file() -> None:
-    declared = read_toml(Path(__file__).parents[3] / "pyproject.toml")["project"]["dependencies"]
+    declared = read_toml((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["dependencies"]
 
     assert own_requirements() == tuple(declared)
 
