@@ -35,19 +35,21 @@ PYTHON, PLATFORM, DAY = "3.11", "x86_64-manylinux_2_28", "2026-11-21"
 SECONDS = 900
 # What the files of a project need to be read, and its metadata to be built.
 _NEEDED = re.compile(r"[^/]+|requirements/.+|.*version.*|src/[^/]+/(__init__|extras/env)\.py")
+# What its own package needs to be built and imported.
+_SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|toml|cfg|txt|md|in|json|ya?ml)|[^/]+")
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _SHOWN = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "vllm")
 
 
-def check_out(repository: Path, commit: str, folder: Path) -> None:
-    """Write the files of a commit that say what a project requires."""
+def check_out(repository: Path, commit: str, folder: Path, files: re.Pattern[str] = _NEEDED) -> None:
+    """Write the files of a commit that say what a project requires, or others."""
     listed = subprocess.run(
         ["git", "-C", str(repository), "ls-tree", "-r", "--name-only", commit],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
-    for name in filter(_NEEDED.fullmatch, listed):
+    for name in filter(files.fullmatch, listed):
         shown = subprocess.run(
             ["git", "-C", str(repository), "show", f"{commit}:{name}"], capture_output=True, check=False
         )
@@ -168,10 +170,7 @@ def imports(case: dict, versions: dict[str, str], repository: Path, folder: Path
     shutil.rmtree(folder, ignore_errors=True)
     source, venv = folder / "source", folder / "venv"
     source.mkdir(parents=True)
-    archive = subprocess.run(
-        ["git", "-C", str(repository), "archive", case["commit"]], capture_output=True, check=True
-    ).stdout
-    subprocess.run(["tar", "x", "-C", str(source)], input=archive, check=True)
+    check_out(repository, case["commit"], source, _SOURCES)
     try:
         run([uv, "venv", "--python", PYTHON, str(venv)], folder)
         install = [
