@@ -7,90 +7,74 @@ Each function returns its argument unchanged or raises :class:`envsmith.errors.U
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from envsmith.errors import UsageError
 from envsmith.model.cell import CellId
 from envsmith.model.version import version_key
 
+
+def _plain(pattern: str, what: str) -> Callable[[str], str]:
+    """Return the function that returns a text which is ``what``, and refuses any other."""
+    compiled = re.compile(pattern)
+
+    def check(text: object) -> str:
+        if not isinstance(text, str) or not compiled.fullmatch(text):
+            quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
+            raise UsageError(
+                f"Cannot use {quoted}: it is not {what}.",
+                hint="Correct the lock or the option that it comes from.",
+            )
+        return text
+
+    return check
+
+
 # An image reference as in the OCI distribution specification: [host[:port]/]path[:tag][@digest].
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = rf"(?:localhost|{_LABEL}(?:\.{_LABEL})+)(?::\d{{1,5}})?|[A-Za-z0-9-]+:\d{{1,5}}"
-_IMAGE = re.compile(
-    rf"(?:(?:{_HOST})/)?{_COMPONENT}(?:/{_COMPONENT})*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
+image = _plain(
+    rf"(?!.{{513}})(?:(?:{_HOST})/)?{_COMPONENT}(?:/{_COMPONENT})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
+    "an image reference of at most 512 characters",
 )
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}")
-_PROGRAM = re.compile(r"(?:(?:/[A-Za-z0-9_.+-]+)+|[A-Za-z0-9_.+-]+)")
-_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(?:,[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}){0,31}")
-_LINE = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,4000}")
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
-_CELL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
-_TAG = re.compile(r"[a-z][a-z0-9._+-]{0,127}")
-_BACKEND = re.compile(r"cpu|cu\d{2,3}")
-_OS_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]{1,99}(?::[a-z0-9]{1,16})?")
-_OS_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]{0,99}")
-_DISTRIBUTION = re.compile(r"[a-z][a-z0-9.]{1,30}")
-_LABEL_KEY = re.compile(r"[a-z][a-z0-9.-]{1,99}")
+digest = _plain(r"sha256:[0-9a-f]{64}", "a sha256 digest")
+# ``.`` and ``..`` cannot occur in a path because a name may not begin with a dot.
+path = _plain(r"(?:/[A-Za-z0-9_][A-Za-z0-9._+-]*)+", "a plain absolute path")
+file_name = _plain(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,254}", "a plain file name")
+# An absolute path of plain names, or one plain name.
+program = _plain(r"(?!-)(?:(?:/[A-Za-z0-9_.+-]+)+|[A-Za-z0-9_.+-]+)", "a program's plain path")
+# A partition of Slurm, or several with commas between them.
+partition = _plain(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}(?:,[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}){0,31}", "a partition")
+# What follows a line break in a batch script is a command.
+line = _plain(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,4000}", "a single line")
+# The word of a torch build that uv knows (``cpu``, ``cu128``), for builds on another index.
+torch_backend = _plain(r"cpu|cu\d{2,3}", "a torch build")
+# The name of a cell's folder and image.
+tag = _plain(r"[a-z][a-z0-9._+-]{0,127}", "a cell's name")
+# The code name of a Linux distribution (``bookworm``, ``ubuntu22.04``).
+distribution = _plain(r"[a-z][a-z0-9.]{1,30}", "a distribution's code name")
+os_package = _plain(r"[a-z0-9][a-z0-9+.-]{1,99}(?::[a-z0-9]{1,16})?", "a Debian package name")
+os_version = _plain(r"[0-9][A-Za-z0-9.+:~-]{0,99}", "a Debian package version")
+# The key of an image's label is a reversed domain name.
+label_key = _plain(r"[a-z][a-z0-9.-]{1,99}", "a label key")
 # Printable ASCII without what means something to a shell, to the Dockerfile parser or inside double quotes.
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9 .,:;@/+_=<>()\[\]~^*-]{0,255}")
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,79}")
-# An address without user, query or fragment.
-_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[A-Za-z0-9._~%+-]{1,255}){1,16}")
+label_value = _plain(r"[A-Za-z0-9 .,:;@/+_=<>()\[\]~^*-]{0,255}", "a label value")
+# ``https://`` or ``http://``, a host, and plain names: no user, query or fragment.
+address = _plain(
+    r"https?://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[A-Za-z0-9._~%+-]{1,255}){1,16}", "the address of a file"
+)
+variable = _plain(r"[A-Z][A-Z0-9_]{0,79}", "a variable's name")
 # What may stand between single quotes of a shell in a Dockerfile and mean nothing else.
-_PLAIN_VALUE = re.compile(r"[A-Za-z0-9 .,;:+_=-]{0,255}")
-
-
-def _match(pattern: re.Pattern[str], text: object, what: str) -> str:
-    if not isinstance(text, str) or not pattern.fullmatch(text):
-        quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
-        raise UsageError(
-            f"Cannot use {quoted}: it is not {what}.",
-            hint="Correct the lock or the option that it comes from.",
-        )
-    return text
-
-
-def image(text: str) -> str:
-    """Return an image reference such as ``python:3.12-slim-bookworm@sha256:…``, of at most 512 characters."""
-    return _match(_IMAGE, text if len(text) <= 512 else None, "an image reference of at most 512 characters")
-
-
-def digest(text: str) -> str:
-    """Return ``sha256:`` and 64 hex digits."""
-    return _match(_DIGEST, text, "a sha256 digest")
-
-
-def path(text: str) -> str:
-    """Return an absolute path of plain names. ``.`` and ``..`` cannot occur because a name may not begin with a dot."""
-    return _match(_PATH, text, "a plain absolute path")
-
-
-def file_name(text: str) -> str:
-    """Return a plain file name without a folder."""
-    return _match(_FILE, text, "a plain file name")
-
-
-def program(text: str) -> str:
-    """Return a program: an absolute path of plain names, or one plain name."""
-    return _match(_PROGRAM, text if not str(text).startswith("-") else None, "a program's plain path")
-
-
-def partition(text: str) -> str:
-    """Return a partition of Slurm, or several with commas between them."""
-    return _match(_PARTITION, text, "a partition")
-
-
-def line(text: str) -> str:
-    """Return a text that is one line: what follows a line break in a batch script is a command."""
-    return _match(_LINE, text, "a single line")
+plain_value = _plain(r"[A-Za-z0-9 .,;:+_=-]{0,255}", "a plain value")
+_version = _plain(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}", "a version")
+_cell = _plain(r"[a-z][a-z0-9._-]{0,127}", "a cell id")
 
 
 def version(text: str) -> str:
     """Return a version that parses. An epoch (``1!2.0``) is refused: no component has one."""
-    _match(_VERSION, text, "a version")
+    _version(text)
     try:
         version_key(text)
     except ValueError as error:
@@ -98,14 +82,9 @@ def version(text: str) -> str:
     return text
 
 
-def torch_backend(text: str) -> str:
-    """Return the word of a torch build that uv knows (``cpu``, ``cu128``), for builds on another index."""
-    return _match(_BACKEND, text, "a torch build")
-
-
 def cell_id(text: str) -> str:
     """Return a cell id that parses and prints back unchanged."""
-    _match(_CELL, text, "a cell id")
+    _cell(text)
     try:
         same = str(CellId.parse(text)) == text
     except ValueError as error:
@@ -113,36 +92,6 @@ def cell_id(text: str) -> str:
     if not same:
         raise UsageError(f"Cannot use {text!r}: a cell id has one spelling, and this is another.")
     return text
-
-
-def tag(text: str) -> str:
-    """Return the name of a cell's folder and image: letters, digits, dots, ``+``, ``_`` and ``-``, at most 128."""
-    return _match(_TAG, text, "a cell's name")
-
-
-def distribution(text: str) -> str:
-    """Return the code name of a Linux distribution (``bookworm``, ``ubuntu22.04``)."""
-    return _match(_DISTRIBUTION, text, "a distribution's code name")
-
-
-def os_package(text: str) -> str:
-    """Return a Debian package name."""
-    return _match(_OS_NAME, text, "a Debian package name")
-
-
-def os_version(text: str) -> str:
-    """Return a Debian package version."""
-    return _match(_OS_VERSION, text, "a Debian package version")
-
-
-def label_key(text: str) -> str:
-    """Return an image label's key, a reversed domain name."""
-    return _match(_LABEL_KEY, text, "a label key")
-
-
-def label_value(text: str) -> str:
-    """Return an image label's value: no quote, backslash, dollar, backtick or line break."""
-    return _match(_LABEL_VALUE, text, "a label value")
 
 
 def user(number: int) -> int:
@@ -163,18 +112,3 @@ def epoch(number: int) -> int:
             hint="Set SOURCE_DATE_EPOCH to whole seconds.",
         )
     return number
-
-
-def address(text: str) -> str:
-    """Return the address of a file: ``https://`` or ``http://``, a host, and plain names."""
-    return _match(_ADDRESS, text, "the address of a file")
-
-
-def variable(text: str) -> str:
-    """Return the name of an environment variable in capitals."""
-    return _match(_VARIABLE, text, "a variable's name")
-
-
-def plain_value(text: str) -> str:
-    """Return a variable's value that means nothing to a shell between single quotes."""
-    return _match(_PLAIN_VALUE, text, "a plain value")
