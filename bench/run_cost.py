@@ -72,6 +72,7 @@ def measure(python: str, folder: Path, steps: int, ranks: int, *, watched: bool)
         python,
         "-m",
         "torch.distributed.run",
+        "--standalone",
         "--nproc-per-node",
         str(ranks),
         str(script),

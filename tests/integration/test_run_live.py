@@ -41,12 +41,28 @@ for step in range(10):
         print("step", step, flush=True)
 dist.destroy_process_group()
 """
+LOOP = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+for step in range({steps}):
+    dist.all_reduce(torch.ones(8))
+if rank == 0:
+    {alone}
+dist.barrier()
+"""
 
 
 def launch(tmp_path: Path, fault: str) -> list[str]:
+    return launch_of(tmp_path, SCRIPT.format(fault=fault))
+
+
+def launch_of(tmp_path: Path, text: str) -> list[str]:
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(fault=fault))
-    return [str(PYTHON), "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    script.write_text(text)
+    return [str(PYTHON), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
 
 
 def watched(
@@ -104,6 +120,23 @@ def test_the_rank_that_is_waited_for_is_named(fault, cause, is_hang, tmp_path):
 
     assert (verdict["cause"], verdict["ranks"], verdict["is_hang"]) == (cause, [1], is_hang)
     assert ("envsmith run: hang:" in result.stderr) == is_hang
+
+
+@pytest.mark.parametrize(
+    ("steps", "alone", "rank", "words"),
+    [
+        ("20", "dist.all_reduce(torch.ones(5))", 0, "Take the collective out of `if rank == 0` at train.py:10"),
+        ("20 - rank", "pass", 1, "Give every rank the same number of batches"),
+    ],
+    ids=["a collective under a test of the rank", "fewer batches"],
+)
+def test_the_program_s_own_text_says_what_two_ranks_disagree_on(steps, alone, rank, words, tmp_path):
+    text = LOOP.format(steps=steps, alone=alone)
+
+    _, verdict = watched(tmp_path, launch_of(tmp_path, text), "--stall", "4", "--on-hang", "stop")
+
+    assert (verdict["ranks"], verdict["is_hang"]) == ([rank], True)
+    assert words in verdict["fix"]
 
 
 def test_the_launcher_is_asked_to_end_where_the_user_wants_that(tmp_path):
