@@ -54,9 +54,9 @@ class Ddp:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        loss = loss_of(self.model(x), y)
-        FAULT.at("backward", loss=loss)
         with self.model.no_sync() if FAULT.is_now("no-sync") else contextlib.nullcontext():
+            loss = loss_of(self.model(x), y)
+            FAULT.at("backward", loss=loss)
             loss.backward()  # place: backward
         self.optimizer.step()
         self.optimizer.zero_grad()
