@@ -13,6 +13,8 @@ from envsmith.ranks.evidence import Call, Evidence, RankEvidence, Stack, user_pl
 
 # Operations to which every rank gives tensors of one size. Others may differ by right (a gather's root, all_to_all).
 _EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "reduce_scatter_tensor", "barrier")
+# Operations to which only one rank gives tensors.
+_ROOTED = ("scatter", "gather")
 # How many calls before one are compared with earlier ones, to see whether it was to be expected.
 _CONTEXTS = (4, 3, 2, 1)
 
@@ -35,7 +37,7 @@ class Difference:
 def signature(call: Call) -> Signature:
     """Return what has to be the same on every rank of a group."""
     sizes = call.sizes if call.operation.startswith(_EQUAL) else ()
-    return call.group, call.operation, sizes, call.dtypes
+    return call.group, call.operation, sizes, () if call.operation.startswith(_ROOTED) else call.dtypes
 
 
 def call_text(call: Call) -> str:

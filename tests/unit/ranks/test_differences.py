@@ -102,3 +102,10 @@ def test_of_two_ranks_the_one_under_a_test_of_the_rank_is_odd(conditions, rank):
 
     assert (answer.cause, answer.rank) == (Cause.DIFFERENT_CALLS, rank)
     assert ("Take the collective out of `if rank == 0` at train.py:26 (step)" in answer.fix) == (rank == 0)
+
+
+def test_only_the_root_gives_tensors_to_a_scatter():
+    root = calls("scatter/64", "all_reduce", open_last=True)
+    peer = tuple(replace(call, sizes=(), dtypes=()) if call.operation == "scatter" else call for call in root)
+
+    assert first_difference([RankEvidence(rank=0, calls=root), RankEvidence(rank=1, calls=peer)]) is None
