@@ -224,6 +224,12 @@ def ended(evidence: Evidence) -> Blame | None:
     return None
 
 
+def killed(evidence: Evidence) -> Blame | None:
+    """Blame a rank that somebody, or the kernel, ended first: no difference between calls does that."""
+    answer = ended(evidence)
+    return answer if answer and answer.cause in {Cause.KILLED, Cause.OUT_OF_MEMORY} else None
+
+
 def _without_a_word(one: RankEvidence) -> Blame:
     return Blame(
         cause=Cause.KILLED,

@@ -14,6 +14,7 @@ from envsmith.ranks.deaths import (
     different_sizes,
     ended,
     follows,
+    killed,
     late,
     own_error,
     waited,
@@ -26,6 +27,7 @@ from envsmith.ranks.stalls import stall
 _JUDGES = (
     own_error,
     different_worlds,
+    killed,
     different_calls,
     aborted_in_call,
     different_sizes,

@@ -196,3 +196,12 @@ def test_the_one_that_waited_elsewhere_is_named_first():
     answer = decide(failed(*ranks))
 
     assert answer.message.startswith("Rank 1 waited at another place than the others")
+
+
+@pytest.mark.parametrize(("code", "cause"), [(-9, Cause.KILLED), (-6, Cause.DIFFERENT_CALLS)])
+def test_a_rank_that_was_killed_did_not_die_of_other_calls_and_one_that_aborted_may_have(code, cause):
+    others = [ended(rank, 1, 10.5, CLOSED, "all_reduce", "all_reduce") for rank in (0, 2)]
+
+    answer = decide(failed(others[0], ended(1, code, 10.0, "", "barrier", "all_reduce"), others[1]))
+
+    assert (answer.cause, answer.rank) == (cause, 1)
