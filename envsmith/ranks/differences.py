@@ -201,10 +201,10 @@ def _group_words(evidence: Evidence, name: str) -> str:
 def aborted_in_call(evidence: Evidence) -> Blame | None:
     """Judge a rank that gloo or NCCL aborted inside a collective: what it received was not what it expected.
 
-    The aborted rank leaves no recorder. Either a survivor called what does not follow from its earlier calls, or they
+    The aborted rank leaves no recorder, at most what it said at an earlier look. Either a survivor called what does not follow from its earlier calls, or they
     all did as ever, and the aborted one did not.
     """
-    aborted = [one for one in evidence.ranks if one.exit and one.exit.code == -SIGABRT and not one.calls]
+    aborted = [one for one in evidence.ranks if one.exit and one.exit.code == -SIGABRT]
     inside = [
         one for one in aborted if one.main and any("torch/distributed/" in frame.file for frame in one.main.frames)
     ]

@@ -91,9 +91,10 @@ def test_an_abort_inside_a_collective_is_the_fault_of_who_called_something_new()
     assert verdict(failed(aborted, survivor)) == (Cause.DIFFERENT_DTYPES, (1,))
 
 
-def test_an_abort_among_survivors_that_did_as_ever_is_its_own_fault():
+@pytest.mark.parametrize("earlier", [[], ["all_reduce/8"]], ids=["no recorder", "an earlier look"])
+def test_an_abort_among_survivors_that_did_as_ever_is_its_own_fault(earlier):
     usual = ["all_reduce/8", "all_reduce/3"] * 4
-    aborted = ended(1, -6, stacks=stack(27, inside="all_reduce"))
+    aborted = ended(1, -6, 10.0, "", *earlier, stacks=stack(27, inside="all_reduce"))
     survivor = ended(0, 1, 10.1, CLOSED, *usual, "all_reduce/8")
 
     assert verdict(failed(aborted, survivor)) == (Cause.DIFFERENT_CALLS, (1,))
