@@ -34,17 +34,19 @@ _CORES, _BYTES = 4, 8 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """One cell of a batch: what came of it, or the error; ``kept`` when an earlier run had finished it."""
+    """One cell of a batch: what came of it, or the error; ``is_kept`` when an earlier run had finished it."""
 
     options: Options
     outcome: Outcome | None = None
     error: EnvsmithError | None = None
-    kept: bool = False
+    is_kept: bool = False
 
     @property
     def good(self) -> bool:
         """Built, and not proved to be bad."""
-        return self.kept or (self.outcome is not None and (self.outcome.record is None or self.outcome.record.passed))
+        return self.is_kept or (
+            self.outcome is not None and (self.outcome.record is None or self.outcome.record.passed)
+        )
 
 
 def default_jobs() -> int:
@@ -107,7 +109,7 @@ def build_many(
                     results[number] = Result(options=options, error=error)
                     continue
                 if finished is not None:
-                    results[number] = Result(options=options, outcome=finished, kept=True)
+                    results[number] = Result(options=options, outcome=finished, is_kept=True)
                     continue
                 locked.append((number, _torch_layer(lock)))
                 if builder.shares_steps:  # the next cells are locked while this one is built

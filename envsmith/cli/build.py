@@ -305,7 +305,7 @@ def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
 
 
 def _json(result: Result) -> dict[str, object]:
-    row: dict[str, object] = {"request": result.options.request_text, "good": result.good, "kept": result.kept}
+    row: dict[str, object] = {"request": result.options.request_text, "good": result.good, "kept": result.is_kept}
     if (error := result.error) is not None:
         return row | {"error": {"message": error.message, "code": error.exit_code, "hint": error.hint}}
     return row | (_outcome_json(result.outcome) if result.outcome else {})
@@ -319,6 +319,6 @@ def _show_one(result: Result, *, quiet: bool) -> None:
     outcome = result.outcome
     if outcome is None or quiet:
         return
-    word = "kept" if result.kept else "built" if outcome.record is None else "passed" if result.good else "failed"
+    word = "kept" if result.is_kept else "built" if outcome.record is None else "passed" if result.good else "failed"
     where = outcome.built.reference if outcome.built else str(outcome.directory)
     print_out(f"{click.style(word, fg=color)}: {where}" + (f": {outcome.record.summary}" if outcome.record else ""))

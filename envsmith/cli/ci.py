@@ -66,7 +66,7 @@ class MatrixFlags:
         help="When nothing that decides the matrix differs from this git revision, "
         "only the newest and the oldest cell.",
     )
-    known: Path | None = option(
+    known_matrix: Path | None = option(
         "--known",
         type=EXISTING_FILE,
         metavar="FILE",
@@ -84,7 +84,7 @@ def matrix(settings: MatrixFlags) -> int:
     small = None
     if settings.since and not changed(settings.directory, settings.since):
         small = f"nothing that decides the matrix differs from {settings.since}"
-    result = make_matrix(library, small=small, earlier=_known(settings.known, library))
+    result = make_matrix(library, small=small, earlier=_known(settings.known_matrix, library))
     text = _table(result) if settings.form == "table" else write_matrix(result, settings.form)
     if settings.github_output:
         _append("GITHUB_OUTPUT", f"matrix={write_matrix(result, 'github')}\njobs={len(result.jobs)}\n")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("subject", required=False, metavar="[CELL|RULE]")
 @click.option("--from", "origin", metavar="CELL", help="The cell an upgrade starts from.")
-@click.option("--to", "wanted", multiple=True, metavar="COMPONENT[SPEC]", help="What it should have; repeatable.")
+@click.option("--to", "targets", multiple=True, metavar="COMPONENT[SPEC]", help="What it should have; repeatable.")
 @click.option(
     "--platform",
     default="linux-64",
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     help="For a rule: linux-64 or linux-aarch64.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def explain(*, subject: str | None, origin: str | None, wanted: tuple[str, ...], platform: str, as_json: bool) -> int:
+def explain(*, subject: str | None, origin: str | None, targets: tuple[str, ...], platform: str, as_json: bool) -> int:
     """Explain each release of a CELL, what a RULE says and kills, or what an upgrade (--from CELL --to SPEC) would change."""
-    if origin is not None or wanted:
-        if origin is None or not wanted or subject is not None:
+    if origin is not None or targets:
+        if origin is None or not targets or subject is not None:
             raise UsageError(
                 "Cannot explain an upgrade: it needs both --from CELL and --to COMPONENT[SPEC].",
                 hint="Type for example: envsmith explain --from ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'.",
             )
         table = components()
-        pairs = [parse_component(text, table, flag="--to") for text in wanted]
+        pairs = [parse_component(text, table, flag="--to") for text in targets]
         answer = solve.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
     elif subject is None:
         raise UsageError(

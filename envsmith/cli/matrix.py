@@ -224,7 +224,7 @@ _COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
 @click.option("--framework", multiple=True, metavar="NAME[SPEC]", help="Only cells with it (repeatable).")
 @click.option(
     "--with",
-    "others",
+    "companions",
     multiple=True,
     metavar="COMPONENT[SPEC]",
     help="Only cells with it: torch>=2.9, python==3.12.* …",
@@ -239,7 +239,7 @@ _COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
 def list_(
     *,
     framework: tuple[str, ...],
-    others: tuple[str, ...],
+    companions: tuple[str, ...],
     status: str | None,
     stale: bool,
     disagreeing: bool,
@@ -248,7 +248,7 @@ def list_(
 ) -> int:
     """List the cells that were run: how far each was proved, when, and until when that counts."""
     frameworks = _specs(framework, "--framework")
-    specs = frameworks | _specs(others, "--with")
+    specs = frameworks | _specs(companions, "--with")
     rows = [
         (state, entry)
         for state in _states(folder)

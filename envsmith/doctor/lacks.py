@@ -231,7 +231,7 @@ def is_in(version: str, releases: frozenset[str], measured: Sequence[str]) -> bo
     same = [m for m in measured if m.startswith(f"{plain}.")]  # ``4.44`` stands for its patch releases
     if not same and (key := version_key(plain)) is not None:
         keys = [version_key(m) for m in measured]
-        at = sum(1 for other in keys if other is not None and other < key)
+        at = sum(1 for each in keys if each is not None and each < key)
         same = [measured[at - 1], measured[at]] if 0 < at < len(measured) else []
     states = {m in releases for m in same}
     return states.pop() if len(states) == 1 else None

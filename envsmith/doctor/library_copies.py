@@ -28,7 +28,7 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
     """Add every copy of the watched libraries, in the order in which the loader comes to them for torch."""
     real_paths: set[str] = set()
     loaded_names: set[str] = set()
-    for how, folder in _folders(draft, site):
+    for way, folder in _folders(draft, site):
         try:
             entries = sorted(os.listdir(folder))
         except OSError:
@@ -41,10 +41,10 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
             if real in real_paths:
                 continue
             real_paths.add(real)
-            first = name not in loaded_names and how != "system elsewhere"
+            first = name not in loaded_names and way != "system elsewhere"
             loaded_names.add(name)
             path, version = os.path.join(folder, entry), _library_version(name, real)
-            draft.libraries.append(Library(name=name, path=path, version=version, how=how, first=first))
+            draft.libraries.append(Library(name=name, path=path, version=version, how=way, first=first))
     for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):  # before every other copy
         if name := next((n for n in _LIBRARIES if n in os.path.basename(path)), None):
             later_copies = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]

@@ -99,8 +99,8 @@ def stack_names() -> list[str]:
 def stacks_of(names: Iterable[str], stacks: Iterable[Stack] | None = None) -> tuple[Stack, ...]:
     """Return the stacks whose members are all among some components. One that is part of another is left out."""
     present, every = set(names), load_stacks().values() if stacks is None else stacks
-    held = [stack for stack in every if stack.requires.keys() <= present]
-    return tuple(s for s in held if not any(s.requires.keys() < each.requires.keys() for each in held))
+    complete = [stack for stack in every if stack.requires.keys() <= present]
+    return tuple(s for s in complete if not any(s.requires.keys() < each.requires.keys() for each in complete))
 
 
 def _files(root: Path) -> list[Path]:

@@ -19,7 +19,7 @@ class _Brought:
     """What a star import of a module brings: names, each with bits of releases, and the bits where more may come."""
 
     names: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    more: int = 0
+    open_bits: int = 0
 
 
 def is_brought(name: str, body: str) -> bool:
@@ -55,12 +55,12 @@ class _Closure:
         direct = _bound(lines) if stars else {}
         for line in stars:
             origin = self._origin(module, line.partition(">")[2])
-            brought = self._of(origin) if origin else _Brought(more=_ALL)
+            brought = self._of(origin) if origin else _Brought(open_bits=_ALL)
             for name, bits in brought.names.items():
                 new = bits & lines[line] & ~direct.get(name, 0)
                 for mark, some in _marks(name, new, lines, listed="->" in line):
                     added[f"{name} {mark}>{origin}:{name}"] |= some
-            added[line] = lines[line] & brought.more
+            added[line] = lines[line] & brought.open_bits
         yield from ((line, bits) for line, bits in added.items() if bits or line in lines)
 
     def _origin(self, module: str, text: str) -> str:
@@ -74,7 +74,7 @@ class _Closure:
 
     def _of(self, module: str) -> _Brought:
         if module in self._open:
-            return _Brought(more=_ALL)
+            return _Brought(open_bits=_ALL)
         if module not in self._known:
             self._open.add(module)
             self._known[module] = self._read(module)
@@ -96,8 +96,8 @@ class _Closure:
         if body.startswith("-"):
             return
         origin = self._origin(module, body[1:]) if body.startswith(">") and not body.startswith(">=") else ""
-        inner = self._of(origin) if origin and origin != module else _Brought(more=0 if origin else _ALL)
-        brought.more |= inner.more & bits
+        inner = self._of(origin) if origin and origin != module else _Brought(open_bits=0 if origin else _ALL)
+        brought.open_bits |= inner.open_bits & bits
         for name, having in inner.names.items():
             if not name.startswith("_"):
                 brought.names[name] |= having & bits

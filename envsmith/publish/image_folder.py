@@ -78,7 +78,7 @@ def folder_text(lock: Lock, config: str) -> str:
     return _FOLDER.format(cell=lock.name, config=config, needs=needs)
 
 
-def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Published]) -> Path:
+def write_folder(images: Path, proof: Proof, image: OciImage, published: Sequence[Published]) -> Path:
     """Write the folder of a cell that was just published, and the index over all. ``StorageError``."""
     index = images / INDEX_FILE
     if index.is_file() and not read_text(index).startswith(_TITLE):
@@ -90,8 +90,8 @@ def write_folder(images: Path, proof: Proof, image: OciImage, done: Sequence[Pub
         "config": manifest.config.digest,
         "layers": [{"digest": layer.digest, "size": layer.size} for layer in manifest.layers],
         "size": sum(blob.size for blob in manifest.blobs),
-        "tags": sorted({tag for one in done for tag in one.tags}),
-        "system": {package.name: package.version for package in done[0].system},
+        "tags": sorted({tag for one in published for tag in one.tags}),
+        "system": {package.name: package.version for package in published[0].system},
     }
     folder = images / proof.lock.name
     if earlier := _earlier(folder, manifest.digest, proof):

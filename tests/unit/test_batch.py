@@ -160,7 +160,7 @@ def test_what_an_earlier_run_finished_is_kept(world):
     world.engine.held = frozenset({"sha256:1"})
     record(world, "a")
     results = batch.build_many([world.options(n) for n in "ab"], jobs=1)
-    assert [r.kept for r in results] == [True, False]
+    assert [r.is_kept for r in results] == [True, False]
     assert world.began == ["b"]
     world.began.clear()
     batch.build_many([world.options(n) for n in "ab"], jobs=1, again=True)
@@ -171,17 +171,17 @@ def test_what_an_earlier_run_finished_is_kept(world):
 def test_a_record_of_something_else_keeps_nothing(world, fields):
     world.engine.held = frozenset({"sha256:1"})
     record(world, "a", **fields)
-    assert batch.build_many([world.options("a")], jobs=1)[0].kept is False
+    assert batch.build_many([world.options("a")], jobs=1)[0].is_kept is False
 
 
 def test_a_cell_whose_layout_is_asked_for_and_missing_is_not_kept(world):
     world.engine.held = frozenset({"sha256:1"})
     record(world, "a")
     wanted = dataclasses.replace(world.options("a"), oci=True)
-    assert batch.build_many([wanted], jobs=1)[0].kept is False
+    assert batch.build_many([wanted], jobs=1)[0].is_kept is False
     (world.folder / "a" / "oci").mkdir()
     (world.folder / "a" / "oci" / "index.json").write_text("{}")
-    assert batch.build_many([wanted], jobs=1)[0].kept is True
+    assert batch.build_many([wanted], jobs=1)[0].is_kept is True
 
 
 def test_steps_say_whose_they_are(world):
