@@ -25,7 +25,7 @@ STALL = 6
 _TABLE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)", re.DOTALL)
 _DEEPSPEED = re.compile(r"Killing subprocess|exits with return code")
 _BLOCK = re.compile(r"^envsmith run: .*(?:\n  .*)*", re.MULTILINE)
-_RANKS = re.compile(r"[Rr]anks? (\d+(?:(?:, | and )\d+)*)")
+_RANKS = re.compile(r"(?:Each of )?[Rr]anks? (\d+(?:(?:, | and )\d+)*)")
 
 
 @dataclass(frozen=True, kw_only=True)

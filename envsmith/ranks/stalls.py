@@ -216,10 +216,11 @@ def _not_waiting(evidence: Evidence) -> Blame | None:
     one = max(late, key=_is_stuck)
     ranks = tuple(each.rank for each in late if _place(each) == _place(one))
     does = _what_it_does(one)
+    who = ranks_text(ranks) if len(ranks) == 1 else f"Each of {ranks_text(ranks, 'r')}"
     return Blame(
         cause=does.cause,
         ranks=ranks,
-        message=f"{ranks_text(ranks)} {does.words}{at_place(_place(one))}.{_waiting_words(evidence, ranks)}",
+        message=f"{who} {does.words}{at_place(_place(one))}.{_waiting_words(evidence, ranks)}",
         fix=does.fix,
         place=_place(one),
         evidence=_facts(one),

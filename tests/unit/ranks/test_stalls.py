@@ -143,3 +143,12 @@ def test_a_rank_at_a_line_that_waits_for_a_work_waits_for_the_others(text, rank)
     answer = decide(stalled(in_schedule, late(1, *USUAL, waits_in="wait_for_partner")))
 
     assert (answer and answer.rank) == rank
+
+
+def test_of_several_late_ranks_it_is_said_what_each_does():
+    busy = [late(rank, *USUAL, state="R", cpu=1.0) for rank in (1, 2)]
+
+    answer = decide(stalled(waiting(0, *USUAL), *busy))
+
+    assert answer.ranks == (1, 2)
+    assert answer.message.startswith("Each of ranks 1, 2 computes, or waits for a processor, and has not come")
