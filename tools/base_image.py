@@ -200,6 +200,7 @@ _NEEDS = {
         "rdma-core",
     ),
     "headers": ("libpython{python}-dev",),
+    "make": ("make",),
 }
 _INST = re.compile(r"^Inst (\S+) \((\S+)", re.MULTILINE)
 

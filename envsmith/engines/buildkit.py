@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -160,7 +160,7 @@ class Transcript:
         number = self.failed
         step = (self.titles.get(number, "") if number else "") or "the build"
         lines = self.lines.get(number, []) if number else []
-        return judge(step, (lines or [line for line in self.tail if line.strip()])[-TAIL:])
+        return judge(step, last_words(lines or self.tail))
 
 
 # What the last lines say, the error it is, and what to do: first match wins.
@@ -213,6 +213,18 @@ FULL_HINT = "Free space where the engine keeps its images (docker system df), th
 _NEXT = (
     "Look at the lines above, the last ones of the step. Finished steps are kept, and the next run starts at this one."
 )
+
+
+# What compilers, linkers and CMake begin the line with that says why.
+_ERROR = re.compile(r"\b(?:fatal error|error):|CMake Error|undefined reference", re.IGNORECASE)
+_ERRORS = 5
+
+
+def last_words(lines: Sequence[str]) -> list[str]:
+    """Return the end of a step's output. The first errors above it stand before: a traceback of who called is long."""
+    written = [line for line in lines if line.strip()]
+    errors = [line for line in written[:-TAIL] if _ERROR.search(line)][:_ERRORS]
+    return [*errors, *written[len(errors) - TAIL :]]
 
 
 def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:

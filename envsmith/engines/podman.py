@@ -245,4 +245,4 @@ class StepTranscript:
     def error(self) -> EnvsmithError:
         """Return the error that the last step's own lines speak of."""
         self._tell(EventKind.FAILED)
-        return buildkit.judge(self.title or "the build", [line for line in self.lines if line.strip()][-TAIL:])
+        return buildkit.judge(self.title or "the build", buildkit.last_words(self.lines))

@@ -56,7 +56,7 @@ class Need:
 
     component: Text
     flavour: Literal["runtime", "train", "devel"]
-    needs: tuple[Literal["c++", "cc", "headers", "nvcc", "cluster"], ...]
+    needs: tuple[Literal["c++", "cc", "headers", "make", "nvcc", "cluster"], ...]
     why: Text
     evidence: Sources
     releases: SpecText | None = None

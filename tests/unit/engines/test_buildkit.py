@@ -102,6 +102,16 @@ def test_only_the_last_lines_of_a_long_step_are_shown(events):
     assert details[-1] == "line 499"
 
 
+def test_the_error_of_a_compiler_is_shown_however_long_the_traceback_below_it_is(events):
+    cause = "CMake Error: CMake was unable to find a build program."
+    above = ["-- Looking", *[cause] * 9]
+    output = "".join(f"#8 0.1 {line}\n" for line in [*above, *(f"File {n}" for n in range(400))])
+
+    details = read(f"#8 [4/5] RUN requirements-framework\n{output}#8 ERROR: x\n", events).error().details
+
+    assert list(details) == [cause] * 5 + [f"File {n}" for n in range(375, 400)]
+
+
 def test_a_failure_before_any_step_shows_the_end_of_the_output(events):
     error = read("unknown flag: --secret\nSee 'docker build --help'.\n", events).error()
     assert isinstance(error, EngineError)
