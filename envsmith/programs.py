@@ -23,6 +23,7 @@ _WATCHER = """
 trap '' INT TERM HUP QUIT
 while read -r sign group; do
   case $sign in
+    '') ;;
     +) groups="$groups $group " ;;
     *) groups="${groups%% $group *} ${groups#* $group }" ;;
   esac
@@ -79,6 +80,7 @@ def execute(
     ``feed`` is its input. ``merged`` puts its errors among its output. Where it must be ended it has ``patience``
     seconds to do so by itself.
     """
+    _note("")
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         command,
@@ -109,6 +111,7 @@ def execute(
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Start a process whose output is text, and end it and all that it has started when the block ends."""
+    _note("")
     process = subprocess.Popen(command, text=True, errors="replace", start_new_session=True, **options)
     try:
         with _ending(process):
@@ -154,6 +157,7 @@ def _kill(process: subprocess.Popen[Any], number: signal.Signals) -> None:
 
 
 def _note(line: str) -> None:
+    # An empty one only starts the watcher: what is started next is noted without waiting for that.
     with suppress(OSError), _NOTING:
         os.write(_watcher(os.getpid()), f"{line}\n".encode())
 
