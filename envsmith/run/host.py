@@ -73,12 +73,6 @@ def parent_of(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def resident(pid: int) -> int:
-    """Return the memory of a process in bytes."""
-    fields = read_text(f"/proc/{pid}/statm", 256).split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
-
-
 def disks_of(pid: int) -> tuple[Disk, ...]:
     """Return the shared memory and the working folder of a process, seen from its own root."""
     rows = []
