@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument("verb", choices=["launch", "count"])
     parser.add_argument("mode", nargs="?", choices=["alone", "run"], default="alone")
     parser.add_argument("--env", action="append", default=[], metavar="FRAMEWORK=FOLDER")
-    parser.add_argument("--half", choices=["seen", "unseen", "later", "healthy"])
+    parser.add_argument("--half", choices=["seen", "unseen", "later", "third", "healthy"])
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9, help="start no further row after this time")
@@ -62,7 +62,7 @@ def main() -> int:
 def labels() -> list[dict]:
     """Return faults and healthy launches, each with what it is expected to be named."""
     document = yaml.safe_load((HERE / "faults.yaml").read_text())
-    halves = {None: "seen", True: "unseen", "later": "later"}
+    halves = {None: "seen", True: "unseen", "later": "later", "third": "third"}
     faults = [row | {"half": halves[row.get("unseen")]} for row in document["faults"]]
     return faults + [row | {"half": "healthy"} for row in document["healthy"]]
 
@@ -174,6 +174,8 @@ def wrapped(row: dict, environment: Path, script: list[str]) -> list[str]:
     python = str(environment / "bin/python")
     changes = {
         "world": "WORLD_SIZE=3",
+        "address": "if [ $LOCAL_RANK = 1 ]; then export MASTER_PORT=9; fi",
+        "same-rank": "if [ $LOCAL_RANK = 1 ]; then export RANK=0; fi",
         "environment": "if [ $LOCAL_RANK = 1 ]; then export MODEL_WIDTH=48 DATA_WIDTH=48; fi",
     }
     change = changes.get(row.get("launch", ""))

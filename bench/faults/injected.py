@@ -359,6 +359,103 @@ def asserts(**_):
     assert score > 0.5, f"accuracy {score} is below the floor"  # place: asserts
 
 
+def gathers_tensors_alone(**_):
+    import torch
+    import torch.distributed as dist
+
+    parts = [torch.empty(6) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, torch.ones(6))  # place: gathers-tensors-alone
+
+
+def misses_monitored_barrier(**_):
+    """All but rank 1 come to a barrier that names who is missing."""
+    import datetime as dt
+
+    import torch.distributed as dist
+
+    if dist.get_rank() != 1:
+        dist.monitored_barrier(timeout=dt.timedelta(seconds=5))
+
+
+def forward_alone(trainer, **_):
+    import torch
+
+    trainer.model(torch.ones(4, 32))  # place: forward-alone
+
+
+def trains_twice(trainer, **_):
+    import torch
+
+    trainer.train(torch.ones(4, 32), torch.ones(4, 32))  # place: trains-twice
+
+
+def recursion(**_):
+    def walk(node):
+        return walk(node)  # place: recursion
+
+    walk(0)
+
+
+def bad_json(**_):
+    import json
+
+    path = Path(f"/tmp/faults-{os.getpid()}.json")
+    path.write_text('{"hidden_size": 32,')
+    json.loads(path.read_text())  # place: bad-json
+
+
+def wrong_state(trainer, **_):
+    import torch
+
+    trainer.net.load_state_dict({"first.weight": torch.zeros(8, 8)})  # place: wrong-state
+
+
+def is_interrupted(**_):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)  # place: interrupted
+
+
+def hangs_up(**_):
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(5)
+
+
+def illegal_instruction(**_):
+    os.kill(os.getpid(), signal.SIGILL)
+    time.sleep(5)
+
+
+def exits_with_words(**_):
+    sys.exit("no licence for this data set")  # place: exits-with-words
+
+
+def stops_in_debugger(**_):
+    breakpoint()  # noqa: T100  # place: breakpoint
+
+
+def fills_pipe(**_):
+    _, writer = os.pipe()
+    while True:
+        os.write(writer, b"x" * 4096)  # place: fills-pipe
+
+
+def awaits_forever(**_):
+    import asyncio
+
+    async def answer():
+        await asyncio.Event().wait()
+
+    asyncio.run(answer())  # place: awaits-forever
+
+
+def joins_process(**_):
+    import multiprocessing
+
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    process.start()
+    process.join()  # place: joins-process
+
+
 # What is no fault: work that takes longer than usual, on one rank or on all.
 
 
@@ -450,6 +547,21 @@ FAULTS = {
     "asks-server": ("forward", asks_server, False),
     "missing-file": ("ready", missing_file, False),
     "too-many-files": ("step", too_many_files, False),
+    "gathers-tensors-alone": ("after", gathers_tensors_alone, False),
+    "misses-monitored": ("after", misses_monitored_barrier, False),
+    "forward-alone": ("evaluate", forward_alone, False),
+    "trains-twice": ("after", trains_twice, False),
+    "recursion": ("step", recursion, False),
+    "bad-json": ("ready", bad_json, False),
+    "wrong-state": ("ready", wrong_state, False),
+    "interrupted": ("step", is_interrupted, False),
+    "hangs-up": ("step", hangs_up, False),
+    "illegal": ("forward", illegal_instruction, False),
+    "exits-with-words": ("ready", exits_with_words, False),
+    "breakpoint": ("after", stops_in_debugger, False),
+    "fills-pipe": ("step", fills_pipe, False),
+    "awaits-forever": ("step", awaits_forever, False),
+    "joins-process": ("after", joins_process, False),
     "pauses-at-start": ("start", pauses, False),
     "pauses-before-init": ("before init", pauses, False),
     "pauses-in-loader": ("sample", pauses, False),

@@ -61,6 +61,8 @@ def main() -> None:
         FAULT.now = step
         time.sleep(0.05)
         FAULT.at("step", trainer=trainer)
+        if FAULT.is_now("skips-step"):  # a sample that is no good on this rank
+            continue
         loss = trainer.train(x, y)
         FAULT.at("after", trainer=trainer)
         if FAULT.is_now("breaks-early"):  # it was good enough on this rank

@@ -47,7 +47,7 @@ def count(rows: list[dict], options: argparse.Namespace) -> int:
             results.append({"id": row["id"], "half": row["half"], "who": who} | compared(row, said, causes, places))
     for result in results:
         print("{id:26} {who:9} rank {rank:7} cause {cause:6} place {place:6} {named}".format(**result))
-    for half in ("seen", "unseen", "later"):
+    for half in ("seen", "unseen", "later", "third"):
         for who in ("launcher", "doctor", "run"):
             summary(half, who, [r for r in results if (r["half"], r["who"]) == (half, who)])
     alarms(rows, options.folder)
