@@ -125,7 +125,7 @@ def different_calls(evidence: Evidence) -> Blame | None:
     usual = next(call for rank, call in sorted(calls.items()) if rank not in odd)
     peer = next(each for each in evidence.ranks if each.rank not in odd and each.rank in calls)
     cause, words = _deviation(one, peer, calls[odd[0]], usual)
-    where = user_place(one.main.frames) if one.main and one.calls[-1] == calls[odd[0]] else ""
+    where = calls[odd[0]].place or (user_place(one.main.frames) if one.main and one.calls[-1] == calls[odd[0]] else "")
     return Blame(
         cause=cause,
         ranks=odd,

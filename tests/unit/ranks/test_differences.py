@@ -53,6 +53,15 @@ def test_the_minority_is_odd_and_the_calls_around_it_say_how(others, odd, cause)
     assert (answer.cause, answer.ranks, answer.is_hang) == (cause, (1,), True)
 
 
+def test_the_place_of_the_odd_call_is_that_of_the_recorder():
+    odd = waiting(1, *USUAL, "barrier")
+    odd = replace(odd, stacks=(), calls=(*odd.calls[:-1], replace(odd.calls[-1], place="train.py:9 (save)")))
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce/8"), odd, waiting(2, *USUAL, "all_reduce/8")))
+
+    assert answer.place == "train.py:9 (save)"
+
+
 def test_of_two_ranks_the_one_whose_call_is_new_is_odd():
     answer = decide(stalled(waiting(0, *USUAL, "barrier"), waiting(1, *USUAL, "all_reduce/8")))
 
