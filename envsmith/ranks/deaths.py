@@ -22,8 +22,10 @@ _CLOSED = re.compile(
 )
 _WAITED = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
-    r"|ran for \d+ milliseconds before timing out"
+    r"|ran for \d+ milliseconds before timing out|failed to pass monitoredBarrier|reached monitoredBarrier, but received"
 )
+# What a monitored barrier says of those that did not come to it.
+_MISSED = re.compile(r"\bRanks? (\d{1,6}(?:, \d{1,6})*) failed to pass monitoredBarrier in (\d{1,12}) ms")
 _NO_GROUP = re.compile(r"process group has not been initialized|Invalid process group", re.IGNORECASE)
 SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
 STORE_KEY = re.compile(r"wait timeout after (\d{1,12})ms, keys: /default_pg/\S{0,100}/(\d{1,5})\b")
@@ -203,6 +205,32 @@ def absent(evidence: Evidence) -> Blame | None:
         line=evidence.line,
         quote=f"wait timeout after {seconds * 1000:.0f}ms",
     )
+
+
+def missed(evidence: Evidence) -> Blame | None:
+    """Blame the ranks that a monitored barrier names, unless one of them has ended in a way that says more."""
+    match, place = next(
+        ((match, error.place) for _, error in evidence.errors if (match := _MISSED.search(error.error))), (None, "")
+    )
+    if match is None:
+        return None
+    ranks = tuple(int(number) for number in match[1].split(", "))
+    if any(_is_silent(one) for one in evidence.ranks if one.rank in ranks):
+        return None
+    return Blame(
+        cause=Cause.LATE,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} did not come to the monitored barrier{at_place(place)} within "
+        f"{int(match[2]) / 1000:g} s. What the other ranks print follows from it.",
+        fix=f"Look for a condition around that barrier, and at what {ranks_text(ranks, 'r')} did instead: every rank has "
+        "to call it.",
+        place=_place_of_error(evidence, ranks[0]),
+        quote=match[0],
+    )
+
+
+def _place_of_error(evidence: Evidence, rank: int) -> str:
+    return next((error.place for number, error in evidence.errors if number == rank), "")
 
 
 def ended(evidence: Evidence) -> Blame | None:

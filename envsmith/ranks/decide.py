@@ -16,6 +16,7 @@ from envsmith.ranks.deaths import (
     follows,
     killed,
     late,
+    missed,
     own_error,
     waited,
 )
@@ -28,6 +29,7 @@ _JUDGES = (
     own_error,
     different_worlds,
     killed,
+    missed,
     different_calls,
     aborted_in_call,
     different_sizes,

@@ -357,12 +357,18 @@ def _never_came(evidence: Evidence) -> Blame | None:
     # Ranks of other hosts are not missing: only a launch of one host is complete here.
     if not inside or not missing or inside[0].environment.get("LOCAL_WORLD_SIZE") != str(evidence.world):
         return None
+    waiting = [one.rank for one in inside]
+    twice = next((rank for rank in waiting if waiting.count(rank) > 1), None)
+    because = "" if twice is None else f", because {waiting.count(twice)} processes have RANK={twice}"
     return Blame(
         cause=Cause.ABSENT,
         ranks=tuple(missing),
-        message=f"{ranks_text(missing)} did not start: the world is said to have {evidence.world} ranks. {ranks_text([one.rank for one in inside])} "
-        f"wait in {place_of(inside[0].main.frames[0]) if inside[0].main else 'init_process_group'}.",
-        fix="Compare WORLD_SIZE with the number of processes that were started.",
+        message=f"{ranks_text(missing)} did not start{because}: the world is said to have {evidence.world} ranks. "
+        f"{ranks_text(sorted(set(waiting)))} wait in "
+        f"{place_of(inside[0].main.frames[0]) if inside[0].main else 'init_process_group'}.",
+        fix="Compare WORLD_SIZE with the number of processes that were started."
+        if twice is None
+        else "Give every process its own RANK.",
         is_hang=True,
     )
 

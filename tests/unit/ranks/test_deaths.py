@@ -187,6 +187,19 @@ def test_a_file_that_was_cut_off_says_that_the_disk_was_full():
     assert "a full disk" in answer.message
 
 
+REACHED = "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+
+
+@pytest.mark.parametrize(("code", "cause"), [(1, Cause.LATE), (-11, Cause.CRASHED)])
+def test_a_rank_that_a_monitored_barrier_names_is_blamed_and_its_own_end_says_more(code, cause):
+    first = ended(0, 1, 10.0, "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms")
+    odd = ended(1, code, 11.0 if code > 0 else 9.0, CLOSED if code > 0 else "")
+
+    answer = decide(failed(first, odd, ended(2, 1, 9.9, REACHED)))
+
+    assert (answer.cause, answer.ranks) == (cause, (1,))
+
+
 def test_the_one_that_waited_elsewhere_is_named_first():
     timeout = "RuntimeError: Timed out waiting 60000ms for recv operation to complete"
     ranks = [ended(rank, 1, 10.0 + rank, timeout) for rank in range(3)]

@@ -86,6 +86,16 @@ def test_a_rank_of_another_host_is_not_missing(local, ranks):
     assert (answer.cause is Cause.ABSENT) == bool(ranks)
 
 
+def test_a_rank_does_not_come_where_two_processes_have_the_number_of_another():
+    main = stack(9, inside="init_process_group")
+    one = replace(late(0), stacks=main, environment={"LOCAL_WORLD_SIZE": "2"})
+
+    answer = decide(stalled(one, one))
+
+    assert answer.ranks == (1,)
+    assert "because 2 processes have RANK=0" in answer.message
+
+
 def test_ranks_that_all_import_or_compute_are_not_said_to_wait():
     assert decide(stalled(late(0, state="R", cpu=1.0), late(1, state="R", cpu=1.0))) is None
 
