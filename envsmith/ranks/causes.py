@@ -66,6 +66,16 @@ _KINDS = {
     Cause.WORLD_SIZE: _DIFFER,
     Cause.SLOW: "rank-slow",
 }
+_DISAGREEMENTS = frozenset(
+    {
+        Cause.DIFFERENT_CALLS,
+        Cause.DIFFERENT_SHAPES,
+        Cause.DIFFERENT_DTYPES,
+        Cause.DIFFERENT_GROUPS,
+        Cause.FEWER_CALLS,
+        Cause.WORLD_SIZE,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +103,11 @@ class Blame:
         """Derive the kind from the cause unless the judge knows better."""
         if not self.kind:
             object.__setattr__(self, "kind", self.cause.kind)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Tell whether no wait can end it: ranks in different calls do not meet, however long it takes."""
+        return self.is_hang and self.confidence == "high" and self.cause in _DISAGREEMENTS
 
     @property
     def rank(self) -> int | None:

@@ -332,6 +332,9 @@ def _different_groups(evidence: Evidence) -> Blame | None:
     is_minority = all(len(ranks) > len(fewest) for ranks in counts.values() if ranks is not fewest)
     odd = tuple(fewest) if is_minority else tuple(novel) if len(novel) == 1 else ()
     rows = tuple(f"rank {rank}: {call_text(call)}, group {call.group}" for rank, (_, call) in open_calls.items())
+    members = {group.name: group.ranks for one in evidence.ranks for group in one.groups}
+    # A call to which every rank of its group has come may be slow, and then it ends.
+    may_end = any(set(members.get(name) or range(evidence.world)) <= set(ranks) for name, ranks in counts.items())
     who = (
         f"{ranks_text(odd)} waits in another process group than the others"
         if odd
@@ -344,7 +347,7 @@ def _different_groups(evidence: Evidence) -> Blame | None:
         fix="Call the collectives of all groups in the same order on every rank.",
         place=_place(open_calls[odd[0]][0]) if odd else "",
         evidence=rows,
-        confidence="high" if odd else "medium",
+        confidence="high" if odd and not may_end else "medium",
         is_hang=True,
     )
 

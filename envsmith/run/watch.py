@@ -53,7 +53,7 @@ class Watch:
         self.disks: dict[str, Disk] = {}
         self.events: list[Event] = []
         self.unread: set[str] = set()
-        self.has_asked_dying = self.has_judged = self.has_stopped = False
+        self.has_asked_dying = self.has_looked = self.has_judged = self.has_stopped = False
         self.looks = 0
         self.has_begun, self.judged_at = False, 0.0
         self.blame: Blame | None = None
@@ -101,7 +101,7 @@ class Watch:
         if had_begun:
             # What is asked every few seconds moved at any time since the last answer.
             self.longest_pause = max(self.longest_pause, now - self.moved_at - beat)
-        self.moved_at, self.looks, self.has_judged = now, 0, False
+        self.moved_at, self.looks, self.has_looked, self.has_judged = now, 0, False, False
 
     def _measure_disks(self) -> None:
         """Keep the least space that was free: a full shared memory is empty again when who filled it has ended."""
@@ -110,10 +110,16 @@ class Watch:
             self.disks[disk.path] = min(least, disk, key=lambda each: each.free)
 
     def _is_stalled(self, now: float) -> bool:
+        """Tell whether to look at the ranks: early, for those that disagree, and again when the stall is long by itself."""
+        is_due = self._is_long(now) if self.has_looked else now - self.moved_at >= self._limit(self.settings.stall)
+        return is_due and bool(self.ranks.living) and not self.has_stopped
+
+    def _is_long(self, now: float) -> bool:
         limit = max(self.settings.stall, _FACTOR * self.longest_pause)
-        if not self.has_begun:
-            limit *= _BEFORE_FIRST
-        return bool(self.ranks.living) and not self.has_stopped and now - self.moved_at >= limit
+        return now - self.moved_at >= self._limit(limit)
+
+    def _limit(self, seconds: float) -> float:
+        return seconds if self.has_begun else seconds * _BEFORE_FIRST
 
     def _look_again(self, now: float) -> None:
         """Look at every rank once a second, several times. Then judge, once for each stall."""
@@ -128,9 +134,13 @@ class Watch:
             return
         if self.looks <= _MOST_LOOKS and self._all_are_silent():
             return  # no rank keeps Python's lock for all of them: the machine is slow
-        self.looks, self.has_judged, self.judged_at = 0, True, time.time()
         evidence = self.evidence(stalled=now - self.moved_at)
-        self.blame = self.stalled_at = decide(evidence)
+        blame = decide(evidence)
+        self.looks, self.has_looked = 0, True
+        if not self._is_long(now) and not (blame and blame.is_lasting):
+            return
+        self.has_judged, self.judged_at = True, time.time()
+        self.blame = self.stalled_at = blame
         if self.blame and not self.has_begun and self.blame.cause is not Cause.STOPPED:
             self.blame = self.stalled_at = replace(self.blame, is_hang=False)
         self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)

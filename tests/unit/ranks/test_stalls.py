@@ -9,7 +9,7 @@ from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
 from envsmith.ranks.causes import Cause
 from envsmith.ranks.decide import decide
-from envsmith.ranks.evidence import Frame, ProcessState, RankError, Stack
+from envsmith.ranks.evidence import Frame, Group, ProcessState, RankError, Stack
 
 USUAL = ["all_reduce"] * 5
 ROUND = ["all_reduce/8", "all_reduce/3", "all_reduce/5"]
@@ -63,6 +63,17 @@ def test_ranks_that_wait_in_two_groups_are_told_apart_by_their_habits():
     other = replace(waiting(1, *USUAL), calls=(*calls(*USUAL), *calls("broadcast", group="1", open_last=True)))
 
     assert verdict(usual, other) == (Cause.DIFFERENT_GROUPS, (1,), True)
+
+
+@pytest.mark.parametrize(("members", "is_lasting"), [((0, 1), True), ((1,), False)])
+def test_ranks_in_two_groups_wait_for_ever_unless_one_group_is_complete(members, is_lasting):
+    other = replace(
+        waiting(1, *USUAL),
+        calls=(*calls(*USUAL), *calls("broadcast", group="1", open_last=True)),
+        groups=(Group(name="1", ranks=members),),
+    )
+
+    assert decide(stalled(waiting(0, *USUAL, "all_reduce"), other)).is_lasting == is_lasting
 
 
 def test_ranks_that_wait_in_one_collective_are_no_hang_of_one_of_them():
