@@ -12,12 +12,13 @@ from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.loader_lacks import with_builds, with_systems
+from envsmith.doctor.needed_releases import releases_for_finding, releases_for_message, sentence_of
 from envsmith.doctor.missing_names import Explanation, diagnosed_of, explain
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.rank_failures import blame_texts, of_blame
 from envsmith.doctor.ranking import diagnosis_of
 from envsmith.doctor.read.lines import component_of, version_in
-from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of
+from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of, requirement_of
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.stated_environment import versions_of
@@ -190,8 +191,10 @@ def _of_finding(finding: Finding, case: Case) -> Diagnosed:
     taxonomy = twin.signature.taxonomy if twin else taxonomy_of(finding)
     severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
     score = Weight.PROVED + bool(hit) if place else _weight_alone(finding, case) - (0 if exact else 3)
+    needs = finding.needs or releases_for_finding(finding, case.facts, case.platform)
+    fix = better_fix(finding, taxonomy, case.facts, twin)
     return Diagnosed(
-        finding=dataclasses.replace(finding, severity=severity, fix=better_fix(finding, taxonomy, case.facts, twin)),
+        finding=dataclasses.replace(finding, severity=severity, needs=needs, fix=fix),
         confidence="high" if place and exact else "medium" if exact else "low",
         score=score,
         taxonomy=taxonomy,
@@ -267,13 +270,16 @@ def _of_message(hit: Hit, case: Case) -> Diagnosed:
     owner = hit.groups.get("owner")
     names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
     versions = {name: facts.components[name].version for name in names if name in facts.components}
+    requirement = requirement_of(hit)
+    needs = releases_for_message(hit, requirement, facts, case.platform)
     finding = Finding(
         rule=signature.id,
         severity=severity,
         components=versions or dict.fromkeys(names, "*"),
+        needs=needs,
         message=message_of(hit, facts),
         evidence=signature.evidence,
-        fix=fix_of(hit, facts),
+        fix=("" if requirement else sentence_of(needs)) + fix_of(hit, facts),
         symptom=hit.text[:300],
         stage=signature.stage,
     )

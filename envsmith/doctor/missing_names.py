@@ -26,9 +26,6 @@ _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-ma
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
 _BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
 
-# A requirement with more exceptions than that is of no use to anybody.
-_LONGEST = 120
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
@@ -141,7 +138,7 @@ def _thing(lack: Lack, question: Question) -> str:
 
 def _gone(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
     """Explain what some releases have and others do not. ``version`` is the release that is known to lack it."""
-    name, spec = presence.distribution, named_releases(presence)
+    name, spec = presence.distribution, presence.short_spec()
     lacking = f"{name} {version}" if version else f"The installed {name}"
     asker = _asker(lack, name)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
@@ -160,19 +157,6 @@ def _gone(lack: Lack, question: Question, presence: Presence, version: str | Non
     )
 
 
-def named_releases(presence: Presence) -> str:
-    """Return the releases that have it. Of more gaps than a requirement can name, the releases behind the last one."""
-    spec = presence.spec()
-    if len(spec) <= _LONGEST:
-        return spec
-    releases, having = presence.releases, presence.present
-    last = max(at for at, release in enumerate(releases) if release in having)
-    first = last
-    while first and releases[first - 1] in having:
-        first -= 1
-    return f">={releases[first]}" + (f",<{releases[last + 1]}" if last + 1 < len(releases) else "")
-
-
 def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
     """Return the change on the side that asks, where it is known which way that is."""
     user = lack.user_of(presence.distribution)
@@ -185,7 +169,7 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
 
 def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation | None:
     """Explain an argument that a caller does not give. ``presence`` says which releases do not want it."""
-    name, spec = presence.distribution, named_releases(presence)
+    name, spec = presence.distribution, presence.short_spec()
     if not presence.absent or not presence.present:
         return None
     lacking = f"{name} {version}" if version else f"The installed {name}"
@@ -207,7 +191,7 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | Non
     if answer is None:
         return None
     question, presence = answer
-    name, spec = presence.distribution, named_releases(presence)
+    name, spec = presence.distribution, presence.short_spec()
     version = installed_version(name, facts)
     if version and is_in(version, presence.present, presence.releases):
         return None

@@ -188,7 +188,7 @@ def fix_of(hit: Hit, facts: Facts) -> str:
     signature = hit.signature
     if fix := fix_of_parties(hit) or _variant(hit, facts, "fix"):
         return fix
-    if requirement := _requirement(hit):
+    if requirement := requirement_of(hit):
         user = hit.groups.get("who")
         return f"{requirement}: pip install '{requirement}'" + (f", or another release of {user}." if user else ".")
     return (signature.group == "cuda-torch-mismatch" and _cuda_fix(facts)) or signature.fix
@@ -196,7 +196,7 @@ def fix_of(hit: Hit, facts: Facts) -> str:
 
 def lines_of(hit: Hit) -> tuple[str, ...]:
     """Return the exact lines to type."""
-    requirement = _requirement(hit)
+    requirement = requirement_of(hit)
     return (f"pip install '{requirement}'",) if requirement else hit.signature.lines
 
 
@@ -249,7 +249,7 @@ def _cuda_fix(facts: Facts) -> str | None:
     )
 
 
-def _requirement(hit: Hit) -> str | None:
+def requirement_of(hit: Hit) -> str | None:
     """Return the requirement that a message tells, as pip takes it: ``torch>=2.3``, or the package alone."""
     groups, tells = hit.groups, hit.signature.tells
     need = groups.get("need") if tells == "need" else tells

@@ -33,6 +33,26 @@ class Presence:
         """
         return spec_of(self.releases, self.present)
 
+    def short_spec(self) -> str:
+        """Return :meth:`spec` as long as a requirement may be."""
+        return short_spec_of(self.releases, self.present)
+
+
+# A requirement with more exceptions than that is of no use to anybody.
+_LONGEST = 120
+
+
+def short_spec_of(releases: Sequence[str], having: Collection[str]) -> str:
+    """Return the specifier of ``having``. Of more gaps than fit into it, that of the releases behind the last one."""
+    spec = spec_of(releases, having)
+    if len(spec) <= _LONGEST:
+        return spec
+    last = max(at for at, release in enumerate(releases) if release in having)
+    first = last
+    while first and releases[first - 1] in having:
+        first -= 1
+    return f">={releases[first]}" + (f",<{releases[last + 1]}" if last + 1 < len(releases) else "")
+
 
 def spec_of(releases: Sequence[str], having: Collection[str]) -> str:
     """Return the specifier of ``having`` among ``releases``, oldest first, as :meth:`Presence.spec` describes it."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.judge_facts import diagnose
-from envsmith.doctor.missing_names import named_releases
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
@@ -165,22 +164,6 @@ def test_a_package_without_an_index_is_said_to_be_unmeasured(index):
     assert finding.rule == "name-missing"
     assert "It is not known here which releases fit." in finding.message
     assert not finding.needs
-
-
-def test_more_gaps_than_a_requirement_can_name_leave_the_last_releases():
-    releases = tuple(f"{n}.0" for n in range(1, 60))
-    having = frozenset(releases[0:50:2]) | frozenset(releases[50:55])
-    presence = Presence(
-        distribution="pkg",
-        path="pkg.f",
-        argument=None,
-        releases=releases,
-        present=having,
-        absent=frozenset(releases) - having,
-        unknown=frozenset(),
-    )
-
-    assert named_releases(presence) == ">=51.0,<56.0"
 
 
 def test_a_class_of_ones_own_is_no_finding(index):

@@ -1,0 +1,81 @@
+"""Which releases end a finding, over the committed matrix: what the message asks for, and what rules leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.read import read_texts
+
+NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version {}). Please update"
+GNU = "/usr/local/cuda/include/crt/host_config.h:129:2: error: #error -- unsupported GNU version!"
+CONFLICT = """ERROR: Cannot install torch=={} because these package versions have conflicting dependencies.
+The conflict is caused by:
+    The user requested torch=={}
+    {}"""
+
+
+def root(text: str):
+    """The root of a diagnosis."""
+    return diagnose(read_texts([("log", text)]), [("log", text)]).root
+
+
+def needs(text: str) -> dict[str, str]:
+    """The releases that end the root of a diagnosis."""
+    return dict(root(text).finding.needs)
+
+
+def test_of_a_gpu_without_code_the_releases_of_torch_with_code_for_it_are_named():
+    assert needs(f"NVIDIA GeForce RTX 5090\n{NO_KERNEL}")["torch"] == ">=2.7.0"
+
+
+def test_a_release_of_torch_that_is_known_does_not_change_the_answer():
+    assert needs(f"torch: 2.5.1\nNVIDIA GeForce RTX 5090\n{NO_KERNEL}")["torch"] == ">=2.7.0"
+
+
+def test_no_release_of_torch_is_named_where_the_gpu_is_not_known():
+    assert needs(NO_KERNEL) == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "driver"), [("10010", ">=450.36.06"), ("11000", ">=450.80.02"), ("11040", ">=525.60.13"), ("12040", ">=580")]
+)
+def test_a_driver_that_is_too_old_needs_the_next_floor_above_what_it_supports(found, driver):
+    assert needs(TOO_OLD.format(found))["driver"] == driver
+
+
+def test_a_torch_of_an_older_cuda_does_not_lower_the_floor_that_the_message_speaks_of():
+    assert needs(f"torch: 2.1.2+cu118\n{TOO_OLD.format('11080')}")["driver"] == ">=525.60.13"
+
+
+@pytest.mark.parametrize(
+    ("text", "gcc"),
+    [(f"{GNU} gcc versions later than 7 are not supported!", "<8"), (f"nvcc: release 12.1, V12.1.105\n{GNU}", "<13")],
+)
+def test_the_compiler_that_nvcc_takes_is_said_by_the_message_or_by_the_toolkit(text, gcc):
+    assert needs(text)["gcc"] == gcc
+
+
+def test_a_pair_of_releases_that_a_rule_forbids_names_the_other_releases():
+    finding = root("torch: 2.1.0\nhorovod: 0.28.1").finding
+
+    assert (finding.rule, dict(finding.needs)) == ("horovod-torch-cxx17", {"horovod": ">=0.28.2.dev25", "torch": "<2.1.0"})
+
+
+def test_what_the_packages_agree_on_against_a_wish_is_what_fits():
+    text = CONFLICT.format("1.10.2", "1.10.2", "torchvision 0.11.2 depends on torch==1.10.1")
+
+    assert needs(text) == {"torch": "==1.10.1"}
+
+
+def test_where_the_packages_themselves_disagree_no_release_is_named():
+    sides = "torchvision 0.21.0 depends on torch==2.6.0\n    torchaudio 2.6.0 depends on torch==2.7.0"
+
+    assert needs(CONFLICT.format("2.6.0", "2.6.0", sides)) == {}
+
+
+def test_what_a_message_requires_is_what_ends_it():
+    text = "torchvision 0.18.0 requires torch==2.3.0, but you have torch 2.2.1 which is incompatible."
+
+    assert needs(text)["torch"] == "==2.3.0"
