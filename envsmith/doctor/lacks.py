@@ -32,6 +32,8 @@ _REACH = 2500
 _IMPORT = re.compile(r"\bfrom ([A-Za-z_][\w.]{0,120}) import ([\w ,*()]{1,400})")
 _ALIAS = re.compile(r"\bimport ([A-Za-z_][\w.]{0,120}) as (\w{1,40})")
 _CALL = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w{0,60}(?:\.[A-Za-z_]\w{0,60}){0,6})\((?!\))")
+# Configurations name a class by its whole path: `Error in call to target 'pytorch_lightning.trainer.trainer.Trainer'`.
+_CLASS_PATH = re.compile(r"['\"]([a-z_]\w{0,60}(?:\.\w{1,60}){0,6}\.[A-Z]\w{1,60})['\"]")
 _CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
 # A file of one's own that Python found under the name of a package (Python 3.13 says so itself).
 _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
@@ -167,7 +169,8 @@ def _callables(lack: Lack) -> Iterator[str]:
         yield head
     if "." in lack.owner:
         return
-    before = lack.around[: lack.around.find(lack.hit.text[:60]) + 1] or lack.around
+    before = lack.around[: min(lack.hit.position, _REACH)]
+    yield from reversed(_CLASS_PATH.findall(before[-600:]))
     calls = [c for line in reversed(before.split("\n")[-8:]) for c in _CALL.findall(line) if c not in _OWN]
     yield from dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))
     yield from dict.fromkeys(_CLASS_NAME.findall(before[-400:]))

@@ -168,10 +168,18 @@ def with_systems(diagnosed: Diagnosed, hit: Hit, facts: Facts) -> Diagnosed:
         diagnosed.finding,
         message=" ".join([diagnosed.finding.message, *_version_sentences(refusal, facts, table)]),
         fix=_version_fix(refusal, facts, table),
-        needs={"glibc": f">={need.version}"} if need.library == "glibc" else {},
+        needs=_needs_of_system(need, table),
         evidence=(*diagnosed.finding.evidence, *table.sources_of(need)),
     )
     return dataclasses.replace(diagnosed, finding=finding, lines=_version_lines(refusal, table))
+
+
+def _needs_of_system(need: Need, table: SystemLibraries) -> dict[str, str]:
+    """Return the glibc, or the GCC whose libstdc++ it is, that brings a version."""
+    if need.library == "glibc":
+        return {"glibc": f">={need.version}"}
+    compiler = table.compiler_of(need)
+    return {"libstdcxx": f">={compiler}"} if compiler else {}
 
 
 def _version_sentences(refusal: _Refusal, facts: Facts, table: SystemLibraries) -> list[str]:

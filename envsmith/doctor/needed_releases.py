@@ -32,8 +32,8 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     names = hit.signature.components
     if requirement or "needs" in hit.groups:
         return _agreed([requirement] if requirement else hit.groups["needs"].split("; "))
-    if "gcc" in names and hit.groups.get("limit", "").isdecimal():
-        return {"gcc": f"<{int(hit.groups['limit']) + 1}"}
+    if bound := _bound_of_compiler(hit):
+        return {"gcc": bound}
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
     known = _known(facts) | ({"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {})
@@ -47,9 +47,20 @@ def releases_for_finding(finding: Finding, facts: Facts, platform: Platform) -> 
     return _left(_rows_over(names, platform), names, _known(facts) | _exact(finding.components))
 
 
+def _bound_of_compiler(hit: Hit) -> str | None:
+    """Return what a message says of the compiler: the newest release that works, or the oldest."""
+    if "gcc" not in hit.signature.components:
+        return None
+    if hit.groups.get("limit", "").isdecimal():
+        return f"<{int(hit.groups['limit']) + 1}"
+    return f">={hit.groups['floor']}" if "floor" in hit.groups else None
+
+
 def sentence_of(needs: Mapping[str, str]) -> str:
-    """Return what is needed in words, with a space behind, or nothing."""
-    return f"This needs {' or '.join(f'{name} {spec}' for name, spec in needs.items())}. " if needs else ""
+    """Return which releases end a fault in words, with a space behind, or nothing."""
+    return (
+        f"With {' or '.join(f'{name} {spec}' for name, spec in needs.items())} this does not happen. " if needs else ""
+    )
 
 
 def _rows_over(names: Collection[str], platform: Platform) -> list[Row]:
@@ -86,14 +97,19 @@ def _left(rows: Sequence[Row], names: Collection[str], known: Mapping[str, str])
     """Return for each component that can be changed which of its releases obey the rows beside the known versions."""
     changeable = [name for name in names if name != "gpu"]
     answers = {name: _demanded(rows, name, known) or _obeying(rows, names, name, known) for name in changeable}
-    return {name: spec for name, spec in answers.items() if spec}
+    return {n: spec for n, spec in answers.items() if spec and not (n in known and Spec.parse(spec).contains(known[n]))}
 
 
 def _demanded(rows: Iterable[Row], name: str, known: Mapping[str, str]) -> str | None:
     """Return what the first row demands of a component, where the rest of the row is met and that is not."""
     for row in rows:
         spec = row.needs.get(name)
-        if spec and "||" not in spec.text and _is_met(row, known) and not (name in known and spec.contains(known[name])):
+        if (
+            spec
+            and "||" not in spec.text
+            and _is_met(row, known)
+            and not (name in known and spec.contains(known[name]))
+        ):
             return spec.text
     return None
 
@@ -131,7 +147,7 @@ def _broken(rows: Iterable[Row], name: str, known: Mapping[str, str], builds: se
 def _next_floor(rows: Sequence[Row], known: Mapping[str, str]) -> dict[str, str]:
     """Return the lowest floor that a known version does not reach: the message says that it is too old."""
     for name in {name: None for row in rows for name in row.needs if name in known and name != "gpu"}:
-        specs = [row.needs[name] for row in rows if name in row.needs]
+        specs = [row.needs[name] for row in rows if name in row.needs and row.severity is Severity.ERROR]
         floors = [spec.text for spec in specs if spec.text[:2] == ">=" and not spec.contains(known[name])]
         if ordered := sorted((key, text) for text in floors if (key := key_of(text[2:]))):
             return {name: ordered[0][1]}

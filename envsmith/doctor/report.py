@@ -213,11 +213,6 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     words |= {"wheel": symbol.wheel if symbol else None, "major": major[1] if major else None}
     limit = groups.get("spec", "").strip().rstrip(",.") or (f"<={groups['limit']}" if "limit" in groups else "")
     words |= {"range": limit.replace(" ", ""), "distribution": _distribution(groups.get("package"))}
-    words |= {
-        word: table.get(groups.get(group, ""))
-        for word, tables in signature.look_up.items()
-        for group, table in tables.items()
-    }
     scene = Scene(facts, words=words)
     text = next((t for v in signature.variants if scene.meets(v.when) and (t := getattr(v, part))), None)
     return scene.fill(text) if text else None
@@ -253,7 +248,8 @@ def requirement_of(hit: Hit) -> str | None:
     """Return the requirement that a message tells, as pip takes it: ``torch>=2.3``, or the package alone."""
     groups, tells = hit.groups, hit.signature.tells
     need = groups.get("need") if tells == "need" else tells
-    spec = groups.get("spec") or (f">={groups['floor']}" if "floor" in groups else "")
+    bounds = (f"{sign}{groups[name]}" for name, sign in (("exact", "=="), ("floor", ">=")) if name in groups)
+    spec = groups.get("spec") or next(bounds, "")
     if not need or (tells != "need" and not spec):
         return None
     component = component_of(need)

@@ -97,7 +97,6 @@ class Signature:
     lines: tuple[Text, ...] = ()
     consequence_of: tuple[Text, ...] = ()
     tells: Text | None = None
-    look_up: Mapping[Text, Mapping[Text, Mapping[Text, Text]]] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     evidence: Annotated[tuple[Annotated[Evidence, Named(_source)], ...], Checked(_some)]
     rule: Flag = False

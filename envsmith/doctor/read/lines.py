@@ -30,10 +30,10 @@ _MANY_GPUS = re.compile(
     r"(?<![\w.])(?:(\d{1,2})\s{0,2}[x×*]\s{0,2}|(?:multiple|several|dual|two|four|eight|both)\s{1,2})((?:(?:NVIDIA"
     r"|GeForce|Tesla|Quadro)\s)?(?:RTX|GTX|A|H|V|B|L|P|T)\s?\d{1,4}[\w ]{0,14})"
 )
-# `training with NVIDIA GeForce RTX 5090`: the maker's name before it leaves no doubt that a GPU is meant.
+# `training with NVIDIA GeForce RTX 5090`: the maker's name, or RTX and four digits, leave no doubt that a GPU is meant.
 _ONE_GPU = re.compile(
-    r"\b(?:NVIDIA|GeForce|Tesla|Quadro) ((?:GeForce |Tesla |Quadro )?(?:RTX|GTX|A|H|V|B|L|P|T) ?\d{1,4}(?: Ti"
-    r"| SUPER)?)\b"
+    r"(?:\b(?:NVIDIA|GeForce|Tesla|Quadro) (?:GeForce |Tesla |Quadro )?(?=(?:RTX|GTX|A|H|V|B|L|P|T) ?\d)"
+    r"|(?<![\w-])(?=[RG]TX ?\d{4}))([A-Z]{1,3} ?\d{1,4}(?:D| ?Ti| SUPER)?)\b"
 )
 # A line that speaks of what would be needed or tried states nothing.
 _CONDITIONAL = re.compile(
@@ -459,7 +459,7 @@ def gpu_architecture(name: str) -> str | None:
     for size in (4, 3, 2, 1):
         for start in range(len(words) - size + 1):
             joined = "".join(words[start : start + size])
-            for spelling in (joined, f"rtx{joined}", re.sub(r"^\d{1,2}x?(?=[a-z])", "", joined)):
+            for spelling in (joined, f"rtx{joined}", re.sub(r"^\d{1,2}x?(?=[a-z])|(?<=\d{4})d$", "", joined)):
                 if spelling in table and (size > 1 or not spelling.isdigit() or len(spelling) == 4):
                     return table[spelling]
     series = re.search(r"\brtx\s*(20|30|40|50)(?:00|xx)?\b", name[:200], re.IGNORECASE)

@@ -122,7 +122,12 @@ def test_pip_conflicts_name_the_requirement_in_the_fix():
 
 
 def test_a_nvcc_message_names_the_toolkit_that_is_needed():
-    assert "nvcc>=11.8" in judged("nvcc fatal   : Unsupported gpu architecture 'compute_89'").root.finding.fix
+    finding = judged("nvcc fatal   : Unsupported gpu architecture 'compute_89'").root.finding
+
+    assert (dict(finding.needs), "With toolkit >=11.8 this does not happen." in finding.fix) == (
+        {"toolkit": ">=11.8"},
+        True,
+    )
 
 
 def test_the_json_has_the_shape_of_check():

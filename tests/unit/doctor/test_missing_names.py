@@ -13,7 +13,6 @@ from envsmith.doctor.read.pasted import clean
 from envsmith.model.rule import Severity
 from envsmith.names.name_index import SUMMARY, NameIndex
 from envsmith.names.names_file import Head, Measured, Table, encode
-from envsmith.names.presence import Presence
 from envsmith.names.source import read_module
 
 SOURCES = {
@@ -204,3 +203,15 @@ def test_a_method_of_ones_own_that_lacks_an_argument_is_told_from_which_release_
 
 def test_an_argument_that_no_release_of_the_package_gives_is_the_scripts_own(index):
     assert first(OVERRIDE.replace("scope", "colour"), index).finding.rule == "name-missing"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Error in call to target 'datasets.core.Loader':\nTypeError(\"__init__() got an unexpected keyword argument 'batch'\")",
+        "import datasets as ds\nwhen I run ds.Loader(batch=1), __init__() got an unexpected keyword argument 'batch'",
+    ],
+    ids=["the path of a class in a configuration", "the call on the line of the message"],
+)
+def test_what_was_called_is_named_beside_a_message_of_a_constructor(text, index):
+    assert dict(first(text, index).finding.needs) == {"datasets": "<2.0"}

@@ -39,7 +39,8 @@ def test_no_release_of_torch_is_named_where_the_gpu_is_not_known():
 
 
 @pytest.mark.parametrize(
-    ("found", "driver"), [("10010", ">=450.36.06"), ("11000", ">=450.80.02"), ("11040", ">=525.60.13"), ("12040", ">=580")]
+    ("found", "driver"),
+    [("10010", ">=450.36.06"), ("11000", ">=450.80.02"), ("11040", ">=525.60.13"), ("12040", ">=580")],
 )
 def test_a_driver_that_is_too_old_needs_the_next_floor_above_what_it_supports(found, driver):
     assert needs(TOO_OLD.format(found))["driver"] == driver
@@ -60,7 +61,10 @@ def test_the_compiler_that_nvcc_takes_is_said_by_the_message_or_by_the_toolkit(t
 def test_a_pair_of_releases_that_a_rule_forbids_names_the_other_releases():
     finding = root("torch: 2.1.0\nhorovod: 0.28.1").finding
 
-    assert (finding.rule, dict(finding.needs)) == ("horovod-torch-cxx17", {"horovod": ">=0.28.2.dev25", "torch": "<2.1.0"})
+    assert (finding.rule, dict(finding.needs)) == (
+        "horovod-torch-cxx17",
+        {"horovod": ">=0.28.2.dev25", "torch": "<2.1.0"},
+    )
 
 
 def test_what_the_packages_agree_on_against_a_wish_is_what_fits():
