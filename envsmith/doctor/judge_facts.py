@@ -12,8 +12,8 @@ from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.loader_lacks import with_builds, with_systems
-from envsmith.doctor.needed_releases import releases_for_finding, releases_for_message, sentence_of
 from envsmith.doctor.missing_names import Explanation, diagnosed_of, explain
+from envsmith.doctor.needed_releases import releases_for_finding, releases_for_message, sentence_of
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.rank_failures import blame_texts, of_blame
 from envsmith.doctor.ranking import diagnosis_of
