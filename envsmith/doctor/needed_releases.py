@@ -37,14 +37,19 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
     known = _known(facts) | ({"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {})
-    rows = _rows_over(names, platform)
-    return _next_floor(rows, known) | _left(rows, names, known)
+    return left_by_rules(names, known, platform)
 
 
 def releases_for_finding(finding: Finding, facts: Facts, platform: Platform) -> dict[str, str]:
     """Return what ends a finding of a rule over versions."""
     names = next((rule.components for rule in knowledge().rules if rule.id == finding.rule), ())
     return _left(_rows_over(names, platform), names, _known(facts) | _exact(finding.components))
+
+
+def left_by_rules(names: Collection[str], known: Mapping[str, str], platform: Platform) -> dict[str, str]:
+    """Return what the rules over exactly these components leave of each, beside the versions that are known."""
+    rows = _rows_over(names, platform)
+    return _next_floor(rows, known) | _left(rows, names, known)
 
 
 def _bound_of_compiler(hit: Hit) -> str | None:
@@ -135,13 +140,15 @@ def _broken(rows: Iterable[Row], name: str, known: Mapping[str, str], builds: se
     """Give the builds of a component with which a row is broken, beside the known versions."""
     for row in rows:
         own = row.when.get(name)
-        others = {other: spec for other, spec in row.when.items() if other != name}
-        if own is None or not all(spec.contains(known[other]) for other, spec in others.items()):
-            continue
-        if row.needs and all(spec.contains(known[other]) for other, spec in row.needs.items()):
+        if own is None or not all(spec.contains(known[n]) for n, spec in row.when.items() if n != name):
             continue
         exact = own.text.removeprefix("==")
-        yield from [exact] if exact in builds else [build for build in builds if own.contains(build)]
+        meant = [exact] if exact in builds else [build for build in builds if own.contains(build)]
+        unmet = [(n, spec) for n, spec in row.needs.items() if n == name or not spec.contains(known[n])]
+        if not row.needs or any(n != name for n, _ in unmet):
+            yield from meant
+        elif unmet:
+            yield from (build for build in meant if not unmet[0][1].contains(build))
 
 
 def _next_floor(rows: Sequence[Row], known: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.needed_releases import left_by_rules
 from envsmith.doctor.read import read_texts
+from envsmith.doctor.signatures import catalogue
+from envsmith.graph.load import knowledge
+from envsmith.model.cell import Platform
 
 NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version {}). Please update"
@@ -83,3 +87,21 @@ def test_what_a_message_requires_is_what_ends_it():
     text = "torchvision 0.18.0 requires torch==2.3.0, but you have torch 2.2.1 which is incompatible."
 
     assert needs(text)["torch"] == "==2.3.0"
+
+
+def test_a_rule_that_asks_for_a_component_again_beside_another_ends_nothing_with_an_error():
+    text = "PydanticUserError: If you use `@root_validator` with pre=False (the default) you MUST specify `skip_on_failure=True`."
+
+    assert needs(f"pydantic: 2.9.2\ndeepspeed: 0.8.1\n{text}")["pydantic"] == "<2.0"
+    assert root(f"pydantic: 2.9.2\ndeepspeed\n{text}") is not None
+
+
+def test_no_pair_of_a_signature_and_the_rules_over_its_components_ends_with_an_error():
+    pairs = {s.components for s in catalogue().signatures if len(s.components) > 1}
+    newest = {name: releases[-1].version for name, releases in knowledge().releases.items() if releases}
+
+    for names in pairs:
+        known = {name: newest[name] for name in names if name in newest}
+        for missing in ("", *known):
+            versions = {name: version for name, version in known.items() if name != missing}
+            assert isinstance(left_by_rules(names, versions, Platform.LINUX_64), dict)
