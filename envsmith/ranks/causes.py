@@ -73,6 +73,7 @@ _DISAGREEMENTS = frozenset(
         Cause.DIFFERENT_DTYPES,
         Cause.DIFFERENT_GROUPS,
         Cause.FEWER_CALLS,
+        Cause.UNEVEN_DATA,
         Cause.WORLD_SIZE,
     }
 )

@@ -391,10 +391,7 @@ def _all_wait(evidence: Evidence) -> Blame | None:
     return Blame(
         cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
         ranks=odd,
-        message=(
-            "The ranks wait for each other at different places" if is_split else "All ranks wait in one collective"
-        )
-        + f": {'; '.join(rows)}."
+        message=f"{_split_words(odd) if is_split else 'All ranks wait in one collective'}: {'; '.join(rows)}."
         + ("" if odd or not is_split else " Which of them is wrong cannot be told from that.")
         + elsewhere,
         fix="Look for a condition on the rank around a collective."
@@ -405,6 +402,12 @@ def _all_wait(evidence: Evidence) -> Blame | None:
         confidence="medium",
         is_hang=is_split,
     )
+
+
+def _split_words(odd: Sequence[int]) -> str:
+    if not odd:
+        return "The ranks wait for each other at different places"
+    return f"{ranks_text(odd)} {'waits' if len(odd) == 1 else 'wait'} at another place than the others"
 
 
 def _odd_places(evidence: Evidence, standing: Mapping[str, list[int]]) -> tuple[int, ...]:
