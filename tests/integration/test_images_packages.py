@@ -9,11 +9,11 @@ import pytest
 
 from envsmith.engines.bases import Bases, asked_image, load_bases
 from envsmith.engines.buildkit import find_client
+from envsmith.engines.rebuild import difference
 from envsmith.image.context import HostSettings, read_host_settings, write_secrets
 from envsmith.image.dockerfile import image_files
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
-from envsmith.oci.diff import difference
 from envsmith.oci.layout import open_image
 
 from .test_docker_engine import lock_of

@@ -15,12 +15,11 @@ import threading
 import pytest
 
 from envsmith.engines import load_engine
-from envsmith.engines.rebuild import rebuild
+from envsmith.engines.rebuild import difference, rebuild
 from envsmith.errors import ContentError
 from envsmith.lock import store
 from envsmith.lock.pip_files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
-from envsmith.oci.diff import difference
 from envsmith.oci.layout import open_image, open_layer
 from envsmith.oci.saved import repack
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.engines.rebuild import difference
 from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.files import digest_of, scratch
-from envsmith.oci.diff import difference
 from envsmith.oci.layout import LayoutStore, image_of, open_image, open_layer, read_blob
 from envsmith.oci.packing import pack, packing_of
 from envsmith.oci.saved import Form, loadable, read_saved, repack, to_layout

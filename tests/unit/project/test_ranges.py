@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from envsmith.model.cell import Platform
+from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import Judgement
-from envsmith.project.ranges import Declarations
+from envsmith.model.version import Spec
+from envsmith.project.ranges import Declarations, judge_ranges
 
 OK = Judgement(status="ok")
 
@@ -65,3 +66,38 @@ def test_two_files_are_judged_together(tmp_path):
     both = Declarations.of(tmp_path / "requirements.txt").joined(Declarations.of(tmp_path / "constraints.txt"))
 
     assert both.judge(OK, {}, Platform.LINUX_64).status == "bad"
+
+
+def _judged(**specs):
+    narrowed = {name: (Spec.parse(text), f"{name}.txt:1") for name, text in specs.items()}
+    return judge_ranges(Request(frameworks={"deepspeed": Spec.parse("*")}, narrowed=narrowed))
+
+
+def test_ranges_that_known_releases_meet_are_ok():
+    assert _judged(deepspeed=">=0.15", torch=">=2.4").status == "ok"
+
+
+def test_a_rule_that_leaves_no_release_is_a_finding_with_place_and_repair():
+    judgement = _judged(deepspeed=">=0.12,<0.14.4", torch=">=2.4")
+
+    (finding,) = judgement.findings
+    assert judgement.status == "bad"
+    assert finding.rule == "deepspeed-elastic-socket"
+    assert finding.where == "deepspeed.txt:1"
+    assert finding.evidence
+    assert judgement.repair
+    assert {change.component for change in judgement.repair.changes} == {"deepspeed"}
+
+
+def test_a_range_beyond_what_is_known_is_unknown():
+    judgement = _judged(torch=">=99")
+
+    assert judgement.status == "unknown"
+    assert "torch.txt:1" in judgement.unknown[0]
+
+
+def test_a_range_that_contradicts_itself_is_bad():
+    judgement = _judged(torch=">=2.6,<2.4")
+
+    assert judgement.status == "bad"
+    assert judgement.findings[0].message == "no release of torch is >=2.6,<2.4"
