@@ -113,7 +113,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     built = outcome.built
     if built is None:
         raise SmokeError("Cannot run the smoke test: nothing was built.")
-    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks, image=built.digest)
+    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks).with_(image=built.digest)
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
     result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))

@@ -250,11 +250,13 @@ def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
         ranks=settings.ranks,
         backend=settings.backend,
         steps=not settings.no_steps,
-        cases=not settings.framework_only,
         engine=settings.nccl_engine,
         sharing=settings.sharing,
-        machine=settings.machine,
     )
+    if settings.framework_only:
+        plan = plan.with_(cases=())
+    if settings.machine:
+        plan = plan.on_machine(settings.machine)
     if settings.import_:
         plan = plan.with_(steps=(*plan.steps, import_step(sorted(map(distribution_of, settings.import_)))))
     if settings.plan_only:
@@ -461,10 +463,10 @@ def _plan(hosts: Sequence[str], settings: SmokeFlags, versions: Mapping[str, str
         ranks=len(hosts) * settings.ranks,
         backend=settings.backend,
         engine=settings.nccl_engine,
-        machine=settings.machine,
         steps=False,
-        nodes=len(hosts),
     )
+    if settings.machine:
+        plan = plan.on_machine(settings.machine)
     return plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=settings.ranks)
 
 

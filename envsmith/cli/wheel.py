@@ -72,7 +72,7 @@ def wheel(settings: WheelFlags) -> int:
     if not result.total and not result.on_index:
         raise UsageError(
             f"Cannot list wheels of {name}: the catalogue has none of it.",
-            hint=f"Choose one of {', '.join(_catalogued())}, or ask the package index with --index.",
+            hint=f"Choose one of {', '.join(catalogued())}, or ask the package index with --index.",
         )
     links = _links(result) if settings.measure else {}
     if settings.as_json:
@@ -100,10 +100,6 @@ def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
 def _on_index(result: Answer) -> tuple[Offer, ...]:
     client, target = HttpClient(), target_of(result.cell)
     return tuple(o for n in distributions_of(result.name) for o in index_offers(n, target, client, find_index()))
-
-
-def _catalogued() -> tuple[str, ...]:
-    return catalogued()
 
 
 def _named(text: str) -> tuple[str, Spec]:

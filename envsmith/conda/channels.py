@@ -100,9 +100,9 @@ class ChannelSettings:
         return (url,)
 
 
-def read_settings(environ: Mapping[str, str] | None = None) -> ChannelSettings:
+def read_settings() -> ChannelSettings:
     """Return what this user configured. ``DataError`` names the file and the key that is wrong."""
-    environ = os.environ if environ is None else environ
+    environ = os.environ
     own, conda = _rattlers_own(), _merged(environ)
     alias = environ.get("CONDA_CHANNEL_ALIAS") or conda.channel_alias
     custom = {name: f"{_address(base)}/{name}" for name, base in (conda.custom_channels or {}).items()}

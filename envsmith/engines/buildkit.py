@@ -238,39 +238,49 @@ def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
     return BuildError(f"Cannot finish {step}: its command failed.", details=lines, hint=hint)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lent:
+    """What the steps of a build get from the host: a network, files of secrets, values of build arguments."""
+
+    network: str | None
+    secrets: Mapping[str, Path]
+    arguments: Iterable[tuple[str, str]] = ()
+
+
 def build(
     client: str,
     context: Path,
+    lent: Lent,
     *,
-    network: str | None,
-    secrets: Mapping[str, Path],
-    build_args: Iterable[tuple[str, str]],
-    image_id_file: Path,
-    metadata: Path | None = None,
+    scratch: Path,
+    buildx: bool = False,
     progress: Progress,
     cache: bool = True,
     output: Path | None = None,
-    target: str | None = None,
 ) -> str:
     """Build ``context`` without tagging anything and return the image id.
 
-    ``metadata`` is a file for a client with buildx (:func:`has_buildx`). Without ``cache`` no step of an earlier build
-    is used. With ``output`` the files of the stage ``target`` are written to that folder and there is no image (an
-    empty id). On Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the
-    engine. Nothing is tagged, and finished steps stay in the engine's cache.
+    The client writes its answers into the folder ``scratch``: one with ``buildx`` (:func:`has_buildx`) one more. Without ``cache`` no step of an earlier build is used.
+    With ``output`` the files of the stage ``built`` are written to that folder and there is no image (an empty id). On
+    Ctrl-C or any other exception the client is ended and waited for, which cancels the build in the engine. Nothing is
+    tagged, and finished steps stay in the engine's cache.
     """
+    image_id_file = scratch / "image"
+    metadata = scratch / "metadata.json" if buildx and not output else None
     command = [client, "build", "--progress", "plain"]
-    command += ["--output", f"type=local,dest={output}"] if output else ["--iidfile", str(image_id_file)]
-    command += ["--metadata-file", str(metadata)] if metadata and not output else []
-    command += ["--target", target] if target else []
-    command += ["--network", network] if network else []
+    if output:
+        command += ["--output", f"type=local,dest={output}", "--target", "built"]
+    else:
+        command += ["--iidfile", str(image_id_file)]
+    command += ["--metadata-file", str(metadata)] if metadata else []
+    command += ["--network", lent.network] if lent.network else []
     command += [] if cache else ["--no-cache"]
-    for name, path in secrets.items():
+    for name, path in lent.secrets.items():
         command += ["--secret", f"id={name},src={path}"]
     # An attestation of the builder's would make another image of it (an index) and hold the hour of the build.
     plain_image = {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
     environment = {**os.environ, "DOCKER_BUILDKIT": "1", "BUILDKIT_PROGRESS": "plain", **plain_image}
-    for name, value in build_args:
+    for name, value in lent.arguments:
         # By name: the value comes from the environment and stands in no process list.
         command += ["--build-arg", name]
         environment[name] = value

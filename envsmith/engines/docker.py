@@ -99,15 +99,16 @@ class DockerEngine(ContainerEngine):
         return buildkit.build(
             client,
             context,
-            network=self.network,
-            secrets=write_secrets(settings, private),
-            build_args=(*settings.proxies, *tool_argument()),
-            image_id_file=scratch / "image",
-            metadata=scratch / "metadata.json" if buildkit.has_buildx(client) else None,
+            buildkit.Lent(
+                network=self.network,
+                secrets=write_secrets(settings, private),
+                arguments=(*settings.proxies, *tool_argument()),
+            ),
+            scratch=scratch,
+            buildx=buildkit.has_buildx(client),
             progress=progress,
             cache=cache,
             output=output,
-            target="built" if output else None,
         )
 
     def target(self, built: Built) -> Target:

@@ -205,9 +205,9 @@ def _rules(rule_id: str, kind: RuleKind, row: Row, places: Iterable[Unready], na
         yield Rule(id=rule_id + suffix, kind=kind, rows=tuple(rows), stage=LOCK_STAGE, policies=policies)
 
 
-def source_for(name: str, runtime: Runtime | None = None) -> Source | None:
+def source_for(name: str) -> Source | None:
     """Return how a distribution is compiled. ``None`` for one that needs nothing beyond what it declares."""
-    return next((s for s in (runtime or load_runtime()).sources if s.distribution == name), None)
+    return next((s for s in load_runtime().sources if s.distribution == name), None)
 
 
 # What a setup that compiles against torch imports: torch.utils.cpp_extension wants setuptools and, to be quick, ninja.
@@ -268,7 +268,7 @@ def toolkit_for(cell: Cell, runtime: Runtime) -> Toolkit | None:
     return next((t for t in runtime.toolkits if t.cuda == major), None)
 
 
-def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = None) -> tuple[str, ...]:
+def toolkit_requirements(cell: Cell, flavour: str) -> tuple[str, ...]:
     """Return what a lock asks the index for besides the cell: the parts of the toolkit at the cell's CUDA.
 
     ``LockError`` for a ``devel`` image of a cell that needs nvcc where the index has none.
@@ -276,7 +276,7 @@ def toolkit_requirements(cell: Cell, flavour: str, runtime: Runtime | None = Non
     cuda = cell.components.get("cuda", "cpu")
     if flavour != DEVEL or cuda == "cpu":
         return ()
-    runtime = runtime or load_runtime()
+    runtime = load_runtime()
     asks = [row for row in runtime.needs if "nvcc" in row.needs and row.component in cell.components]
     if not asks:
         return ()

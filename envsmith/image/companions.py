@@ -54,20 +54,19 @@ def _target(lock: Lock) -> str:
     return plain.tag(lock.name).replace(".", "_").replace("+", "_")
 
 
-def bake(cells: Mapping[str, Lock], options: ImageOptions | None = None) -> str:
+def bake(cells: Mapping[str, Lock]) -> str:
     """Return a bake file of several cells. ``cells`` maps the folder of each, as seen from the file, to its lock.
 
     The folders are contexts as ``envsmith lock`` writes them. What the cells have in common is built once, because their
     steps are the same word for word. ``ENVSMITH_SECRET_CA``, ``…_UV`` and ``…_NETRC`` name the files of secrets.
     """
-    options = options or ImageOptions()
     targets = {
         _target(lock): {
             "context": folder if folder == "." else plain.tag(folder),
             "dockerfile": "Dockerfile",
             "platforms": [lock.cell.platform.docker],
             "tags": [image_tag(lock)],
-            "args": {"SOURCE_DATE_EPOCH": str(plain.epoch(options.epoch))},
+            "args": {"SOURCE_DATE_EPOCH": str(plain.epoch(ImageOptions().epoch))},
             "secret": f"${{concat({', '.join(map(_secret, SECRETS))})}}",
             "output": ["type=docker,rewrite-timestamp=true"],
         }

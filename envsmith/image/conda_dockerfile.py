@@ -33,13 +33,13 @@ from envsmith.model.lock import Lock, Tool
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool, options: ImageOptions | None = None) -> str:
+def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool) -> str:
     """Return the Dockerfile.
 
     Raises ``ValueError`` without a base, ``KeyError`` without the cell's platform, ``UsageError`` for a value that is
     not plain.
     """
-    options = options or ImageOptions()
+    options = ImageOptions()
     if lock.base is None:
         raise ValueError("a lock without a base image renders no Dockerfile")
     part = conda.on(lock.cell.platform)
@@ -59,7 +59,7 @@ def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool, options: ImageO
         _conda_layer(name),
         *([_pip_layer(name, sdist=sdist and bool(lock.build_pins))] if part.pip else []),
         _environment(part, prefix, cuda=lock.cell.components.get("cuda", "cpu") != "cpu"),
-        *ending(options, _labels(lock, part, options)),
+        *ending(options, _labels(lock, part)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -104,8 +104,8 @@ def _plain(value: str) -> str:
     return f"{option}{equals}{path}" if option in {"", "-ccbin"} else plain.path(value)
 
 
-def _labels(lock: Lock, part: PlatformLock, options: ImageOptions) -> dict[str, str]:
+def _labels(lock: Lock, part: PlatformLock) -> dict[str, str]:
     """Return the labels of the pip image, and the digest over what is installed instead of the pip lock's packages."""
     files = [f"{p.url} {p.sha256}" for p in part.packages] + [f"{p.url} {p.sha256}" for p in part.pip]
     digest = digest_of("\n".join(files).encode())
-    return {**labels(lock), "io.envsmith.conda": digest, **dict(options.extra_labels)}
+    return {**labels(lock), "io.envsmith.conda": digest}

@@ -66,8 +66,8 @@ def _parse_pair(value: object, _context: object) -> tuple[str, str]:
     return one(value[0], None), one(value[1], None)
 
 
-def _of_form(pattern: str, maximum: int = 4000, minimum: int = 1) -> Parsed:
-    return text_of(maximum, re.compile(pattern), minimum=minimum)
+def _of_form(pattern: str, minimum: int = 1) -> Parsed:
+    return text_of(4000, re.compile(pattern), minimum=minimum)
 
 
 def _hashed(files: tuple[Artifact, ...], _context: object) -> tuple[Artifact, ...]:

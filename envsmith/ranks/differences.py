@@ -20,6 +20,7 @@ _CONTEXTS = (4, 3, 2, 1)
 
 # A rank is slow when the others wait for it in this share of a span of at least so many seconds. Less is called punctual.
 _SHARE, _SPAN, _LATE = 0.4, 3.0, 0.005
+_FEWEST = 15
 
 Signature = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
@@ -250,7 +251,7 @@ def in_flight(one: RankEvidence) -> Call | None:
     return next((call for call in reversed(one.calls) if call.ended is False), None)
 
 
-def late_to_most(evidence: Evidence, least: int = 15) -> Blame | None:
+def late_to_most(evidence: Evidence) -> Blame | None:
     """Blame a rank that is the last one at almost every collective, by much of the time between them."""
     table: dict[tuple[str, int], dict[int, float]] = {}
     for one in evidence.ranks:
@@ -259,7 +260,7 @@ def late_to_most(evidence: Evidence, least: int = 15) -> Blame | None:
                 table.setdefault((call.group, call.sequence), {})[one.rank] = call.at
     rows = [row for row in table.values() if len(row) == len(evidence.ranks) > 1]
     rows = sorted(rows, key=lambda row: min(row.values()))[-200:]
-    if len(rows) < least:
+    if len(rows) < _FEWEST:
         return None
     lags: dict[int, list[float]] = {}
     for row in rows:
@@ -269,7 +270,7 @@ def late_to_most(evidence: Evidence, least: int = 15) -> Blame | None:
     span = max(max(row.values()) for row in rows) - min(min(row.values()) for row in rows)
     share = sum(mine) / span if span else 0.0
     count = sum(1 for lag in mine if lag > _LATE)
-    if span < _SPAN or share < _SHARE or sum(mine) < 0.8 * sum(map(sum, lags.values())) or count < least:
+    if span < _SPAN or share < _SHARE or sum(mine) < 0.8 * sum(map(sum, lags.values())) or count < _FEWEST:
         return None
     return Blame(
         cause=Cause.SLOW,

@@ -100,10 +100,10 @@ def oom_kills(pid: int | str = "self") -> int:
     return 0
 
 
-def kernel_lines(since: float, tail: int = 200) -> tuple[tuple[str, ...], str]:
+def kernel_lines(since: float) -> tuple[tuple[str, ...], str]:
     """Return the telling lines of the kernel's log from ``since`` on, in seconds of its clock, and why there are none."""
     text, failure = _output(["dmesg"])
-    return parse_kernel_lines(text.splitlines()[-tail:], since), failure
+    return parse_kernel_lines(text.splitlines()[-200:], since), failure
 
 
 def parse_kernel_lines(lines: Iterable[str], since: float) -> tuple[str, ...]:

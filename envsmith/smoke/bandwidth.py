@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from xml.sax.saxutils import escape
 
-from envsmith.errors import DataError, UsageError
-from envsmith.schema import AsJson
+from envsmith.errors import UsageError
+from envsmith.graph.fields import Sources, load_table
+from envsmith.model.rule import Evidence
+from envsmith.schema import AsJson, Parsed, Text, WrongValueError, strict, whole_number, written
 from envsmith.smoke.cases import Case
-from envsmith.smoke.expect import read_table
 
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall:
 # src/sendrecv.cu, src/alltoall.cu).
@@ -58,25 +59,55 @@ class Measurement(AsJson):
     busbw: float
 
 
+def _operation(value: object, _context: object) -> str:
+    if value not in FACTORS:
+        raise WrongValueError(f"not one of {', '.join(FACTORS)}")
+    return str(value)
+
+
+def _positive(value: object, _context: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
+        raise WrongValueError("a positive number belongs here")
+    return float(value)
+
+
+_Count = Annotated[int, whole_number(1, 1 << 50)]
+
+
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
     """The bus bandwidth below which the operator of ``machine`` calls a node bad, for a range of sizes."""
 
-    machine: str
-    title: str
-    gpu: str
-    gpus: int
-    nodes: int
-    op: str
-    min_bytes: int
-    max_bytes: int
-    busbw: float
-    source: str
+    machine: Text = field(metadata=written("name"))
+    title: Text
+    gpu: Text
+    gpus: _Count
+    nodes: _Count
+    op: Annotated[str, Parsed(_operation)]
+    min_bytes: _Count
+    max_bytes: _Count
+    busbw: Annotated[float, Parsed(_positive)]
+    evidence: Sources
+
+    @property
+    def source(self) -> str:
+        """Return where its operator says so."""
+        return self.evidence[0].source
 
     @property
     def ranks(self) -> int:
         """Return how many ranks it was set for."""
         return self.gpus * self.nodes
+
+
+@strict
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Floors:
+    """``matrix/bandwidth.yaml`` as values."""
+
+    machines: tuple[Floor, ...]
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,53 +240,9 @@ def floors_of(machine: str) -> tuple[Floor, ...]:
 
 
 @cache
-def load_floors(path: Path | None = None) -> tuple[Floor, ...]:
+def load_floors(folder: Path | None = None) -> tuple[Floor, ...]:
     """Read and check the file. Raises :class:`DataError` that lists every problem with its key path."""
-    name, document = read_table(path, "bandwidth.yaml")
-    problems: list[str] = []
-    floors: list[Floor] = []
-    if not isinstance(document, dict) or set(document) != {"evidence", "machines"}:
-        raise DataError(f"Cannot read {name}: it must have exactly the keys evidence and machines.")
-    evidence = document["evidence"] if isinstance(document["evidence"], dict) else {}
-    for number, row in enumerate(document["machines"] or ()):
-        floor = _floor(row, f"machines[{number}]", evidence, problems)
-        if floor is not None:
-            floors.append(floor)
-    if problems:
-        raise DataError(f"Cannot read {name}: {len(problems)} of its values are wrong.", details=problems)
-    return tuple(floors)
-
-
-_FIELDS: Mapping[str, type] = {
-    "name": str,
-    "title": str,
-    "gpu": str,
-    "gpus": int,
-    "nodes": int,
-    "op": str,
-    "min_bytes": int,
-    "max_bytes": int,
-    "busbw": float,
-}
-
-
-def _floor(row: Any, where: str, evidence: Mapping[str, Any], problems: list[str]) -> Floor | None:
-    if not isinstance(row, dict) or set(row) != {*_FIELDS, "evidence"}:
-        problems.append(f"{where}: a line has {', '.join(_FIELDS)}, evidence; nothing else")
-        return None
-    before = len(problems)
-    for key, kind in _FIELDS.items():
-        if not isinstance(row[key], kind) or isinstance(row[key], bool) or (kind is not str and row[key] <= 0):
-            problems.append(f"{where}.{key}: a positive {kind.__name__} is due, not {row[key]!r}")
-    if row["op"] not in FACTORS:
-        problems.append(f"{where}.op: not one of {', '.join(FACTORS)}")
-    entry = evidence.get(row["evidence"])
-    if not isinstance(entry, dict) or not entry.get("source"):
-        problems.append(f"{where}.evidence: a floor without a source does not load")
-    if len(problems) > before or not isinstance(entry, dict):
-        return None
-    fields = {key: row[key] for key in _FIELDS if key != "name"}
-    return Floor(machine=row["name"], source=str(entry["source"]), **fields)
+    return load_table(_Floors, "bandwidth.yaml", folder).machines
 
 
 # -- a table for a terminal, and an SVG with logarithmic axes ----------------------------------------------------------

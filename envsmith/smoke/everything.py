@@ -200,7 +200,7 @@ def parts_of(
 
     # Two ranks are what the steps ask for.
     two = {"ranks": 2} if machine.gpus != 1 or machine.backend != "nccl" else {}
-    steps: dict[str, Any] = {"steps": True, "cases": False, **two}
+    steps: dict[str, Any] = {"steps": True, "fields": {"cases": ()}, **two}
     return (
         part("one-rank", "quick tier, one rank", Tier.QUICK, ranks=1, sharing=None),
         *(_sharing(machine, part) if machine.backend == "nccl" else ()),

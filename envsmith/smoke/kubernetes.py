@@ -263,8 +263,8 @@ def plan_of(events: Sequence[Mapping[str, Any]]) -> Plan:
     try:
         plan = Plan.build(
             versions, tier=str(row.get("tier")), ranks=row["ranks"], backend=str(row.get("backend") or "auto"),
-            engine=row.get("engine"), steps=False, nodes=row["nodes"],
-        )  # fmt: skip
+            engine=row.get("engine"), steps=False,
+        ).with_(nodes=row["nodes"])  # fmt: skip
     except UsageError as error:
         raise DataError(f"Cannot read the logs: their run is not possible ({error.message.rstrip('.')}).") from None
     if plan.digest != row.get("digest"):

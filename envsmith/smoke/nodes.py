@@ -232,13 +232,11 @@ class _Running:
     spoke: bool = False
 
 
-def run_nodes(
-    plan: Plan, hosts: Sequence[str], *, python: str, launcher: Launcher, ranks_per_node: int, port: int | None = None
-) -> SmokeResult:
+def run_nodes(plan: Plan, hosts: Sequence[str], *, python: str, launcher: Launcher, ranks_per_node: int) -> SmokeResult:
     """Run the plan on ``hosts`` and judge it. Raises :class:`SmokeError` when the launcher itself cannot be started."""
     started = time.monotonic()
     text = agent_input(extended_plan(plan, hosts, ranks_per_node, launcher.name))
-    commands = launcher.commands(hosts, ranks_per_node, python, port or 20000 + secrets.randbelow(10000))
+    commands = launcher.commands(hosts, ranks_per_node, python, 20000 + secrets.randbelow(10000))
     running: list[_Running] = []
     events: list[object] = []
     try:

@@ -100,36 +100,26 @@ class Plan:
         ranks: int | None = None,
         backend: str = "auto",
         steps: bool = True,
-        cases: bool = True,
         engine: str | None = None,
         sharing: str | None = None,
-        image: str | None = None,
-        machine: str | None = None,
-        nodes: int = 1,
     ) -> Plan:
         """Make the plan for a cell, or for a mapping of component to version: ``{"torch": "2.13.0"}``.
 
         ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False``
-        leaves the framework steps out, ``cases=False`` the collectives. ``engine`` is ``legacy`` or ``2``: which of
-        torch 2.15's two NCCL engines. ``sharing`` puts all ranks on the first GPU, by ``hostid`` or ``multi-rank``,
-        however many there are. ``machine`` names a machine type of ``matrix/bandwidth.yaml`` whose floors the bandwidth
-        tier is held against, ``nodes`` how many nodes the ranks are on. Raises :class:`UsageError`.
+        leaves the framework steps out. ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines.
+        ``sharing`` puts all ranks on the first GPU, by ``hostid`` or ``multi-rank``, however many there are. Raises
+        :class:`UsageError`.
         """
         kind = _tier(tier)
         count = 4 if ranks is None else ranks
         _refuse(count=count, backend=backend, engine=engine, sharing=sharing)
-        if machine and kind is not Tier.BANDWIDTH:
-            raise UsageError(
-                "Cannot use a machine type here: it is for the bandwidth tier.",
-                hint="Leave --machine out, or use --tier bandwidth.",
-            )
         components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
         versions: dict[str, str] = {
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
         }
         frameworks: dict[str, str] = {name: components[name] for name in frameworks_of(components)}
         gpu = backend != "gloo" and "+cpu" not in versions.get("torch", "")
-        listed = _cases_of(kind, count, gpu=gpu) if cases else ()
+        listed = _cases_of(kind, count, gpu=gpu)
         every = kind is Tier.FRAMEWORK
         chosen = (
             framework_steps(
@@ -152,17 +142,26 @@ class Plan:
             versions=versions,
             frameworks=frameworks,
             timeouts=Timeouts(case=3.0 if kind is Tier.QUICK else 10.0, tier=60.0 if kind is Tier.QUICK else 900.0),
-            image=image,
             engine=engine,
             sharing=sharing,
             cell=str(cell.id) if isinstance(cell, Cell) else None,
-            nodes=nodes,
-            floors=floors_of(machine) if machine else (),
         )
 
     def with_(self, **changes: object) -> Plan:
-        """Return a copy with other fields (``fault``, ``port``, ``timeouts``, ``steps``)."""
+        """Return a copy with other fields (``fault``, ``image``, ``nodes``, ``timeouts``, ``cases``)."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    def on_machine(self, machine: str) -> Plan:
+        """Return the plan of the bandwidth tier held against the floors of a type of ``matrix/bandwidth.yaml``.
+
+        Raises :class:`UsageError`.
+        """
+        if self.tier is not Tier.BANDWIDTH:
+            raise UsageError(
+                "Cannot use a machine type here: it is for the bandwidth tier.",
+                hint="Leave --machine out, or use --tier bandwidth.",
+            )
+        return self.with_(floors=floors_of(machine))
 
     @property
     def digest(self) -> str:
@@ -277,7 +276,7 @@ def _expected(
             line = lines.of(facts, backend, versions)
             if line is None or (line.expect is Expect.OK and not line.min_sm):
                 continue
-            row: dict[str, object] = {"expect": line.expect.value, "line": line.id, "note": line.note}
+            row: dict[str, object] = {"expect": line.expect.value, "line": line.id, "note": line.note or ""}
             if line.min_sm:
                 row["min_sm"] = line.min_sm
             table.setdefault(case.id, {})[backend] = row

@@ -205,7 +205,7 @@ class Preference:
         variable, tested = self.problem.names.index(name), self.support[name].releases
 
         def parts(domains: Domains) -> list[int]:
-            first = domains[variable] & tested & self._recent(variable, domains[variable], A_PROOF)
+            first = domains[variable] & tested & self._recent(variable, domains[variable])
             return [first, domains[variable] & ~first]
 
         return parts
@@ -217,7 +217,7 @@ class Preference:
         def parts(domains: Domains) -> Iterator[int]:
             tiers = self.tested_torch(domains)
             for step in in_steps(domains):
-                remaining, near = step, self._recent(torch, step, A_PROOF)
+                remaining, near = step, self._recent(torch, step)
                 for mask in tiers:
                     yield remaining & near & mask
                     remaining &= ~(near & mask)
@@ -275,12 +275,12 @@ class Preference:
     def near_torch(self, domains: Domains) -> int:
         """Return the torch releases whose tests count beside the one chosen in ``domains``: those not much older."""
         variable = self.problem.names.index("torch")
-        return self._recent(variable, domains[variable], A_PROOF)
+        return self._recent(variable, domains[variable])
 
-    def _recent(self, variable: int, mask: int, span: timedelta) -> int:
-        """Return the values that are at most ``span`` older than the newest of ``mask``."""
+    def _recent(self, variable: int, mask: int) -> int:
+        """Return the values that are at most :data:`A_PROOF` older than the newest of ``mask``."""
         newest = self._newest_day(variable, mask)
-        return ~self._before(variable, _shifted(newest, -span)) if newest and self.bounded else -1
+        return ~self._before(variable, _shifted(newest, -A_PROOF)) if newest and self.bounded else -1
 
     def _newest_day(self, variable: int, mask: int) -> str:
         days = self._days(variable)

@@ -118,17 +118,16 @@ def context_of(folder: Path, dockerfile: str, lock, conda) -> Path:
 
 
 def build(engine, context: Path) -> str:
-    private = context.parent / "private"
+    private, scratch = context.parent / "private", context.parent / f"{context.name}-answers"
     private.mkdir(mode=0o700, exist_ok=True)
+    scratch.mkdir()
     # uv comes from the index; nothing else may: the cell's own files are on loopback.
     secrets = write_secrets(HostSettings(ca=read_host_settings().ca), private)
     return buildkit.build(
         buildkit.find_client(),
         context,
-        network="host",
-        secrets=secrets,
-        build_args=(),
-        image_id_file=context.parent / f"{context.name}.id",
+        buildkit.Lent(network="host", secrets=secrets),
+        scratch=scratch,
         progress=silent,
         cache=False,
     )

@@ -59,7 +59,7 @@ def _broken(step: Step, kind: str) -> SmokeResult:
     patience = max(60.0, step.deadline) if kind != "hang" else step.deadline / 2 if step.launcher else 60.0
     broken: Step = replace(step, name="broken", deadline=patience)
     fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
-    plan = Plan.build({}, ranks=2, cases=False, steps=False, backend="gloo").with_(steps=(broken,), fault=fault)
+    plan = Plan.build({}, ranks=2, steps=False, backend="gloo").with_(cases=(), steps=(broken,), fault=fault)
     return run.run(plan, LocalTarget(python=Path(PYTHON or "")))
 
 

@@ -48,7 +48,7 @@ def _pods(plan: Plan, folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("fault", [None, {"kind": "wrong", "rank": 1, "case": 5}], ids=["good", "a wrong value"])
 def test_logs_of_either_pod_and_of_both_give_the_verdict_of_the_job(tmp_path, fault) -> None:
-    plan = Plan.build({"torch": "2.13.0"}, ranks=2, backend="gloo", steps=False, nodes=2)
+    plan = Plan.build({"torch": "2.13.0"}, ranks=2, backend="gloo", steps=False).with_(nodes=2)
     logs = _pods(plan_for_nodes(plan, nodes=2, ranks_per_node=1).with_(fault=fault), tmp_path)
     texts = [log.read_text(errors="replace") for log in logs]
     verdicts = [result_of(events_of(text.splitlines())) for text in (texts[0], "\n".join(reversed(texts)))]

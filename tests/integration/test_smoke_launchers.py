@@ -64,7 +64,7 @@ def test_full_tier_verifies_1200_cases_and_finds_the_corruption_of_strided_tenso
 
 
 def test_control_step_trains_like_the_reference() -> None:
-    plan = Plan.build({"torch": run.probe(_target())["torch"]}, tier="framework", cases=False, backend="gloo")
+    plan = Plan.build({"torch": run.probe(_target())["torch"]}, tier="framework", backend="gloo").with_(cases=())
     result = run.run(plan, _target())
     assert result.passed, result.blame
     assert [step.verdict.value for step in result.steps] == ["pass", "pass"]
@@ -74,9 +74,9 @@ def test_control_step_trains_like_the_reference() -> None:
 
 
 def test_step_that_issues_other_collectives_than_its_name_says_is_wrong() -> None:
-    sharded = Plan.build({}, tier="framework", cases=False, backend="gloo").steps[1]
-    plan = Plan.build({}, tier="framework", cases=False, backend="gloo", steps=False).with_(
-        steps=(replace(sharded, issues=("all_to_all_single",)),)
+    sharded = Plan.build({}, tier="framework", backend="gloo").steps[1]
+    plan = Plan.build({}, tier="framework", backend="gloo", steps=False).with_(
+        cases=(), steps=(replace(sharded, issues=("all_to_all_single",)),)
     )
     result = run.run(plan, _target())
     assert not result.passed
@@ -94,11 +94,11 @@ def test_step_that_issues_other_collectives_than_its_name_says_is_wrong() -> Non
 def test_fault_in_a_framework_step_names_rank_and_stage_and_the_next_step_still_runs(
     kind, verdict, code, words
 ) -> None:
-    control = Plan.build({}, tier="framework", cases=False, backend="gloo").steps[0]
+    control = Plan.build({}, tier="framework", backend="gloo").steps[0]
     broken = replace(control, name="broken", deadline=30.0)
     fault = {"kind": kind, "rank": 1, "step": "broken", "at": "train step 2"}
     result = run.run(
-        Plan.build({}, tier="framework", cases=False, backend="gloo").with_(steps=(broken, control), fault=fault),
+        Plan.build({}, tier="framework", backend="gloo").with_(cases=(), steps=(broken, control), fault=fault),
         _target(),
     )
     assert [step.verdict.value for step in result.steps] == [verdict, "pass"]

@@ -68,7 +68,7 @@ def _launcher() -> RemoteShell:
 
 
 def _plan(hosts: tuple[str, ...], ranks: int = 1, **fault: object) -> Plan:
-    plan = Plan.build({}, ranks=len(hosts) * ranks, backend="gloo", steps=False, nodes=len(hosts))
+    plan = Plan.build({}, ranks=len(hosts) * ranks, backend="gloo", steps=False).with_(nodes=len(hosts))
     plan = plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=ranks)
     return plan.with_(fault={"case": CASE, **fault}) if fault else plan
 

@@ -31,7 +31,7 @@ def _outcome(
     *, fault: Mapping[str, object] | None = None, step: object = _OPTIMIZER, deadline: float = 300.0
 ) -> StepOutcome:
     steps = (dataclasses.replace(step, deadline=deadline),)  # type: ignore[type-var]
-    plan = Plan.build({}, ranks=2, backend="gloo", cases=False, steps=False).with_(steps=steps, fault=fault)
+    plan = Plan.build({}, ranks=2, backend="gloo", steps=False).with_(cases=(), steps=steps, fault=fault)
     return run(plan, LocalTarget(python=Path(_PYTHON))).steps[0]
 
 

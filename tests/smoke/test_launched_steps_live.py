@@ -54,7 +54,7 @@ def _outcome(
     *, launcher: str = "dummy", fault: Mapping[str, object] | None = None, deadline: float = 60.0
 ) -> StepOutcome:
     step = Step(name="dummy", kind="dummy", launcher=launcher, issues=("all_reduce",), deadline=deadline)
-    plan = Plan.build({}, ranks=2, backend="gloo", cases=False, steps=False).with_(steps=(step,), fault=fault)
+    plan = Plan.build({}, ranks=2, backend="gloo", steps=False).with_(cases=(), steps=(step,), fault=fault)
     return run(plan, LocalTarget(python=Path(faultlib.torch_python() or ""))).steps[0]
 
 

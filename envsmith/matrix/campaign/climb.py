@@ -255,7 +255,7 @@ def ccache_folder() -> Path | None:
 
 
 def _smoke(job: Job, plan: Plan, built: Built, target: _Target, progress: Progress) -> SmokeResult:
-    smoke = SmokePlan.build(job.cell, tier=plan.tier, ranks=plan.ranks, image=built.digest)
+    smoke = SmokePlan.build(job.cell, tier=plan.tier, ranks=plan.ranks).with_(image=built.digest)
     steps = tuple(dataclasses.replace(step, deadline=max(step.deadline, _STEP_PATIENCE)) for step in smoke.steps)
 
     def line(now: SmokeProgress) -> None:

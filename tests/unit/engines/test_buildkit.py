@@ -185,8 +185,8 @@ def test_the_refusal_names_every_client_and_its_reason(tmp_path, only):
 def run(path, tmp_path, events, **more):
     context = tmp_path / "context"
     context.mkdir(exist_ok=True)
-    arguments = {"network": None, "secrets": {}, "build_args": (), **more}
-    return buildkit.build(str(path), context, image_id_file=tmp_path / "iid", progress=events, **arguments)
+    lent = buildkit.Lent(**{"network": None, "secrets": {}, **more})
+    return buildkit.build(str(path), context, lent, scratch=tmp_path, progress=events)
 
 
 WRITE = "open(arguments[arguments.index('--iidfile') + 1], 'w').write('sha256:' + 'a' * 64)"
@@ -208,7 +208,7 @@ def test_values_of_build_arguments_stand_in_no_command_line(tmp_path, events):
         tmp_path,
         f"open({str(tmp_path / 'seen')!r}, 'w').write(repr(arguments) + '|' + os.environ['HTTPS_PROXY']); {WRITE}",
     )
-    run(path, tmp_path, events, build_args=[("HTTPS_PROXY", "http://user:secret@proxy")])
+    run(path, tmp_path, events, arguments=[("HTTPS_PROXY", "http://user:secret@proxy")])
     argv, value = (tmp_path / "seen").read_text().split("|")
     assert "secret" not in argv
     assert value == "http://user:secret@proxy"
@@ -240,7 +240,7 @@ def test_ctrl_c_ends_the_client_and_says_what_is_kept(tmp_path, events):
     assert time.monotonic() - started < 20
     assert marker.exists()
     assert "Finished steps are kept" in caught.value.hint
-    assert not (tmp_path / "iid").exists()
+    assert not (tmp_path / "image").exists()
 
 
 @pytest.mark.parametrize("ignored", ["", "SIGINT", "SIGINT SIGTERM"])

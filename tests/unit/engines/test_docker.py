@@ -205,11 +205,11 @@ def test_secrets_reach_the_builder_as_files_outside_the_context(engine, tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
     seen = {}
 
-    def build(_client, context, *, secrets, **_more):
+    def build(_client, context, lent, **_more):
         seen.update(
             {
                 name: (path.read_text(), path.stat().st_mode & 0o777, context in path.parents)
-                for name, path in secrets.items()
+                for name, path in lent.secrets.items()
             }
         )
         engine.client.known[IMAGE] = engine.image

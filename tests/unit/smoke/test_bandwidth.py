@@ -91,7 +91,7 @@ def test_nonsense_in_a_row_is_no_measurement() -> None:
 
 
 def _judged(busbw_seconds: float, machine: str = "azure-nd96isr-h100-v5") -> Any:
-    plan = Plan.build({"torch": "2.9.1"}, tier="bandwidth", ranks=8, machine=machine)
+    plan = Plan.build({"torch": "2.9.1"}, tier="bandwidth", ranks=8).on_machine(machine)
     events: list[dict[str, Any]] = [
         {"event": "hello"},
         {"event": "placement", "backend": "nccl", "ranks": 8, "sentence": "8 ranks on 8 GPUs"},
@@ -139,10 +139,10 @@ def test_floor_without_the_size_says_so() -> None:
 
 def test_unknown_machine_lists_the_known() -> None:
     with pytest.raises(UsageError) as caught:
-        Plan.build({}, tier="bandwidth", machine="toaster")
+        Plan.build({}, tier="bandwidth").on_machine("toaster")
     assert "azure-nd96isr-h100-v5" in str(caught.value)
     with pytest.raises(UsageError):
-        Plan.build({}, tier="quick", machine="azure-nd96isr-h100-v5")
+        Plan.build({}, tier="quick").on_machine("azure-nd96isr-h100-v5")
 
 
 def test_shipped_floors_load_and_have_sources() -> None:
@@ -161,10 +161,9 @@ def test_shipped_floors_load_and_have_sources() -> None:
     ],
 )
 def test_broken_floors_are_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "bandwidth.yaml"
-    path.write_text(text)
+    (tmp_path / "bandwidth.yaml").write_text(text)
     with pytest.raises(DataError):
-        load_floors(path)
+        load_floors(tmp_path)
 
 
 def test_plot_is_wellformed_and_escapes_its_title() -> None:

@@ -22,9 +22,8 @@ expectations:
 
 
 def _write(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "collectives.yaml"
-    path.write_text(text)
-    return path
+    (tmp_path / "collectives.yaml").write_text(text)
+    return tmp_path
 
 
 def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_path) -> None:
@@ -40,13 +39,13 @@ def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_pat
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (("evidence: own}\n- {id: b", "}\n- {id: b"), "line without evidence"),
+        (("evidence: own}\n- {id: b", "}\n- {id: b"), "`evidence` is missing"),
         (("expect: refused", "expect: perhaps"), "perhaps"),
         (("id: b", "id: a"), "used twice"),
         (("op: all_reduce, dtype: [int16]}", "operation: all_reduce}"), "operation"),
         (('">=2.14"', '">=x"'), "not a version spec"),
-        (("source: a run, ", ""), "needs kind"),
-        (("expectations:", "expectation:"), "exactly the keys"),
+        (("source: a run, ", ""), "evidence.own: `source` is missing"),
+        (("expectations:", "expectation:"), "`expectations` is missing"),
     ],
 )
 def test_broken_file_is_refused_with_the_place_of_the_problem(tmp_path, change, problem) -> None:
@@ -64,11 +63,11 @@ def test_all_problems_are_told_at_once(tmp_path) -> None:
 
 
 def test_shipped_file_speaks_only_of_operations_that_exist_and_of_every_backend() -> None:
-    lines = load_expectations().lines
-    named = set().union(*(line.select.get("op", frozenset()) for line in lines))
+    lines = load_expectations().expectations
+    named = set().union(*(line.when.op or frozenset() for line in lines))
     assert named <= set(OPERATIONS)
-    assert {backend for line in lines for backend in line.select["backend"]} == {"gloo", "nccl"}
-    assert all(line.sources for line in lines)
+    assert {backend for line in lines for backend in line.when.backend} == {"gloo", "nccl"}
+    assert all(line.evidence for line in lines)
 
 
 def test_known_corruption_of_strided_tensors_is_expected_wrong_and_never_ok() -> None:

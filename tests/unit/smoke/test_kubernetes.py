@@ -53,7 +53,7 @@ def _problems(value: Any, schema: dict[str, Any], where: str) -> list[str]:
 
 
 def _plan(ranks: int = 16) -> Plan:
-    return Plan.build({}, ranks=ranks, steps=False, nodes=2)
+    return Plan.build({}, ranks=ranks, steps=False).with_(nodes=2)
 
 
 def _job(**changes: Any) -> Job:

@@ -13,7 +13,7 @@ from envsmith.errors import DataError
 from envsmith.smoke.kubernetes import events_of, plan_of, result_of
 from envsmith.smoke.plan import Plan
 
-PLAN = Plan.build({"torch": "2.13.0+cpu"}, ranks=2, backend="gloo", steps=False, nodes=2)
+PLAN = Plan.build({"torch": "2.13.0+cpu"}, ranks=2, backend="gloo", steps=False).with_(nodes=2)
 
 
 def _events(bad: int | None = None) -> list[dict[str, Any]]:

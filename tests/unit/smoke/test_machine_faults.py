@@ -238,7 +238,7 @@ def judged(
     *healths: dict[str, Any], wrong: bool = False, log: str = "", nodes: int = 1, backend: str = "nccl"
 ) -> SmokeResult:
     """A run on eight GPUs with these health events, and NCCL's log."""
-    plan = Plan.build({"torch": "2.13.0"}, tier="quick", ranks=8, backend=backend, steps=False, nodes=nodes)
+    plan = Plan.build({"torch": "2.13.0"}, tier="quick", ranks=8, backend=backend, steps=False).with_(nodes=nodes)
     events: list[dict[str, Any]] = [
         {"event": "hello", "pid": 1},
         {"event": "placement", "backend": backend, "ranks": 8, "sentence": "8 ranks", "env": {}},

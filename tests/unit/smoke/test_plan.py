@@ -117,7 +117,7 @@ def test_each_framework_has_one_step_in_quick_and_all_known_ones_in_the_framewor
 
 def test_framework_tier_runs_the_quick_cases_first_unless_they_are_left_out() -> None:
     assert Plan.build(TORCH, tier="framework").cases == Plan.build(TORCH).cases
-    alone = Plan.build(TORCH, tier="framework", cases=False)
+    alone = Plan.build(TORCH, tier="framework").with_(cases=())
     assert not alone.cases
     assert alone.steps
 
