@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solve
-from envsmith.cli.console import dumps, print_answer, print_out, say
+from envsmith.cli.console import dumps, print_answer, print_out
 from envsmith.cli.declare import argument, choice, flag, group, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.flags import open_source
 from envsmith.cli.mend_file import FileMendFlags, Subject, apply_mend, undo_mend
 from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.doctor.facts import Draft
-from envsmith.errors import DataError, UsageError
+from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
@@ -25,10 +24,6 @@ from envsmith.model.finding import Judgement
 
 if TYPE_CHECKING:
     from envsmith.project.ranges import Declarations
-
-
-# Lines of a file that are named because nothing can be said of them.
-_MOST_SENTENCES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +122,14 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
             hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml.",
         )
     draft = Draft()
-    stated, declarations = _read(settings.sources, draft)
-    _stated(settings.facts, settings.variables, draft)
+    stated: dict[str, str] = {}
+    declarations = None
+    if settings.sources or settings.facts or settings.variables or settings.wheels:
+        from envsmith.cli import check_sources  # a check of versions alone waits for no reader
+
+        if settings.sources:
+            stated, declarations = check_sources.read_sources(settings.sources, draft)
+        check_sources.note_host(settings.facts, settings.variables, draft)
     stated |= parse_pairs(versions, components())
     keep = settings.mend.components
     judgement = _judge(stated, draft, where, keep) if stated or draft.size() else Judgement(status="ok")
@@ -138,11 +139,8 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
         from envsmith.cli.code import judge_code  # only who has code waits for its readers
 
         judgement = judge_code(settings.code, stated, judgement, where)
-    if settings.wheels:
-        from envsmith.cli.check_wheel import judge_linking  # reads the network
-
-        for source in settings.wheels:
-            judgement = judge_linking(source, stated, draft.done(), where, judgement)
+    for source in settings.wheels:
+        judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
     return judgement, declarations
 
 
@@ -153,78 +151,3 @@ def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Col
 
         return check_environment(versions, draft, platform, keep=keep)
     return solve.check(versions, platform=platform, keep=keep)
-
-
-def _stated(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:
-    if not facts and not variables:
-        return
-    from envsmith.doctor.stated_environment import read_fact, read_variable
-
-    for text in facts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(
-                f"Cannot read --fact {text[:60]!r}: it is not KEY=VALUE.",
-                hint="Run envsmith check --fact help to list the keys.",
-            )
-        read_fact(draft, key, value)
-    for text in variables:
-        read_variable(draft, text)
-
-
-def _read(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str], Declarations | None]:
-    """Read the components that files name, and what files of a project declare. ``UsageError`` for what says nothing."""
-    if not sources:
-        return {}, None
-    from envsmith.doctor.read import read_text
-    from envsmith.doctor.stated_environment import read_environment
-    from envsmith.project.folder import is_project_file
-
-    stated: dict[str, str] = {}
-    declarations = None
-    for source in sources:
-        if is_project_file(Path(source)):
-            declarations = _declared(Path(source), declarations, draft)
-            continue
-        text, notes = open_source(source)
-        own = read_environment(text, draft, source)
-        if own is not None:
-            stated |= own
-            say(f"{source}: environment as JSON")
-            continue
-        read = read_text(text, draft, source, tuple(notes))
-        say(f"{source}: {', '.join(read.kinds) or 'not recognised'}")
-    versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
-    if not versions and not draft.size() and declarations is None:
-        raise UsageError(
-            f"Cannot check {', '.join(sources)}: no version of a component is in it.",
-            hint="Give a lock, pyproject.toml, requirements.txt, environment.yml, an environment as JSON, a log, or the "
-            "output of conda list, pip list or pip freeze.",
-        )
-    return versions, declarations
-
-
-def _declared(path: Path, earlier: Declarations | None, draft: Draft) -> Declarations:
-    """Read what a file of a project declares, beside files that were read before it. What it pins is noted."""
-    from envsmith.doctor.read.package_lists import note_pins
-    from envsmith.project.ranges import Declarations
-
-    try:
-        declarations = Declarations.of(path)
-        note_pins(path, declarations.always, draft)
-    except DataError as error:
-        raise UsageError(error.message, details=error.details, hint=error.hint) from None
-    demands = declarations.always
-    say(f"{path}: {len(demands.demands)} requirements, {len(declarations.parts)} extras and groups")
-    if demands.problems and not demands.demands and not declarations.parts:
-        raise UsageError(
-            f"Cannot check {path}: none of its requirements can be judged.",
-            details=demands.problems[:_MOST_SENTENCES],
-            hint="Give a file with releases of the package index, or the output of pip freeze.",
-        )
-    sentences = (*demands.problems, *demands.notes)
-    for sentence in sentences[:_MOST_SENTENCES]:
-        say(f"not judged: {sentence}")
-    if len(sentences) > _MOST_SENTENCES:
-        say(f"not judged: {len(sentences) - _MOST_SENTENCES} more lines")
-    return earlier.joined(declarations) if earlier else declarations

@@ -11,6 +11,7 @@ from envsmith import solve
 from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
 from envsmith.cli.values import parse_component, parse_platform
 from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components
 from envsmith.model.cell import CellId
 
@@ -44,7 +45,7 @@ def explain(*, subject: str | None, origin: str | None, targets: tuple[str, ...]
     elif subject is None:
         raise UsageError(
             "Cannot explain anything: no cell and no rule is named.",
-            hint="Name a cell (ds0.19.8-torch2.13.0-cu130-py312) or a rule (deepspeed-elastic-log).",
+            hint=f"Name a cell (ds0.19.8-torch2.13.0-cu130-py312) or a rule ({EXAMPLE}-elastic-log).",
         )
     else:
         try:

@@ -9,6 +9,7 @@ import click
 
 from envsmith.cli.console import say
 from envsmith.cli.declare import FOLDER, argument, choice, flag, option, takes, verb
+from envsmith.frameworks import EXAMPLE
 from envsmith.run.launcher import end_as
 from envsmith.run.start import Launch, check_command
 from envsmith.run.watch import Settings
@@ -42,7 +43,7 @@ class RunFlags:
 
 @verb(
     "envsmith run -- torchrun --nproc-per-node 8 train.py",
-    "envsmith run --on-hang stop --evidence /shared/job-17 -- deepspeed train.py --deepspeed ds.json",
+    f"envsmith run --on-hang stop --evidence /shared/job-17 -- {EXAMPLE} train.py --{EXAMPLE} ds.json",
 )
 @takes(RunFlags)
 def run(settings: RunFlags) -> int:

@@ -13,6 +13,7 @@ from envsmith.cli.declare import option
 from envsmith.cli.demands import demands_of, gather
 from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE
 from envsmith.graph.load import components
 from envsmith.http import HttpClient
 from envsmith.model.cell import Request
@@ -45,7 +46,7 @@ class SourceFlags:
         "--compile",
         multiple=True,
         metavar="NAME:VARIABLE=VALUE",
-        help="Set while NAME is compiled in the pinned builder, e.g. deepspeed:DS_BUILD_FUSED_ADAM=1; repeatable.",
+        help=f"Set while NAME is compiled in the pinned builder, e.g. {EXAMPLE}:DS_BUILD_FUSED_ADAM=1; repeatable.",
     )
 
     def parse(self) -> Sources:
@@ -153,7 +154,7 @@ def _variable(text: str) -> tuple[str, str, str]:
     if not match:
         raise UsageError(
             f"Cannot read --compile {text[:80]!r}: it is not NAME:VARIABLE=VALUE.",
-            hint="Type for example --compile deepspeed:DS_BUILD_FUSED_ADAM=1.",
+            hint=f"Type for example --compile {EXAMPLE}:DS_BUILD_FUSED_ADAM=1.",
         )
     try:
         return canonicalize_name(match["name"]), match["variable"], plain_value(match["value"])

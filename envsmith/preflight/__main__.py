@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 
+from envsmith import preflight
 from envsmith.errors import EnvsmithError
+from envsmith.smoke.agent.launchers import discover
 
 
 def _size(text: str) -> int:
@@ -51,8 +54,6 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"preflight: failed: torch cannot be imported: {error}\n")
         return 1
     imported = time.monotonic() - started
-    from envsmith import preflight
-
     try:
         report = preflight.run(
             timeout=options.timeout,
@@ -74,10 +75,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _my_rank() -> int:
-    import os
-
-    from envsmith.smoke.agent.launchers import discover
-
     return int((discover(os.environ, {}) or {"rank": 0})["rank"])
 
 
