@@ -204,22 +204,7 @@ def is_of_the_system(error: EnvsmithError) -> bool:
 
 EXIT_CODES: dict[int, str] = {
     0: "fine",
-    **{
-        kind.exit_code: kind.summary
-        for kind in (
-            UnsatisfiableError,
-            UsageError,
-            DataError,
-            LockError,
-            NetworkError,
-            EngineError,
-            BuildError,
-            ContentError,
-            SmokeError,
-            StorageError,
-            InterruptedRunError,
-        )
-    },
+    **{kind.exit_code: kind.summary for kind in EnvsmithError.__subclasses__()},
     141: "output was closed before it was complete (for example by `head`)",
 }
 

@@ -24,7 +24,6 @@ from envsmith.python.interpreters import running_interpreter
 
 if TYPE_CHECKING:
     from envsmith.bisect.trials import PackageSet
-    from envsmith.progress import Event
 
 # Exit codes of a search: found, a range only, and both ends are equal. 2 is for ends that cannot be used.
 _EXIT = {"found": 0, "range": 1, "equal": 3}
@@ -124,7 +123,7 @@ def bisect(settings: BisectFlags) -> int:
             limit=settings.timeout,
         )
         good, bad = _ends(settings, trials, index)
-        result = Search(good=good, bad=bad, trials=trials, index=index, progress=_said).run()
+        result = Search(good=good, bad=bad, trials=trials, index=index, progress=lambda event: say(event.text)).run()
     rules = known_rules(result)
     if settings.report:
         write_whole(settings.report, as_markdown(result, shlex.join(settings.command), rules))
@@ -137,10 +136,6 @@ def bisect(settings: BisectFlags) -> int:
     else:
         print_answer(as_text(result, rules))
     return _EXIT[status_of(result)]
-
-
-def _said(event: Event) -> None:
-    say(event.text)
 
 
 def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[PackageSet, PackageSet]:

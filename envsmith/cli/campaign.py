@@ -21,8 +21,7 @@ from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
 from envsmith.matrix.campaign.executors import LocalExecutor, SlurmExecutor, listing
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.newest import plan_newest, unproved
-from envsmith.matrix.campaign.selection import Composer, make_plan
+from envsmith.matrix.campaign.selection import Composer, make_plan, plan_newest, unproved
 from envsmith.matrix.cells import Status
 from envsmith.matrix.document import states
 from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh

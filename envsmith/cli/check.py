@@ -13,7 +13,7 @@ from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out
 from envsmith.cli.declare import argument, choice, flag, group, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.mend_file import FileMendFlags, Subject, apply_mend, undo_mend
+from envsmith.cli.mend import FileMendFlags, Subject, apply_mend, undo_mend
 from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.doctor.facts import Draft
 from envsmith.errors import UsageError

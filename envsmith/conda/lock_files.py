@@ -121,12 +121,11 @@ def pixi_lock(lock: CondaLock) -> str:
     pip = {w.url: w for p in lock.platforms for w in p.pip}
     packages: list[dict[str, Any]] = [_pixi_conda(conda[url]) for url in sorted(conda)]
     packages += [{"pypi": u, "name": w.name, "version": w.version, "sha256": w.sha256} for u, w in sorted(pip.items())]
-    environment = {"channels": [{"url": c} for c in _channel_urls(lock)], "packages": dict(sorted(listed.items()))}
+    environment = {
+        "channels": [{"url": c} for c in dict.fromkeys(c.channel + "/" for p in lock.platforms for c in p.packages)],
+        "packages": dict(sorted(listed.items())),
+    }
     return _yaml({"version": 6, "environments": {"default": environment}, "packages": packages})
-
-
-def _channel_urls(lock: CondaLock) -> list[str]:
-    return list(dict.fromkeys(c.channel + "/" for p in lock.platforms for c in p.packages))
 
 
 def _pixi_conda(package: CondaPackage) -> dict[str, Any]:

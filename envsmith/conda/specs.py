@@ -125,7 +125,7 @@ def _core(cell: Cell, offer: Offer, platform: Platform, problems: list[str], not
     if cuda is None:
         return specs
     own = any(
-        _needs(p, "pytorch-cuda") for p in builds
+        any(d.split(" ")[0] == "pytorch-cuda" for d in p.depends) for p in builds
     )  # the pytorch channel's way: NCCL and cuDNN are inside of its PyTorch
     specs.append(
         _exact("cuda", CondaSpec("pytorch-cuda" if own else "cuda-version", f"{cuda}.*"), cuda, offer, problems)
@@ -141,10 +141,6 @@ def _core(cell: Cell, offer: Offer, platform: Platform, problems: list[str], not
                 f"{name} {version}: the channel's PyTorch carries its {name} inside, no package tells the version"
             )
     return specs
-
-
-def _needs(package: CondaPackage, name: str) -> bool:
-    return any(d.split(" ")[0] == name for d in package.depends)
 
 
 def _exact(component: str, spec: CondaSpec, version: str, offer: Offer, problems: list[str]) -> CondaSpec:
@@ -166,7 +162,7 @@ def _torch_builds(cell: Cell, offer: Offer, platform: Platform, problems: list[s
     builds = offer("pytorch")
     here = [p for p in builds if p.version == version]
     same = [p for p in here if cuda_of_build(p.build) == cuda]
-    fit = [p for p in same if _for_python(p, python)]
+    fit = [p for p in same if python_of(p) in {"", python}]
     what = f"torch {version} for {'the CPU' if cuda == 'cpu' else f'CUDA {cuda}'}"
     if not builds:
         problems.append(f"{what}: the channel has no pytorch for {platform.value}")
@@ -201,10 +197,6 @@ def python_of(package: CondaPackage) -> str:
             if low_minor.isdigit() and high_minor.isdigit() and int(high_minor) == int(low_minor) + 1:
                 return f"3.{low_minor}"
     return ""
-
-
-def _for_python(package: CondaPackage, python: str) -> bool:
-    return python_of(package) in {"", python}
 
 
 def _distributions(

@@ -13,7 +13,7 @@ from typing import Any
 
 from envsmith import plain
 from envsmith.engines.base import TAIL
-from envsmith.engines.bases import Bases, KnownImage, OsAnswer, load_bases
+from envsmith.engines.bases import Bases, OsAnswer, load_bases
 from envsmith.engines.buildkit import FULL_HINT, judge
 from envsmith.errors import FULL, EngineError, EnvsmithError, StorageError, of_the_system
 from envsmith.files import digest_of, scratch
@@ -121,11 +121,12 @@ class BaseShelf:
         packages = self.bases.pythons_from_packages
         if base is not None:
             return packages if base == PACKAGES else (minor_of(self._look_into(self._get(base))[1]),)
-        images = [i for i in self.bases.images if self.registry_answers() or self._is_here(i)]
+        images = [
+            i
+            for i in self.bases.images
+            if self.registry_answers() or self._image_id(i.image) or self._image_id(i.pinned)
+        ]
         return tuple(dict.fromkeys((*(i.python for i in images), *packages)))
-
-    def _is_here(self, image: KnownImage) -> bool:
-        return bool(self._image_id(image.image) or self._image_id(image.pinned))
 
     def registry_answers(self) -> bool:
         """Return whether the engine reaches the registry of the known images. It is asked once."""

@@ -127,7 +127,10 @@ def pylock_text(lock: Lock) -> str:
             "envsmith": {
                 "cell": str(lock.cell.id),
                 "lock": lock.digest,
-                "build-packages": [_build(pin) for pin in lock.build_pins],
+                "build-packages": [
+                    {"name": pin.name, "version": pin.version, "hashes": sorted(a.sha256 for a in pin.artifacts)}
+                    for pin in lock.build_pins
+                ],
             }
         },
     )
@@ -153,10 +156,6 @@ def _package(pin: Pin) -> Package:
         sdist=PackageSdist(**fields(pin.artifacts[0])) if pin.sdist else None,
         wheels=None if pin.sdist or ready else [PackageWheel(**fields(a)) for a in pin.artifacts],
     )
-
-
-def _build(pin: Pin) -> dict[str, Any]:
-    return {"name": pin.name, "version": pin.version, "hashes": sorted(a.sha256 for a in pin.artifacts)}
 
 
 def _toml(document: Mapping[str, Any]) -> str:

@@ -273,7 +273,11 @@ def _build_pins(
         return ()
     # What is compiled against the cell's torch is compiled beside it, so that nothing of the cell may be of another
     # version there.
-    fixed = tuple(f"{pin.name}=={pin.version}" for pin in pins) if sources else _torch(pins)
+    fixed = (
+        tuple(f"{pin.name}=={pin.version}" for pin in pins)
+        if sources
+        else tuple(f"torch=={pin.version}" for pin in pins if pin.name == "torch")
+    )
     names = ", ".join(pin.name for pin in pins if pin.sdist)
     build = replace(query, requirements=needed, constraints=fixed)
     return build_pins(build, resolver.uv, work=f"resolve the build requirements of {names} for {cell.id}")
@@ -300,10 +304,6 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
             "and build it on top of the cell.",
         )
     return toolkit_parts(cell, toolkit)
-
-
-def _torch(pins: tuple[Pin, ...]) -> tuple[str, ...]:
-    return tuple(f"torch=={pin.version}" for pin in pins if pin.name == "torch")
 
 
 def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:

@@ -176,7 +176,7 @@ class Watch:
     ) -> None:
         self.interval, self.limits, self.cost = interval, limits or Limits(), 0.0
         self.alerts: list[Alert] = []
-        self._tell = on_alert or _print
+        self._tell = on_alert or (lambda alert: _write(alert.message))
         self._timeout, self._find = timeout, find
         self._steps = self._computed = 0
         self._total = self._own = 0.0
@@ -378,10 +378,6 @@ def _nccl_error() -> str:
         return ""
     name = str(getattr(state, "name", state)).rpartition(".")[2]
     return "" if name == "SUCCESS" else name
-
-
-def _print(alert: Alert) -> None:
-    _write(alert.message)
 
 
 def _write(message: str) -> None:

@@ -88,7 +88,8 @@ def publish_cell(
     refuse_unproved(proof, images={"image": proof.record.image or ""})
     clock.start("image")
     image = open_image(layout or _layout(directory), check=True)
-    clock.done("image", f"{image.digest[:19]}…, {_megabytes(image)}")
+    size = sum(blob.size for blob in image.manifest.blobs)
+    clock.done("image", f"{image.digest[:19]}…, {size / 1e6:.1f} MB")
     refuse_unproved(proof, images=image_names(image))
     published = []
     with contextlib.ExitStack() as stack:
@@ -103,10 +104,6 @@ def publish_cell(
         if images is not None:
             write_folder(images, proof, image, published)
     return published
-
-
-def _megabytes(image: OciImage) -> str:
-    return f"{sum(blob.size for blob in image.manifest.blobs) / 1e6:.1f} MB"
 
 
 def _layout(directory: Path) -> Path:

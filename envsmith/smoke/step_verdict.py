@@ -110,7 +110,11 @@ def compare_families(steps: Sequence[Step], outcomes: Sequence[StepOutcome]) -> 
         if first is outcome:
             judged.append(outcome)
             continue
-        worst = max(_difference(_losses(outcome, key), _losses(first, key)) for key in _ranks(first))
+        worst = max(
+            _difference(_losses(outcome, key), _losses(first, key))
+            for key in first.facts
+            if key.startswith("losses rank ")
+        )
         facts = {**outcome.facts, f"difference from {first.name}": worst}
         if worst > step.tolerance:
             detail = f"the losses differ from those of {first.name} by {worst:.2e}, allowed are {step.tolerance:.0e}"
@@ -119,10 +123,6 @@ def compare_families(steps: Sequence[Step], outcomes: Sequence[StepOutcome]) -> 
             detail = f"{outcome.detail}; losses as in {first.name} within {worst:.1e}"
             judged.append(replace(outcome, detail=detail, facts=facts))
     return tuple(judged)
-
-
-def _ranks(outcome: StepOutcome) -> list[str]:
-    return [key for key in outcome.facts if key.startswith("losses rank ")]
 
 
 def _losses(outcome: StepOutcome, key: str) -> list[float]:

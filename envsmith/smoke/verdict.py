@@ -163,7 +163,7 @@ def judge(plan: Plan, events: Iterable[object], *, agent_exit: int | None = 0, w
     measured = measurements(log.of_run("collectives"), plan.cases, _world(plan, log))
     cases, slow, unasked = _held_against_floors(plan, cases, measured)
     wrong += slow
-    steps = _steps(plan, log)
+    steps = compare_families(plan.steps, tuple(_step(step, log) for step in plan.steps))
     ranks = _world(plan, log)
     short = too_little(plan, cases, backend, ranks)
     problems = [*([blame.sentence] if blame else []), *wrong, *([short.sentence] if short else [])]
@@ -325,10 +325,6 @@ def _combine(
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------
-
-
-def _steps(plan: Plan, log: Events) -> tuple[StepOutcome, ...]:
-    return compare_families(plan.steps, tuple(_step(step, log) for step in plan.steps))
 
 
 def _step(step: Step, log: Events) -> StepOutcome:

@@ -638,15 +638,13 @@ def _lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Fin
             continue
         rule = solver.rule(compiled.id)
         for row in (r for r in rule.rows if r.severity is Severity.NOTE):
-            if (not row.platforms or cell.platform in row.platforms) and _holds(row.when, parts):
+            if (not row.platforms or cell.platform in row.platforms) and all(
+                name in parts and spec.contains(parts[name]) for name, spec in row.when.items()
+            ):
                 first = next(iter(row.when))
                 message = rule_sentence(rule, [replace(row, when={first: Spec("*")})], {})
                 yield finding_of_row(rule, row, row.severity, {c: parts[c] for c in row.when}, message)
                 break
-
-
-def _holds(when: Mapping[str, Spec], versions: Mapping[str, str]) -> bool:
-    return all(name in versions and spec.contains(versions[name]) for name, spec in when.items())
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:

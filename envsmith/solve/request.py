@@ -255,7 +255,9 @@ def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Pl
 
 def _row_demands(knowledge: Knowledge, row: Row, components: Mapping[str, str]) -> Iterable[str]:
     outside = [c for c in row.when if c not in components]
-    if any(c in components and not _admits(spec, components[c]) for c, spec in row.when.items()):
+    if any(
+        c in components and not all(spec.contains(v) for v in components[c].split(",")) for c, spec in row.when.items()
+    ):
         return
     if row.needs and not outside:
         for name, spec in row.needs.items():
@@ -267,10 +269,6 @@ def _row_demands(knowledge: Knowledge, row: Row, components: Mapping[str, str]) 
         distribution = _distribution(knowledge.components.by_name.get(name))
         if distribution and len(row.when) > 1:
             yield from _forbidden(knowledge, name, distribution, row.when[name])
-
-
-def _admits(spec: Spec, version: str) -> bool:
-    return all(spec.contains(v) for v in version.split(","))
 
 
 def _distribution(component: Component | None) -> str | None:

@@ -85,7 +85,10 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
         # Which releases, Pythons and builds those are is what `envsmith wheel` lists.
         return _unready_sentence(first, cause=cause)
     same = [row for row in rows if first.needs or row.cause == first.cause]
-    parts = [_needs_words(rule, row) if row.needs else _subjects(row) for row in same[:_SHOWN]]
+    parts = [
+        _needs_words(rule, row) if row.needs else join_words([shown_spec(c, s) for c, s in row.when.items()])
+        for row in same[:_SHOWN]
+    ]
     sentence = "; ".join(dict.fromkeys(parts))
     sentence += f"; and {len(same) - len(parts)} more like these" if len(same) > len(parts) else ""
     if not first.needs:
@@ -108,10 +111,6 @@ def _unready_sentence(row: Row, *, cause: bool) -> str:
     if not needs:
         return f"{subject}: {why}"
     return f"{subject} needs {needs}" + (f" ({why})" if cause else "")
-
-
-def _subjects(row: Row) -> str:
-    return join_words([shown_spec(c, s) for c, s in row.when.items()])
 
 
 def _needs_words(rule: Rule, row: Row) -> str:

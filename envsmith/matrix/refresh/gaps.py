@@ -147,7 +147,9 @@ def _choose(
     stops every program.
     """
     chosen: dict[Gap, int] = defaultdict(int)
-    order = sorted(gaps, key=lambda gap: (gap.entry in parts, _weight(gap)))
+    order = sorted(
+        gaps, key=lambda gap: (gap.entry in parts, -len(gap.lacking), -gap.users.bit_count(), gap.entry, gap.name)
+    )
     for at, pairs in enumerate(forbidden):
         covered: list[frozenset[str]] = []
         for gap in (_new_side(gap, pairs) for gap in order if gap.users >> at & 1):
@@ -165,10 +167,6 @@ def _new_side(gap: Gap, forbidden: frozenset[str]) -> Gap:
     bits = sum(1 << at for at, release in enumerate(gap.releases) if release in gap.lacking)
     runs = [frozenset(r for at, r in enumerate(gap.releases) if run >> at & 1) for run in _runs(bits)]
     return replace(gap, lacking=frozenset().union(*(run for run in runs if run - forbidden)))
-
-
-def _weight(gap: Gap) -> tuple[object, ...]:
-    return -len(gap.lacking), -gap.users.bit_count(), gap.entry, gap.name
 
 
 def _runs(bits: int) -> Iterator[int]:

@@ -11,8 +11,7 @@ from packaging.version import Version
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import knowledge
 from envsmith.graph.location import find_matrix, list_files
-from envsmith.matrix.campaign.newest import plan_newest, unproved
-from envsmith.matrix.campaign.selection import Composer
+from envsmith.matrix.campaign.selection import Composer, plan_newest, unproved
 from envsmith.solve import default_solver, solver_of
 
 _COMPOSER = Composer(default_solver(), pythons=("3.10", "3.11", "3.12"))
