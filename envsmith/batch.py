@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 
 from envsmith.build import build, lock_for
 from envsmith.engines import buildkit, choose_engine
@@ -22,6 +23,8 @@ from envsmith.engines.base import Built, Engine
 from envsmith.engines.rebuild import LAYOUT
 from envsmith.errors import DataError, EnvsmithError, InterruptedRunError
 from envsmith.files import read_bounded
+from envsmith.image.companions import BAKE_FILE, bake
+from envsmith.lock import store
 from envsmith.model.lock import Lock
 from envsmith.model.record import RECORD_FILE
 from envsmith.options import Options, Outcome
@@ -123,6 +126,13 @@ def build_many(
             buildkit.end_all()
             raise
     return tuple(results[number] for number in range(len(cells)))
+
+
+def write_bake(output: Path, results: Sequence[Result]) -> None:
+    """Write one bake file over all cells that have a Dockerfile, beside their folders."""
+    outcomes = [result.outcome for result in results if result.outcome]
+    if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
+        store.write(output, {BAKE_FILE: bake(locks)})
 
 
 def _torch_layer(lock: Lock) -> str:

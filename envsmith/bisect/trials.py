@@ -101,7 +101,7 @@ class Trials:
             self._install(packages)
         for path in self._site(packages).glob("*.dist-info/METADATA"):
             metadata = parse_metadata(read_bounded(path, _METADATA), path.parent.name)
-            requires = active(metadata.requires, python=packages.python, platform=_platform())
+            requires = active(metadata.requires, python=packages.python, platform=Platform.host())
             name = next((n for n in packages.pins if n == canonicalize_name(metadata.name)), None)
             if name:
                 self._requires[name, packages.pins[name]] = requires
@@ -227,7 +227,3 @@ def _top_levels(site: Path, name: str) -> Iterator[str]:
         if canonicalize_name(record.parent.name.partition("-")[0]) == name:
             lines = read_text(record, errors="replace").splitlines()
             yield from {line.partition(",")[0].partition("/")[0] for line in lines if line}
-
-
-def _platform() -> Platform:
-    return Platform.LINUX_AARCH64 if platform.machine() == "aarch64" else Platform.LINUX_64

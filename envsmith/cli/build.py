@@ -287,16 +287,11 @@ def _flags_of(words: Sequence[str]) -> RequestFlags:
 
 def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
     """Build the cells and return the exit code: 0 when every one is good."""
-    from envsmith.batch import build_many
-    from envsmith.image.companions import BAKE_FILE, bake
-    from envsmith.lock import store
+    from envsmith import batch  # --help waits for no installer
 
     with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
-        results = build_many(options, jobs=settings.jobs, again=settings.again, progress=console)
-    outcomes = [r.outcome for r in results if r.outcome]
-    # One bake file over all cells that have a Dockerfile, beside their folders.
-    if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
-        store.write(settings.output, {BAKE_FILE: bake(locks)})
+        results = batch.build_many(options, jobs=settings.jobs, again=settings.again, progress=console)
+    batch.write_bake(settings.output, results)
     if settings.as_json:
         print_out(dumps({"cells": [_json(result) for result in results]}))
     for result in results:

@@ -14,7 +14,6 @@ from envsmith.model.cell import Request
 
 if TYPE_CHECKING:
     from envsmith.project.demand import Demands
-    from envsmith.project.pip_format import Folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,31 +57,23 @@ def demands_of(flags: RequestFlags) -> Demands | None:
         )
     if not (flags.requirements or flags.project or flags.keep):
         return None
-    from envsmith.project.demand import Demands  # only who names files waits for their readers
-    from envsmith.project.folder import Part, read_folder
-    from envsmith.project.pip_format import read_requirement_file
+    from envsmith.project import demand, folder, pip_format  # only who names files waits for their readers
 
-    lists = [read_requirement_file(path, _folder(flags), leave_out=flags.without) for path in flags.requirements]
+    def read(root: Path, extras: Collection[str]) -> Demands:
+        return folder.read_folder(root, folder.Part(extras=tuple(extras), leave_out=flags.without))
+
+    lists = [pip_format.read_requirement_file(path, read, leave_out=flags.without) for path in flags.requirements]
     if flags.project is not None:
-        part = Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
-        lists.append(read_folder(flags.project, part))
+        part = folder.Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
+        lists.append(folder.read_folder(flags.project, part))
     if flags.keep:
         from envsmith.cli.keep import versions_to_keep  # reads locks and environments
 
         lists.append(versions_to_keep(flags.keep, flags.project))
-    demands = Demands()
+    demands = demand.Demands()
     for listed in lists:
         demands = demands.joined(listed)
     demands.refuse_problems()
     for note in dict.fromkeys(demands.notes):
         say(note)
     return demands
-
-
-def _folder(flags: RequestFlags) -> Folder:
-    from envsmith.project.folder import Part, read_folder  # as above
-
-    def read(root: Path, extras: Collection[str]) -> Demands:
-        return read_folder(root, Part(extras=tuple(extras), leave_out=flags.without))
-
-    return read

@@ -224,8 +224,7 @@ def _verified(diagnosis: Diagnosis) -> str:
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
     """Write the repair's cell as lock and Dockerfile into ``directory``."""
     # Resolving is most of the program, and no other option of doctor needs it.
-    from envsmith.build import lock_only
-    from envsmith.options import Options
+    from envsmith import build, options
 
     if diagnosis.repair is None:
         raise UsageError(
@@ -233,5 +232,5 @@ def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
             hint="Leave --fix-to out. A repair exists only for versions that contradict a rule.",
         )
     request, text = request_of(diagnosis.repair)
-    outcome = lock_only(Options(request=request, request_text=text, output=directory, conda=None))
+    outcome = build.lock_only(options.Options(request=request, request_text=text, output=directory, conda=None))
     return f"written to {outcome.directory}: {', '.join(outcome.files)}"

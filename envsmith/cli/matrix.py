@@ -181,16 +181,14 @@ def refresh(
 
 
 def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
-    from envsmith.matrix.refresh.gaps import plan_gaps
-    from envsmith.matrix.refresh.measured_names import plan_names, write_names
-    from envsmith.matrix.refresh.updates import open_context
+    from envsmith.matrix.refresh import gaps, measured_names, updates
 
     with _progress() as progress:
-        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
-        changes = plan_names(root / "names", context, packages, context.cache / "names")
-        written = write_names(changes) if write else []
-        rules = plan_gaps(root, context.today)  # they follow from the names that were written
-        written += write_names(rules) if write else []
+        context = updates.open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        changes = measured_names.plan_names(root / "names", context, packages, context.cache / "names")
+        written = measured_names.write_names(changes) if write else []
+        rules = gaps.plan_gaps(root, context.today)  # they follow from the names that were written
+        written += measured_names.write_names(rules) if write else []
     changes += rules
     for change in changes:
         say(f"  {clean(change.summary)}")

@@ -87,12 +87,11 @@ def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_j
 
 def undo_environment(flags: MendFlags, root: Path, *, as_json: bool) -> int:
     """Put back the environment of before the last mend and print what changed."""
-    from envsmith.mend.apply import undo_last
-    from envsmith.mend.twin import recover
+    from envsmith.mend import apply, twin
 
-    recover(root)
+    twin.recover(root)
     agree(f"Put back {root} as it was before the last --apply?", yes=flags.yes)
-    _print(undo_last(root), as_json=as_json)
+    _print(apply.undo_last(root), as_json=as_json)
     return 0
 
 

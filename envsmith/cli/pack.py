@@ -49,8 +49,7 @@ def pack(settings: PackFlags) -> int:
     """
     from envsmith import build
     from envsmith.lock import store
-    from envsmith.pack.archive import Packer
-    from envsmith.pack.local_wheels import Project, is_package
+    from envsmith.pack import archive, local_wheels
 
     flags = settings.request
     project = flags.project
@@ -74,10 +73,11 @@ def pack(settings: PackFlags) -> int:
                     f"Cannot pack {settings.lock}: it has no lock.json.", hint="Write one with envsmith lock."
                 )
             path = settings.archive or Path(f"{lock.name}.tar")
-            own = Project(folder=project, leave_out=flags.without) if project and is_package(project) else None
+            is_own = project is not None and local_wheels.is_package(project)
+            own = local_wheels.Project(folder=project, leave_out=flags.without) if project and is_own else None
             if project and not own:
                 say(f"note: {project} has no build system: its own code is not in the archive")
-            packed = Packer().pack(lock, path, Clock(console), project=own)
+            packed = archive.Packer().pack(lock, path, Clock(console), project=own)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     if settings.as_json:

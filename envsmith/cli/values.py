@@ -181,12 +181,16 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
         raise UsageError(f"Cannot read {flag}: {error}.") from None
 
 
-def parse_requirement(text: str, flag: str) -> Demand:
-    """Parse a requirement of the package index."""
+def _demand(text: str, where: str = "") -> Demand:
     from envsmith.project.demand import parse_line  # only who asks for a package waits for its reader
 
+    return parse_line(text, where)
+
+
+def parse_requirement(text: str, flag: str) -> Demand:
+    """Parse a requirement of the package index."""
     try:
-        return parse_line(text, f"{flag} {text}")
+        return _demand(text, f"{flag} {text}")
     except ValueError:
         raise UsageError(
             f"Cannot read {flag} {_short(text)}: it is not a requirement of the package index.",
@@ -199,10 +203,8 @@ def is_package(text: str, table: ComponentTable) -> bool:
     named = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
     if named is not None and (table.find(named["name"]) or table.nearest(named["name"], cutoff=_ALIKE)):
         return False
-    from envsmith.project.demand import parse_line  # as above
-
     try:
-        demand = parse_line(text, "")
+        demand = _demand(text)
     except ValueError:
         return False
     return named is not None or bool(demand.requirement.extras)
