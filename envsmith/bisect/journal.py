@@ -15,7 +15,6 @@ from envsmith.errors import StorageError, UsageError, storage_errors
 from envsmith.files import claim, digest_of, mark, read_text
 from envsmith.schema import parse_json
 
-FOLDER = "envsmith-bisect"
 _KIND = "envsmith bisect"
 _FILE = "trials.jsonl"
 _LOCK = ".lock"

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
@@ -18,7 +17,6 @@ from envsmith.conda.foreign import load_document, split_filename
 from envsmith.conda.model import CondaLock, CondaPackage, CondaSpec, PipPackage, PlatformLock
 from envsmith.conda.names import clean
 from envsmith.errors import DataError
-from envsmith.lock import store
 from envsmith.model.cell import Platform
 from envsmith.schema import Problems, Text, check, exactly, text_of
 
@@ -390,10 +388,3 @@ def _conda(entry: _Entry) -> CondaPackage:
         depends=depends,
         noarch=noarch,
     )
-
-
-def write(lock: CondaLock, folder: Path) -> tuple[Path, ...]:
-    """Write every file of :func:`files`. ``StorageError`` keeps what was there."""
-    texts = files(lock)
-    store.write(folder, texts)
-    return tuple(folder / name for name in texts)

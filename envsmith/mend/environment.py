@@ -43,11 +43,6 @@ class Environment:
         """The path of its interpreter."""
         return self.root / "bin" / "python"
 
-    @property
-    def freeze(self) -> tuple[str, ...]:
-        """Every distribution as ``name==version``, sorted."""
-        return tuple(f"{d.name}=={d.version}" for d in sorted(self.distributions.values(), key=lambda d: d.name))
-
     def edges(self, name: str) -> Iterator[Requirement]:
         """Yield the requirements of a distribution that hold on this Python, without those of extras."""
         own = {"python_version": minor_of(self.python), "python_full_version": self.python, "extra": ""}

@@ -83,7 +83,6 @@ class Published:
     digest: str
     tags: tuple[str, ...]
     claim: Claim
-    sbom: bytes
     expired: bool
     blobs: Mapping[str, int] = field(default_factory=dict)
     attachments: tuple[str, ...] = ()
@@ -172,7 +171,6 @@ def publish(
         digest=image.manifest.digest,
         tags=names,
         claim=claim,
-        sbom=sbom,
         expired=expired,
         blobs=counts,
         attachments=tuple(one.manifest.digest for one in attached),

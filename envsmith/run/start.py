@@ -99,7 +99,6 @@ def check_command(command: Sequence[str]) -> None:
 
 
 _MOST_FACTS = 8
-_MOST_EVENTS = 6
 
 
 def block(blame: Blame | None, evidence: Evidence, folder: Path | None) -> str:

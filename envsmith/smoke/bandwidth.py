@@ -115,7 +115,6 @@ class Shortfall:
     """A floor that was missed, or could not be asked: ``reason`` is empty when it was missed."""
 
     floor: Floor
-    mean: float | None
     sentence: str
     missed: bool
 
@@ -206,16 +205,16 @@ def below(floors: Iterable[Floor], measured: Sequence[Measurement], *, nodes: in
         here = {m.ranks for m in rows}
         if nodes != floor.nodes or (rows and here != {floor.ranks}):
             text = f"{name}: set for {floor.nodes} node(s) of {floor.gpus} GPUs, not asked here"
-            misses.append(Shortfall(floor=floor, mean=None, sentence=text, missed=False))
+            misses.append(Shortfall(floor=floor, sentence=text, missed=False))
         elif not rows:
-            misses.append(Shortfall(floor=floor, mean=None, sentence=f"{name}: not measured here", missed=False))
+            misses.append(Shortfall(floor=floor, sentence=f"{name}: not measured here", missed=False))
         else:
             mean = statistics.fmean(m.busbw for m in rows)
             if mean < floor.busbw:
                 text = (
                     f"{name}: bus bandwidth {mean:.1f} GB/s, below the floor of {floor.busbw:g} GB/s ({floor.source})"
                 )
-                misses.append(Shortfall(floor=floor, mean=mean, sentence=text, missed=True))
+                misses.append(Shortfall(floor=floor, sentence=text, missed=True))
     return tuple(misses)
 
 

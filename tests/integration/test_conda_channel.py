@@ -10,10 +10,11 @@ import pytest
 from envsmith.conda.foreign import read_conda_file
 from envsmith.conda.install import realise
 from envsmith.conda.lock import lock_conda, up_to_date
-from envsmith.conda.lock_files import load_lock, write
+from envsmith.conda.lock_files import files, load_lock
 from envsmith.conda.model import CondaRequest
 from envsmith.conda.solve import compare
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
+from envsmith.lock import store
 from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, PYTHON, cell_of, pins_of, run, served
@@ -51,7 +52,8 @@ def test_lock_read_back_from_its_file_installs_over_http(local, channel, wheels,
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
     with served(channel) as url:
         lock = lock_conda(cell, pins, CondaRequest(channels=(url,), cache_dir=tmp_path / "cache"))
-        paths = {p.name: p for p in write(lock, tmp_path)}
+        store.write(tmp_path, files(lock))
+        paths = {name: tmp_path / name for name in files(lock)}
         text = paths["conda-lock.yml"].read_text()
         assert up_to_date(text, cell, pins, CondaRequest(channels=(url,)))
         again = load_lock(text)

@@ -14,8 +14,9 @@ import pytest
 
 from envsmith.conda.foreign import read_conda_file
 from envsmith.conda.lock import lock_conda
-from envsmith.conda.lock_files import files, write
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
+from envsmith.lock import store
 from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, cell_of, pins_of
@@ -65,7 +66,7 @@ print(json.dumps({"hashes": hashes, "told": lock.metadata.content_hash,
 
 def read_by_conda_lock(lock, folder: Path, python: str) -> dict:
     """What conda-lock's code says of our file: it agrees on the hash of the request."""
-    write(lock, folder)
+    store.write(folder, files(lock))
     (folder / "lookup.json").write_text("{}")
     done = subprocess.run([python, "-c", READ], capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -96,7 +97,8 @@ def test_conda_lock_itself_reads_the_file_and_agrees_on_its_hash(
 
 def test_conda_lock_check_input_hash_says_already_locked(local, channel, wheels, conda_lock_python, tmp_path):
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
-    write(lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")), tmp_path)
+    request = CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache")
+    store.write(tmp_path, files(lock_conda(cell, pins, request)))
     (tmp_path / "lookup.json").write_text("{}")
     command = [
         conda_lock_python,
@@ -122,7 +124,7 @@ def test_rattler_reads_pixi_lock_and_explicit_file(local, channel, wheels, tmp_p
 
     cell, pins = cell_of(local, "megatron_core"), pins_of(local, wheels, "megatron_core")
     lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=tmp_path / "cache"))
-    write(lock, tmp_path)
+    store.write(tmp_path, files(lock))
     environment = LockFile.from_path(tmp_path / "pixi.lock").default_environment()
     place = environment.platforms()[0]
     records = environment.conda_repodata_records_for_platform(place)

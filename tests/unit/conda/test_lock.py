@@ -9,10 +9,11 @@ import sys
 import pytest
 
 from envsmith.conda.lock import lock_conda, up_to_date
-from envsmith.conda.lock_files import files, write
+from envsmith.conda.lock_files import files
 from envsmith.conda.model import CondaRequest
 from envsmith.conda.solve import compare
 from envsmith.errors import LockError, NetworkError, UsageError
+from envsmith.lock import store
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact
 from envsmith.model.rule import Severity
@@ -260,10 +261,10 @@ def test_folder_without_an_index_is_no_channel(deepspeed, tmp_path):
 
 def test_written_files_are_whole_and_equal_ones_are_left_alone(megatron, forge, tmp_path):
     lock = lock_conda(*megatron, CondaRequest(channels=forge, cache_dir=tmp_path / "cache"))
-    paths = write(lock, tmp_path / "out")
-    before = {p: p.stat().st_mtime_ns for p in paths}
-    assert {p.name for p in paths} == set(files(lock))
-    assert {p: p.stat().st_mtime_ns for p in write(lock, tmp_path / "out")} == before
+    store.write(tmp_path / "out", files(lock))
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
+    store.write(tmp_path / "out", files(lock))
+    assert {p: p.stat().st_mtime_ns for p in before} == before
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(files(lock))
 
 
