@@ -42,8 +42,7 @@ from envsmith.preflight.checks import (
     variables,
     versions,
 )
-from envsmith.preflight.child import Child
-from envsmith.preflight.group import Place, Trial, agree, all_reduce_trial, find_place
+from envsmith.preflight.group import Child, Place, Trial, agree, all_reduce_trial, find_place
 from envsmith.preflight.watcher import Watch
 from envsmith.schema import UNWRITTEN, AsJson
 from envsmith.smoke.agent.world import stored
