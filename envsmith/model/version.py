@@ -128,6 +128,11 @@ class Spec:
         words, sets = _sets(self.text)
         return words, frozenset(sets)
 
+    @property
+    def clauses(self) -> tuple[Spec, ...]:
+        """Return each clause as a spec of its own."""
+        return tuple(Spec.parse(part) for part in self.text.replace("||", ",").split(",") if part.strip())
+
     def contains(self, version: str) -> bool:
         """Return whether ``version`` satisfies this spec. Pre-releases count like any other version."""
         return _contains(self.text, version)

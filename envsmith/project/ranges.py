@@ -163,7 +163,7 @@ def _possible(solver: Solver, ranges: _Narrowed) -> tuple[_Narrowed, tuple[Findi
         versions = solver.compiled.versions.get(name, ())
         if any(spec.contains(version) for version in versions):
             possible[name] = spec, where
-        elif all(any(clause.contains(version) for version in versions) for clause in _clauses(spec)):
+        elif all(any(clause.contains(version) for version in versions) for clause in spec.clauses):
             findings.append(
                 Finding(
                     rule=f"request:{name}",
@@ -176,11 +176,6 @@ def _possible(solver: Solver, ranges: _Narrowed) -> tuple[_Narrowed, tuple[Findi
         else:
             unknown.append(f"whether {name_release(name, spec.text)} works ({where}): envsmith knows no such release")
     return possible, tuple(findings), tuple(unknown)
-
-
-def _clauses(spec: Spec) -> list[Spec]:
-    parts = (part.strip() for part in spec.text.replace("||", ",").split(","))
-    return [Spec.parse(part) for part in parts if part]
 
 
 def _finding(members: Sequence[Conflict], ranges: _Narrowed, repair: Repair | None) -> Finding:

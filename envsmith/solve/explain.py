@@ -97,10 +97,6 @@ def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *
     )
 
 
-def _parts(spec: str) -> list[str]:
-    return [part.strip() for part in spec.replace("||", ",").split(",") if part.strip()]
-
-
 def _wish_sentence(problem: Problem, wish: Wish) -> str:
     """Return what was asked for, and whether there is any such release at all."""
     if wish.reason:
@@ -110,7 +106,7 @@ def _wish_sentence(problem: Problem, wish: Wish) -> str:
     if len(wish.masks) == 1 and not wish.masks[0][1]:
         values = [v for v in problem.values[wish.masks[0][0]] if v is not None]
         newest = f"the newest known is {values[-1]}" if values else "none is known"
-        if "," in wish.text and all(any(Spec.parse(p).contains(v) for v in values) for p in _parts(wish.text)):
+        if "," in wish.text and all(any(c.contains(v) for v in values) for c in Spec.parse(wish.text).clauses):
             return f"{wish.component} {wish.text} was asked for, and no release is all of that"
         return f"{wish.component} {wish.text} was asked for, and no such release is known ({newest})"
     if wish.component in ("driver", "gpu") and wish.text == "none":

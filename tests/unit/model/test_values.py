@@ -246,3 +246,10 @@ def test_a_rule_speaks_of_each_component_once_in_the_order_of_its_rows():
 
     assert one.scope == ("b", "a")
     assert rule.components == ("b", "a", "c")
+
+
+def test_each_clause_of_a_spec_is_a_spec_of_its_own():
+    clauses = Spec.parse(">=2.6,<2.4 || 2.9").clauses
+
+    assert [str(clause) for clause in clauses] == [">=2.6", "<2.4", "2.9"]
+    assert [clause.contains("2.9.1") for clause in clauses] == [True, False, True]
