@@ -208,11 +208,10 @@ class RequestFlags:
         typed += [parse_requirement(text, "--with") for text in self.with_ if is_package(text, components())]
         if not typed and demands is None:
             return None
-        from envsmith.project.demand import Demands  # who asks for nothing but a cell does not wait for them
-        from envsmith.project.division import divide
+        from envsmith.project import demand, division  # who asks for nothing but a cell does not wait for them
 
-        every = Demands(demands=tuple(typed)).joined(demands or Demands())
-        return divide(every, named, version_graph(), platform)
+        every = demand.Demands(demands=tuple(typed)).joined(demands or demand.Demands())
+        return division.divide(every, named, version_graph(), platform)
 
     def text(self, *, flavour: str = "runtime", sources: str = "", demands: Demands | None = None) -> str:
         """Return the flags in one order: what a lock says it was made from. Of files it has a digest."""
