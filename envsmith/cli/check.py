@@ -93,7 +93,8 @@ def check(settings: CheckFlags) -> int:
 
         print_out("\n".join(f"{key:<20} {what}" for key, what in words().facts.items()))
         return 0
-    settings.mend.refuse_idle(settings.sources)
+    source = next(iter(settings.sources), "-")
+    settings.mend.refuse_idle(None if source == "-" else source)
     if settings.mend.undo:
         return undo_mend(settings.mend, Path(settings.sources[0]))
     judgement, declarations = _judged(settings)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -36,28 +36,25 @@ class MendFlags:
     )
     yes: bool = flag("--yes", "With --apply or --undo: do not ask.")
 
-    def refuse_idle(self, python: str | None) -> None:
-        """Refuse options that have no effect, and a change of an environment that the user has not named."""
-        refuse_contradiction(apply=self.apply, undo=self.undo, keep=self.keep, yes=self.yes)
-        if (self.apply or self.undo) and python is None:
+    # The option that names what is changed, what that is, and how it is named.
+    _NAMED: ClassVar = ("--python", "an environment", "Name the environment: envsmith doctor --python ENV --apply.")
+
+    def refuse_idle(self, target: str | None) -> None:
+        """Refuse options that have no effect or contradict each other, and a change of what the user has not named."""
+        if (self.keep or self.yes) and not (self.apply or self.undo):
             raise UsageError(
-                f"Cannot use {'--apply' if self.apply else '--undo'} without --python: it changes an environment.",
-                hint="Name the environment: envsmith doctor --python ENV --apply.",
+                f"Cannot use {'--keep' if self.keep else '--yes'} here: nothing is changed without --apply.",
+                hint="Add --apply, or leave the option out.",
             )
-
-
-def refuse_contradiction(*, apply: bool, undo: bool, keep: Collection[str], yes: bool) -> None:
-    """Refuse options of a mend that have no effect, and two that contradict each other. Raises ``UsageError``."""
-    if (keep or yes) and not (apply or undo):
-        raise UsageError(
-            f"Cannot use {'--keep' if keep else '--yes'} here: nothing is changed without --apply.",
-            hint="Add --apply, or leave the option out.",
-        )
-    if apply and undo:
-        raise UsageError(
-            "Cannot combine --apply with --undo: one makes a change, the other takes it back.",
-            hint="Leave one of them out.",
-        )
+        if self.apply and self.undo:
+            raise UsageError(
+                "Cannot combine --apply with --undo: one makes a change, the other takes it back.",
+                hint="Leave one of them out.",
+            )
+        if (self.apply or self.undo) and target is None:
+            option, what, hint = self._NAMED
+            action = "--apply" if self.apply else "--undo"
+            raise UsageError(f"Cannot use {action} without {option}: it changes {what}.", hint=hint)
 
 
 def root_of(interpreter: str) -> Path:
@@ -149,24 +146,14 @@ _OF_LOCKS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FileMendFlags:
+class FileMendFlags(MendFlags):
     """What is done with the repair of a file."""
 
     apply: bool = flag("--apply", "Change the requirements in the file of --from: show the changes, ask, write.")
     undo: bool = flag("--undo", "Put back the file of before the last --apply.")
-    keep: tuple[str, ...] = option(
-        "--keep", multiple=True, metavar="NAME", help="With --apply: never change this package (repeatable)."
-    )
-    yes: bool = flag("--yes", "With --apply or --undo: do not ask.")
-
-    def refuse_idle(self, sources: tuple[str, ...]) -> None:
-        """Refuse options that have no effect, and a change of what is not one file."""
-        refuse_contradiction(apply=self.apply, undo=self.undo, keep=self.keep, yes=self.yes)
-        if (self.apply or self.undo) and (not sources or sources[0] == "-"):
-            raise UsageError(
-                f"Cannot use {'--apply' if self.apply else '--undo'} without --from FILE: it changes a file.",
-                hint="Name the file first: envsmith check --from requirements.txt --apply.",
-            )
+    _NAMED: ClassVar = (
+        "--from FILE", "a file", "Name the file first: envsmith check --from requirements.txt --apply."
+    )  # fmt: skip
 
     @property
     def components(self) -> tuple[str, ...]:
