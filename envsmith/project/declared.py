@@ -81,6 +81,26 @@ class Declaration:
     files: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One requirement as it stands in a file, of an extra or a dependency group where it belongs to one.
+
+    ``is_conda`` says that its name is that of a Conda package.
+    """
+
+    text: str
+    file: str
+    line: int
+    extra: str | None = None
+    group: str | None = None
+    is_conda: bool = False
+
+    @property
+    def where(self) -> str:
+        """Return file and line."""
+        return f"{self.file}:{self.line}"
+
+
 class Sink(Protocol):
     """Takes what a file declares, line by line."""
 
@@ -88,20 +108,8 @@ class Sink(Protocol):
     version: str | None
     skipped: list[str]
 
-    def add(
-        self,
-        text: str,
-        file: str,
-        line: int,
-        extra: str | None = None,
-        *,
-        group: str | None = None,
-        conda: bool = False,
-    ) -> None:
-        """Take one requirement line, of an extra or a dependency group where it belongs to one.
-
-        ``conda`` says that its name is that of a Conda package.
-        """
+    def add(self, entry: Entry) -> None:
+        """Take one requirement."""
 
     def require_python(self, text: object, file: str, line: int) -> None:
         """Take a range of Pythons."""
@@ -117,39 +125,31 @@ class _Draft:
     skipped: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
-    def add(
-        self,
-        text: str,
-        file: str,
-        line: int,
-        extra: str | None = None,
-        *,
-        group: str | None = None,
-        conda: bool = False,  # noqa: ARG002 - a name that both have is judged
-    ) -> None:
-        """Take one requirement line. A malformed one is noted and passed over, and groups serve who works on it."""
-        if group is not None:
+    def add(self, entry: Entry) -> None:
+        """Take one requirement. A malformed one is noted and passed over, and groups serve who works on it."""
+        if entry.group is not None:
             return
+        text, extra = entry.text, entry.extra
         try:
             requirement = Requirement(text)
             spec = str(requirement.specifier)
             extra = extra or _extra_of(requirement.marker)
             pythons = tuple(p for p in PYTHONS if _holds(requirement.marker, p, extra))
         except ValueError as error:  # InvalidRequirement, or a number with more digits than Python reads
-            self.skipped.append(f"{file}:{line}: not a requirement: {text[:80]!r}: {str(error).splitlines()[0]}")
+            self.skipped.append(f"{entry.where}: not a requirement: {text[:80]!r}: {str(error).splitlines()[0]}")
             return
         if not pythons or (extra and _DEVELOPERS.fullmatch(extra)):
             return
         if requirement.url:
-            self.skipped.append(f"{file}:{line}: {requirement.name} comes from a URL: its version is not judged")
+            self.skipped.append(f"{entry.where}: {requirement.name} comes from a URL: its version is not judged")
             return
         self.requirements.append(
             Declared(
                 name=requirement.name,
                 spec=spec,
                 text=text.strip()[:200],
-                file=file,
-                line=line,
+                file=entry.file,
+                line=entry.line,
                 extra=extra,
                 pythons=pythons,
             )
@@ -251,14 +251,14 @@ def _metadata(text: str, file: str, draft: Sink) -> None:
             case "requires-python":
                 draft.require_python(value, file, number)
             case "requires-dist":
-                draft.add(value, file, number)
+                draft.add(Entry(value, file, number))
 
 
 def _requirements(text: str, file: str, draft: Sink) -> None:
     for number, line in itertools.islice(logical_lines(text), _MAX_LINES):
         requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
         if not requirement.startswith("-"):
-            draft.add(requirement, file, number)
+            draft.add(Entry(requirement, file, number))
 
 
 def _setup_cfg(text: str, file: str, draft: Sink) -> None:
@@ -281,7 +281,7 @@ def _setup_cfg(text: str, file: str, draft: Sink) -> None:
 def _listed(value: str, file: str, draft: Sink, find: _Lines, extra: str | None = None) -> None:
     for line in map(str.strip, value.splitlines()):
         if line and not line.startswith("#"):
-            draft.add(line, file, find(line), extra)
+            draft.add(Entry(line, file, find(line), extra))
 
 
 class _Lines:
@@ -309,10 +309,10 @@ def _pyproject(text: str, file: str, draft: Sink) -> None:
         draft.require_python(project["requires-python"], file, find("requires-python"))
     for extra, listed in [(None, project.get("dependencies")), *table_of(project, "optional-dependencies").items()]:
         for requirement in _texts(listed):
-            draft.add(requirement, file, find(requirement), extra)
+            draft.add(Entry(requirement, file, find(requirement), extra))
     for group, listed in _groups(table_of(data, "dependency-groups")):
         for requirement in listed:
-            draft.add(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group)
+            draft.add(Entry(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group))
     _poetry(table_of(table_of(data, "tool"), "poetry"), file, draft, find)
 
 
@@ -348,7 +348,8 @@ def _poetry_line(
     table = value if isinstance(value, dict) else {"version": value}
     raw = table.get("version")
     if origin := table.get("git") or table.get("url") or table.get("path"):
-        draft.add(f"{name} @ {'git+' if 'git' in table else ''}{origin}", file, find(name), extra, group=group)
+        text = f"{name} @ {'git+' if 'git' in table else ''}{origin}"
+        draft.add(Entry(text, file, find(name), extra, group))
         return
     if not isinstance(raw, str):
         return
@@ -359,7 +360,7 @@ def _poetry_line(
     listed = f"[{','.join(_texts(table.get('extras')))}]" if table.get("extras") else ""
     markers = [m for m in (table.get("markers"), _python_marker(table.get("python"))) if m]
     marker = f" ; {' and '.join(f'({m})' for m in markers)}" if markers else ""
-    draft.add(f"{name}{listed}{spec}{marker}", file, find(name), extra, group=group)
+    draft.add(Entry(f"{name}{listed}{spec}{marker}", file, find(name), extra, group))
 
 
 def _python_marker(python: object) -> str:
@@ -400,7 +401,7 @@ def _environment(text: str, file: str, draft: Sink) -> None:
         elif isinstance(entry, dict):
             for line in _texts(entry.get("pip")):
                 if not line.startswith("-"):
-                    draft.add(line, file, find(line))
+                    draft.add(Entry(line, file, find(line)))
 
 
 def _conda(entry: str, file: str, draft: Sink, find: _Lines) -> None:
@@ -415,7 +416,7 @@ def _conda(entry: str, file: str, draft: Sink, find: _Lines) -> None:
         if spec:
             draft.require_python(spec, file, find(entry))
     else:
-        draft.add(f"{name}{spec}", file, find(entry), conda=True)
+        draft.add(Entry(f"{name}{spec}", file, find(entry), is_conda=True))
 
 
 def _conda_spec(text: str) -> str:

@@ -13,7 +13,7 @@ from envsmith.errors import DataError
 from envsmith.files import read_bounded
 from envsmith.graph.load import components
 from envsmith.model.cell import distribution_of
-from envsmith.project.declared import MAX_BYTES, read_into, read_toml, table_of
+from envsmith.project.declared import MAX_BYTES, Entry, read_into, read_toml, table_of
 from envsmith.project.demand import Demand, Demands, parse_line
 from envsmith.project.pip_format import read_requirement_file
 from envsmith.project.setup_script import read_setup
@@ -35,35 +35,25 @@ class Part:
 
 @dataclass(slots=True)
 class _Lines:
-    """What one file declares, unread: text, file and line, extra, group."""
+    """What one file declares, unread."""
 
     name: str = ""
     version: str | None = None
     skipped: list[str] = field(default_factory=list)
-    entries: list[tuple[str, str, str | None, str | None]] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     python: list[tuple[str, str]] = field(default_factory=list)
     cuda: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(
-        self,
-        text: str,
-        file: str,
-        line: int,
-        extra: str | None = None,
-        *,
-        group: str | None = None,
-        conda: bool = False,
-    ) -> None:
-        where = f"{file}:{line}"
-        name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-        if conda and name == "cuda-version":
-            self.cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), where))
+    def add(self, entry: Entry) -> None:
+        name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", entry.text, re.DOTALL).groups()  # type: ignore[union-attr]
+        if entry.is_conda and name == "cuda-version":
+            self.cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), entry.where))
             return
-        if conda and components().find(name) is None:
-            self.notes.append(f"{where}: {name} is a Conda package that envsmith does not know: it is left out")
+        if entry.is_conda and components().find(name) is None:
+            self.notes.append(f"{entry.where}: {name} is a Conda package that envsmith does not know: it is left out")
             return
-        self.entries.append((text, f"{file}:{line}", extra and canonicalize_name(extra), group))
+        self.entries.append(replace(entry, extra=entry.extra and canonicalize_name(entry.extra)))
 
     def require_python(self, text: object, file: str, line: int) -> None:
         self.python.append((str(text), f"{file}:{line}"))
@@ -108,8 +98,8 @@ class _Folder:
         """Return the parts of a file: what it always asks for, and each extra and group."""
         lines = self._lines(name) if name in (PYPROJECT, SETUP_CFG) else None
         entries = lines.entries if lines else []
-        extras = sorted({extra for _, _, extra, _ in entries if extra})
-        groups = sorted({group for _, _, _, group in entries if group})
+        extras = sorted({entry.extra for entry in entries if entry.extra})
+        groups = sorted({entry.group for entry in entries if entry.group})
         return [Part(), *(Part(extras=(name,)) for name in extras), *(Part(groups=(name,)) for name in groups)]
 
     def file(self, name: str) -> Demands:
@@ -150,7 +140,7 @@ class _Folder:
 
     def _setup_cfg(self) -> Demands | None:
         lines = self._lines(SETUP_CFG)
-        if lines is None or not any(extra is None for _, _, extra, _ in lines.entries):
+        if lines is None or not any(entry.extra is None for entry in lines.entries):
             return None
         self._refuse_unknown(lines)
         return self._chosen(lines, SETUP_CFG)
@@ -163,7 +153,7 @@ class _Folder:
         problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed)
         lines = _Lines(name=script.name)
         for line, text, extra in script.lines:
-            lines.add(text, str(path), line, extra)
+            lines.add(Entry(text, str(path), line, extra))
         if script.python:
             lines.require_python(script.python[1], str(path), script.python[0])
         if not (script.files or lines.entries or problems):
@@ -202,9 +192,10 @@ class _Folder:
         size = -1
         while size != len(extras):  # an extra of the project may name further ones
             size = len(extras)
-            for text, where, extra, group in lines.entries:
-                if (extra is not None and extra not in extras) or (group is not None and group not in groups):
+            for entry in lines.entries:
+                if entry.extra not in {None, *extras} or entry.group not in {None, *groups}:
                     continue
+                text, where = entry.text, entry.where
                 name = distribution_of(text)
                 if own and name == own:
                     extras |= set(map(canonicalize_name, _extras_of(text)))
@@ -225,8 +216,8 @@ class _Folder:
 
     def _refuse_unknown(self, lines: _Lines) -> None:
         """Refuse an extra or a group that the project does not have."""
-        extras = {extra for _, _, extra, _ in lines.entries if extra}
-        groups = {group for _, _, _, group in lines.entries if group}
+        extras = {entry.extra for entry in lines.entries if entry.extra}
+        groups = {entry.group for entry in lines.entries if entry.group}
         for kind, names, existing in (("extra", self.part.extras, extras), ("group", self.part.groups, groups)):
             for name in names:
                 if (canonicalize_name(name) if kind == "extra" else name) not in existing:
