@@ -18,6 +18,7 @@ from envsmith.graph.location import find_matrix
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.rule import Severity
 from envsmith.model.version import public
+from envsmith.names.presence import spec_of
 from envsmith.project.demand import Demand, Demands
 from envsmith.schema import parse_document
 
@@ -171,15 +172,9 @@ def _spec(allowed: Sequence[str], admitted: Sequence[str]) -> str:
     """Return a specifier that admits ``allowed`` of ``admitted``, oldest first."""
     if len(allowed) == len(admitted):
         return ""
-    chosen = set(allowed)
-    first, last = admitted.index(allowed[0]), admitted.index(allowed[-1])
-    clauses = [f">={admitted[first]}"] if first else []
-    if last + 1 < len(admitted):
-        clauses.append(f"<{admitted[last + 1]}")
-    holes = [f"!={release}" for release in admitted[first:last] if release not in chosen]
-    if len(holes) > _MOST_HOLES:  # names that come and go: the releases from the last hole on
-        return _spec(allowed[1:], admitted)
-    return ",".join(clauses + holes)
+    text = spec_of(admitted, set(allowed))
+    # Names that come and go leave many holes: the releases from the last hole on.
+    return text if text.count("!=") <= _MOST_HOLES else _spec(allowed[1:], admitted)
 
 
 def newest_measured(uses: ProjectUses, index: Index) -> dict[str, str]:
