@@ -86,14 +86,15 @@ def timed(action: Callable[[], set[str]], repeat: int) -> tuple[float, float, se
 
 def ours(local, channel: Path, folder: Path) -> Callable[[], set[str]]:
     from envsmith.conda.lock import lock_conda
-    from envsmith.conda.lock_files import write
+    from envsmith.conda.lock_files import files
     from envsmith.conda.model import CondaRequest
+    from envsmith.lock import store
 
     cell, pins = local.cell(**local.DEEPSPEED), local.pins_for(local.DEEPSPEED)
 
     def action() -> set[str]:
         lock = lock_conda(cell, pins, CondaRequest(channels=(channel.as_uri(),), cache_dir=folder / "cache"))
-        write(lock, folder / "ours")
+        store.write(folder / "ours", files(lock))
         return {p.filename for p in lock.platforms[0].packages}
 
     return action
@@ -104,9 +105,9 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
     script = (
         f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/conda/localchannel.py')!r});"
         "m=i.module_from_spec(s); sys.modules['l']=m; s.loader.exec_module(m);"
-        "from envsmith.conda.lock_files import write; from envsmith.conda.lock import lock_conda; from envsmith.conda.model import CondaRequest;"
+        "from envsmith.conda.lock_files import files; from envsmith.lock import store; from envsmith.conda.lock import lock_conda; from envsmith.conda.model import CondaRequest;"
         f"k=lock_conda(m.cell(**m.DEEPSPEED), m.pins_for(m.DEEPSPEED), CondaRequest(channels=({channel.as_uri()!r},), cache_dir=pathlib.Path({str(folder / 'cache')!r})));"
-        f"write(k, pathlib.Path({str(folder / 'ours')!r})); print(*(p.filename for p in k.platforms[0].packages))"
+        f"store.write(pathlib.Path({str(folder / 'ours')!r}), files(k)); print(*(p.filename for p in k.platforms[0].packages))"
     )
 
     def action() -> set[str]:
