@@ -55,23 +55,22 @@ class Result:
 
 def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
     """Try both ends, set the time limit by them, and return how the bad one fails. ``UsageError`` where they do not differ."""
-    share_good, passed = trials.share_of_failures(good)
-    if passed.passed is None:
-        raise UsageError(f"Cannot try the good end: {passed.error}.", hint="Check that its packages can be installed.")
-    if share_good == 1.0 or (trials.tries == 1 and share_good):
+    good_runs = _runs(trials, good, "good")
+    passed = next((outcome for outcome in good_runs if outcome.passed), None)
+    if passed is None:
         raise UsageError(
-            f"Cannot search for the culprit: the command fails at the good end too ({passed.error}).",
+            f"Cannot search for the culprit: the command fails at the good end too ({good_runs[0].error}).",
             hint="Check the command by itself there; what it needs beside packages is not searched for.",
-            details=tuple(passed.output.splitlines()[-_MOST_LINES:]),
+            details=tuple(good_runs[0].output.splitlines()[-_MOST_LINES:]),
         )
-    share_bad, failed = trials.share_of_failures(bad)
-    if failed.passed is None:
-        raise UsageError(f"Cannot try the bad end: {failed.error}.", hint="Check that its packages can be installed.")
-    if share_bad == 0.0:
+    bad_runs = _runs(trials, bad, "bad")
+    failed = trials.failure_of(bad_runs, good_runs)
+    if failed is None:
         raise UsageError(
             f"Cannot search for the culprit: the command passes at the bad end ({trials.tries} of {trials.tries} times).",
             hint="Give --tries where it fails now and then.",
         )
+    share_good, share_bad = (sum(map(trials.is_meant, runs)) / len(runs) for runs in (good_runs, bad_runs))
     if share_good:
         if share_bad - share_good < _APART:
             raise UsageError(
@@ -82,6 +81,17 @@ def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
         trials.threshold = (share_good + share_bad) / 2
     trials.limit_by(passed, failed)
     return failed
+
+
+def _runs(trials: Trials, packages: PackageSet, end: str) -> list[Outcome]:
+    """Return what came of each run of an end. ``UsageError`` where it cannot be judged."""
+    runs = trials.runs_of(packages)
+    unknown = next((outcome for outcome in runs if outcome.passed is None), None)
+    if unknown:
+        raise UsageError(
+            f"Cannot try the {end} end: {unknown.error}.", hint="Check that its packages can be installed."
+        )
+    return runs
 
 
 @dataclass(kw_only=True, slots=True)

@@ -125,12 +125,24 @@ class Past:
 
     def attempt(self, moment: dt.datetime) -> Outcome:
         """Return what came of the packages of a moment."""
+        return self._of(moment, self.trials.attempt)
+
+    def failure(self, moment: dt.datetime) -> Outcome:
+        """Return how the packages of a moment fail, and search for that from now on."""
+
+        def learn(packages: PackageSet) -> Outcome:
+            runs = self.trials.runs_of(packages)
+            return self.trials.failure_of(runs) or runs[0]
+
+        return self._of(moment, learn)
+
+    def _of(self, moment: dt.datetime, run: Callable[[PackageSet], Outcome]) -> Outcome:
         packages = self.at(moment)
         if packages is None:
             return Outcome(passed=None, error="uv finds no set of packages")
         self.trials.exclude_newer = _text(moment)
         try:
-            return self.trials.attempt(packages)
+            return run(packages)
         finally:
             self.trials.exclude_newer = None
 
@@ -203,7 +215,7 @@ def ends_in_time(
 ) -> tuple[PackageSet, PackageSet]:
     """Search by time, and return the packages just before and just after the upload that broke the command."""
     until = _day(bad) if bad else dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
-    failed = past.attempt(until)
+    failed = past.failure(until)
     if failed.passed is not False:
         raise UsageError(
             f"Cannot search: with the packages of {until.date()} the command does not fail"

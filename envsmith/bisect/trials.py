@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,9 +48,10 @@ class PackageSet:
 class Trials:
     """Runs a command in one environment after the other, each made anew at one path, and keeps what came of it.
 
-    ``tries`` is how often a set is run: it fails where the share of failures is above ``threshold``, and with a
-    threshold of 0 at the first failure. ``limit`` is how many seconds a run may take. ``sets`` are those that were
-    asked about, ``runs`` counts what was not in the journal, ``seconds`` adds up the making of environments.
+    ``tries`` is how often a set is run: it fails where the share of failures with ``error``, that of the bad end, is
+    above ``threshold``, and with a threshold of 0 at the first such failure. Other failures of a set that passes too are
+    ``noise``, which no package explains. ``limit`` is how many seconds a run may take. ``sets`` are those that were asked
+    about, ``runs`` counts what was not in the journal, ``seconds`` adds up the making of environments.
     """
 
     command: tuple[str, ...]
@@ -60,6 +61,8 @@ class Trials:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     tries: int = 1
     threshold: float = 0.0
+    error: str = ""
+    noise: set[str] = field(default_factory=set)
     limit: float | None = None
     exclude_newer: str | None = None
     runs: int = 0
@@ -69,22 +72,46 @@ class Trials:
     _requires: dict[tuple[str, str], dict[str, Requirement]] = field(default_factory=dict)
 
     def attempt(self, packages: PackageSet) -> Outcome:
-        """Return what comes of a set: its first failure, or its pass."""
-        outcomes = []
+        """Return what comes of a set: a failure as at the bad end, or its pass, or else the failure that it shows most."""
+        outcomes: list[Outcome] = []
         for number in range(self.tries):
             outcome = self._once(packages, number)
             outcomes.append(outcome)
-            if outcome.passed is None or (outcome.passed is False and self.threshold == 0.0):
+            if outcome.passed is None or (self.threshold == 0.0 and self.is_meant(outcome)):
                 return outcome
-        failed = [each for each in outcomes if each.passed is False]
-        passed = [each for each in outcomes if each.passed]
-        return failed[0] if not passed or len(failed) / len(outcomes) > self.threshold else passed[0]
+        meant, passed = [o for o in outcomes if self.is_meant(o)], [o for o in outcomes if o.passed]
+        if len(meant) / len(outcomes) > self.threshold:
+            return meant[0]
+        if not passed:
+            return self._usual(outcomes)
+        self.noise |= {outcome.error for outcome in outcomes if outcome.passed is False and outcome not in meant}
+        return passed[0]
 
-    def share_of_failures(self, packages: PackageSet) -> tuple[float, Outcome]:
-        """Run a set as often as ``tries`` says, and return the share that failed with its first failure, or last run."""
-        outcomes = [self._once(packages, number) for number in range(self.tries)]
-        failed = [each for each in outcomes if each.passed is False]
-        return len(failed) / len(outcomes), (failed or outcomes)[-1]
+    def is_meant(self, outcome: Outcome) -> bool:
+        """Tell whether it failed as the bad end does: in any way while that is not known."""
+        return outcome.passed is False and (not self.error or outcome.is_like(self.error))
+
+    def runs_of(self, packages: PackageSet) -> list[Outcome]:
+        """Run a set as often as ``tries`` says, and return what came of each run."""
+        return [self._once(packages, number) for number in range(self.tries)]
+
+    def failure_of(self, bad: Sequence[Outcome], good: Sequence[Outcome] = ()) -> Outcome | None:
+        """Return how the bad end fails, ``None`` where it does not, and search for that from now on.
+
+        It is the failure that its runs show most. What the good end shows as well is taken only where there is no other.
+        """
+        self.noise |= {outcome.error for outcome in good if outcome.passed is False}
+        failed = [outcome for outcome in bad if outcome.passed is False]
+        if not failed:
+            return None
+        failure = self._usual(failed)
+        self.error = failure.error
+        return failure
+
+    def _usual(self, failed: Sequence[Outcome]) -> Outcome:
+        """Return the most frequent failure, noise only where there is nothing else."""
+        own = [outcome for outcome in failed if not any(outcome.is_like(error) for error in self.noise)] or failed
+        return max(own, key=lambda each: sum(outcome.is_like(each.error) for outcome in own))
 
     def limit_by(self, *outcomes: Outcome) -> None:
         """Set how long a run may take from how long the two ends took."""

@@ -147,6 +147,27 @@ assert hasattr(shape, "round_off") or count % 3
     assert [group.lead.name for group in found.guilty[0].groups] == ["shape"]
 
 
+def test_a_network_that_fails_now_and_then_is_no_culprit(trials, tmp_path):
+    # Every second run fails for a reason of its own. Where shape is new, the others fail too.
+    counter = tmp_path / "count"
+    code = f"""
+import pathlib, shape
+path = pathlib.Path({str(counter)!r})
+count = int(path.read_text()) if path.exists() else 0
+path.write_text(str(count + 1))
+if count % 2:
+    raise TimeoutError("the network")
+assert hasattr(shape, "round_off")
+"""
+    trials.command = ("python", "-c", code)
+    trials.tries = 3
+
+    found = Search(good=GOOD, bad=BAD, trials=trials, index=Listed()).run()
+
+    assert [group.lead.name for group in found.guilty[0].groups] == ["shape"]
+    assert found.guilty[0].error == "AssertionError"
+
+
 def test_failures_no_more_often_than_at_the_good_end_are_a_pass(trials, tmp_path):
     # Its first run fails whatever the packages, as it may at the good end too.
     first = tmp_path / "first"

@@ -38,6 +38,8 @@ class Uploads:
         fails = f"{moment:%Y-%m-%dT%H:%M:%S}" > self.breaks
         return Outcome(passed=not fails, error=BROKEN if fails else "")
 
+    failure = attempt
+
 
 class Index:
     """An index that knows when each file was uploaded."""
