@@ -186,12 +186,12 @@ def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offlin
     with _progress() as progress:
         context = updates.open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
         changes = measured_names.plan_names(root / "names", context, packages, context.cache / "names")
-        written = measured_names.write_names(changes) if write else []
+        written = updates.apply(changes) if write else []
         rules = gaps.plan_gaps(root, context.today)  # they follow from the names that were written
-        written += measured_names.write_names(rules) if write else []
+        written += updates.apply(rules) if write else []
     changes += rules
-    for change in changes:
-        say(f"  {clean(change.summary)}")
+    for sentence in (sentence for change in changes for sentence in change.summary):
+        say(f"  {clean(sentence)}")
     for path in written:
         say(f"written: {path}")
     if not changes:

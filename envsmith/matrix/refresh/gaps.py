@@ -16,7 +16,8 @@ from pathlib import Path
 from envsmith.files import read_text
 from envsmith.graph.location import MAX_FILE_BYTES
 from envsmith.graph.read import read_knowledge
-from envsmith.matrix.refresh.measured_names import NamesChange, read_packages
+from envsmith.matrix.refresh.measured_names import read_packages
+from envsmith.matrix.refresh.updates import FileChange
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Knowledge, Row, Severity
 from envsmith.model.version import Spec
@@ -55,13 +56,13 @@ class Measured:
     text: str
 
 
-def plan_gaps(matrix_dir: Path, today: str) -> tuple[NamesChange, ...]:
+def plan_gaps(matrix_dir: Path, today: str) -> tuple[FileChange, ...]:
     """Return the file where it would change. It follows from ``names/`` and from the other rules."""
     path = matrix_dir / FILE
-    old = read_text(path, MAX_FILE_BYTES) if path.is_file() else ""
+    old = read_text(path, MAX_FILE_BYTES) if path.is_file() else None
     measured = list(measure_gaps(matrix_dir))
-    changed = [m for m in measured if m.text not in old]
-    days = {match["name"]: match["day"] for match in _DATE.finditer(old)}
+    changed = [m for m in measured if m.text not in (old or "")]
+    days = {match["name"]: match["day"] for match in _DATE.finditer(old or "")}
     days |= {m.name: today for m in measured if m in changed or m.name not in days}
     evidence = [_EVIDENCE.format(name=m.name, first=m.first, last=m.last, day=days[m.name]) for m in measured]
     new = "".join([_HEAD, *evidence, "rules:\n", *(m.text for m in measured)])
@@ -71,7 +72,7 @@ def plan_gaps(matrix_dir: Path, today: str) -> tuple[NamesChange, ...]:
         f"{sum(m.text.count('- id:') for m in measured)} rules, {sum(m.text.count('{when') for m in measured)} rows"
     )
     names = ", ".join(m.name for m in changed) or "evidence"
-    return (NamesChange(path=path, content=new.encode(), summary=f"{FILE}: {counts}; new: {names}"),)
+    return (FileChange(path=path, old=old, new=new, summary=(f"{FILE}: {counts}; new: {names}",)),)
 
 
 def measure_gaps(matrix_dir: Path) -> Iterator[Measured]:

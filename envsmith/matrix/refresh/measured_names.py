@@ -13,11 +13,11 @@ from pathlib import Path
 from packaging.version import Version
 
 from envsmith.errors import NetworkError, UsageError
-from envsmith.files import write_whole
 from envsmith.graph.fields import load_table
 from envsmith.matrix.refresh.name_table import add_moves, count_names, measure, measure_takes, merge
 from envsmith.matrix.refresh.shared import Context
 from envsmith.matrix.refresh.source_store import SourceStore
+from envsmith.matrix.refresh.updates import FileChange
 from envsmith.names import takes
 from envsmith.names.name_index import SUFFIX, SUMMARY
 from envsmith.names.names_file import Head, Measured, NamesFile, Table, encode
@@ -49,16 +49,7 @@ class _Packages:
     packages: Mapping[str, Package] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NamesChange:
-    """A file that would be written, with a sentence for people."""
-
-    path: Path
-    content: bytes
-    summary: str
-
-
-def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Path) -> tuple[NamesChange, ...]:
+def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Path) -> tuple[FileChange, ...]:
     """Measure what is new on the index for the packages of ``folder`` (``matrix/names``), or the chosen ones.
 
     ``UsageError`` for a package that the list does not have. What cannot be read is a problem of the context.
@@ -68,7 +59,7 @@ def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Pat
     if missing:
         hint = "Add it to matrix/names/packages.yaml."
         raise UsageError(f"Cannot measure {missing[0]}: it is not in the list of packages.", hint=hint)
-    changes: list[NamesChange] = []
+    changes: list[FileChange] = []
     for name in chosen or packages:
         changes += _plan_package(folder, context, name, packages[name], store)
     return (*changes, *_plan_summary(folder, changes))
@@ -77,13 +68,6 @@ def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Pat
 def read_packages(folder: Path) -> Mapping[str, Package]:
     """Return the packages that ``packages.yaml`` lists."""
     return load_table(_Packages, "packages.yaml", folder).packages
-
-
-def write_names(changes: Sequence[NamesChange]) -> list[Path]:
-    """Write the files and return their paths."""
-    for change in changes:
-        write_whole(change.path, change.content)
-    return [change.path for change in changes]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +99,7 @@ _KINDS = (
 )
 
 
-def _plan_package(folder: Path, context: Context, name: str, package: Package, store: Path) -> Iterator[NamesChange]:
+def _plan_package(folder: Path, context: Context, name: str, package: Package, store: Path) -> Iterator[FileChange]:
     package = package if package.roots else replace(package, roots=(name.replace("-", "_"),))
     try:
         listed = _releases(context, name, package.since)
@@ -159,7 +143,7 @@ def _plan_file(
     *,
     listed: Mapping[str, IndexFile],
     sources: SourceStore,
-) -> Iterator[NamesChange]:
+) -> Iterator[FileChange]:
     table = state.kind.measure(sources, new, package)
     existing = state.file if not state.anew else None
     before = {m.version: m for m in existing.head.releases} if existing else {}
@@ -172,9 +156,10 @@ def _plan_file(
     measured = tuple(before[v] if v in stays else _measured(v, listed[v]) for v in versions)
     head = Head(distribution=name, reader=state.kind.reader, roots=package.roots, releases=measured)
     content = encode(head, table)
-    if state.file is None or content != state.path.read_bytes():
+    before_bytes = None if state.file is None else state.path.read_bytes()
+    if content != before_bytes:
         counts = f"{len(new)} releases read, {count_names(table):,} names of {len(versions)} releases"
-        yield NamesChange(path=state.path, content=content, summary=f"{state.path.name}: {counts}")
+        yield FileChange(path=state.path, old=before_bytes, new=content, summary=(f"{state.path.name}: {counts}",))
 
 
 def _releases(context: Context, name: str, since: str) -> dict[str, IndexFile]:
@@ -207,18 +192,18 @@ def _fetch(context: Context, name: str, files: Mapping[str, IndexFile], sources:
     return complete
 
 
-def _plan_summary(folder: Path, changes: Sequence[NamesChange]) -> tuple[NamesChange, ...]:
+def _plan_summary(folder: Path, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
     """Return the list of what every file holds: it names the file of a module, and shows a reviewer what changed."""
-    changes = [change for change in changes if change.path.suffix == SUFFIX]
-    if not changes:
+    files = [(c.path, c.new) for c in changes if c.path.suffix == SUFFIX and isinstance(c.new, bytes)]
+    if not files:
         return ()
     path = folder / SUMMARY
-    old = path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
-    rows = {row.partition("\t")[0]: row for row in old if row.count("\t") == len(_COLUMNS) - 1}
-    for change in changes:
-        rows[change.path.name.removesuffix(SUFFIX)] = summary_row(change.content, change.path)
+    old = path.read_text(encoding="utf-8") if path.is_file() else None
+    rows = {row.partition("\t")[0]: row for row in (old or "").splitlines()[1:] if row.count("\t") == len(_COLUMNS) - 1}
+    for file, content in files:
+        rows[file.name.removesuffix(SUFFIX)] = summary_row(content, file)
     text = "\n".join(["\t".join(_COLUMNS), *(rows[name] for name in sorted(rows))]) + "\n"
-    return (NamesChange(path=path, content=text.encode(), summary=f"{SUMMARY}: {len(rows)} packages"),)
+    return (FileChange(path=path, old=old, new=text, summary=(f"{SUMMARY}: {len(rows)} packages",)),)
 
 
 def summary_row(content: bytes, path: Path) -> str:

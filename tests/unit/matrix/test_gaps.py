@@ -9,7 +9,7 @@ import pytest
 
 from envsmith.graph.read import read_knowledge
 from envsmith.matrix.refresh.gaps import FILE, plan_gaps
-from envsmith.matrix.refresh.measured_names import write_names
+from envsmith.matrix.refresh.updates import apply
 from envsmith.names.name_index import SUMMARY
 from envsmith.names.names_file import Head, Measured, Table, encode
 from envsmith.names.takes import Take
@@ -45,7 +45,7 @@ def take(matrix: Path, lines: dict[str, int]) -> None:
 
 
 def rows(matrix: Path) -> list[tuple[str, str, str]]:
-    write_names(plan_gaps(matrix, "2026-01-01"))
+    apply(plan_gaps(matrix, "2026-01-01"))
     rules = (
         [r for r in read_knowledge(matrix).rules if r.id == "user-imports-offer"] if (matrix / FILE).exists() else []
     )
@@ -96,27 +96,27 @@ def test_of_a_name_that_came_and_went_only_the_new_end_is_said(matrix):
 
 def test_a_second_run_writes_nothing_whatever_the_day(matrix):
     take(matrix, {"new": 0b1111})
-    write_names(plan_gaps(matrix, "2026-01-01"))
+    apply(plan_gaps(matrix, "2026-01-01"))
 
     assert plan_gaps(matrix, "2026-02-02") == ()
 
 
 def test_the_day_changes_with_the_rows(matrix):
     take(matrix, {"new": 0b1111})
-    write_names(plan_gaps(matrix, "2026-01-01"))
+    apply(plan_gaps(matrix, "2026-01-01"))
     take(matrix, {"newest": 0b1111})
 
     (change,) = plan_gaps(matrix, "2026-02-02")
 
-    assert b"date: 2026-02-02" in change.content
-    assert b"date: 2026-01-01" not in change.content
+    assert "date: 2026-02-02" in change.new
+    assert "date: 2026-01-01" not in change.new
 
 
 def test_what_stops_a_part_is_a_warning_that_hides_no_error(matrix):
     table = {"user": {line("new"): 0b0001}, "user.extra": {line("newest"): 0b0001}}
     (matrix / "names" / "user.takes").write_bytes(encode(head("user", _USERS), table))
 
-    write_names(plan_gaps(matrix, "2026-01-01"))
+    apply(plan_gaps(matrix, "2026-01-01"))
 
     (rule,) = (r for r in read_knowledge(matrix).rules if r.id == "user-imports-offer")
     assert [(r.severity.value, r.needs["offer"].text) for r in rule.rows] == [("error", ">=2.0"), ("warning", ">=3.0")]

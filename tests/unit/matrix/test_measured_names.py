@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.matrix.refresh.measured_names import plan_names, write_names
+from envsmith.matrix.refresh.measured_names import plan_names
 from envsmith.matrix.refresh.shared import Context
+from envsmith.matrix.refresh.updates import apply
 from envsmith.model.component import ComponentTable
 from envsmith.names.name_index import NameIndex
 from envsmith.names.names_file import NamesFile
@@ -83,7 +84,7 @@ def test_a_second_run_writes_nothing(folder):
     index.release("1.0", {"pkg/__init__.py": "def f(): ..."})
 
     first = plan(folder, index)
-    write_names(first)
+    apply(first)
 
     assert [change.path.name for change in first] == ["pkg.names", "summary.tsv"]
     assert plan(folder, index) == ()
@@ -93,10 +94,10 @@ def test_a_new_release_is_added_and_an_older_one_that_comes_late_too(folder):
     index = Index()
     index.release("1.0", {"pkg/__init__.py": "def f(): ..."})
     index.release("3.0", {"pkg/__init__.py": "def g(): ..."})
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
 
     index.release("2.0", {"pkg/__init__.py": "def f(): ...\ndef g(): ..."})
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
 
     answer = NameIndex(folder).ask("pkg.f")
     assert answer.releases == ("1.0", "2.0", "3.0")
@@ -107,13 +108,13 @@ def test_a_new_release_is_added_and_an_older_one_that_comes_late_too(folder):
 def test_adding_gives_the_same_file_as_measuring_everything(folder, tmp_path_factory):
     index = Index()
     index.release("1.0", {"pkg/__init__.py": "class Thing: ...", "pkg/a.py": ""})
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
     index.release("2.0", {"pkg/__init__.py": "", "pkg/a.py": "class Thing: ..."})
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
     fresh = tmp_path_factory.mktemp("fresh")
     (fresh / "packages.yaml").write_text("packages: {pkg: {}}\n")
 
-    write_names(plan(fresh, index))
+    apply(plan(fresh, index))
 
     assert (folder / "pkg.names").read_bytes() == (fresh / "pkg.names").read_bytes()
     assert NameIndex(folder).ask("pkg.Thing").successor == "pkg.a.Thing"
@@ -125,7 +126,7 @@ def test_a_file_that_did_not_change_is_not_fetched_again(folder):
     index.release("1.0", {"pkg/large.py": large, "pkg/__init__.py": ""})
     index.release("2.0", {"pkg/large.py": large, "pkg/__init__.py": "x = 1"})
 
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
 
     sent = {url: sum(size for at, size in index.fetcher.sent if at == url) for url, _ in index.fetcher.sent}
     assert sent["pkg-1.0-py3-none-any.whl"] > len(large)
@@ -138,7 +139,7 @@ def test_releases_before_the_day_and_prereleases_are_left_out(folder):
     index.release("1.0", {"pkg/__init__.py": ""})
     index.release("1.1rc1", {"pkg/__init__.py": ""})
 
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
 
     assert NameIndex(folder).ask("pkg").releases == ("1.0",)
 
@@ -153,7 +154,7 @@ def test_a_stub_beside_a_source_adds_no_names_and_one_alone_is_no_module(folder)
     sources = {"pkg/__init__.py": "def f(): ...", "pkg/__init__.pyi": "def f(): ...\ndef g(): ..."}
     index.release("1.0", {**sources, "pkg/_c.so": "", "pkg/_c.pyi": "def run(): ...", "pkg/_types.pyi": "x: int"})
 
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
 
     asked = NameIndex(folder)
     assert asked.ask("pkg.g").absent == {"1.0"}
@@ -165,9 +166,9 @@ def test_what_the_import_takes_is_measured_with_the_names_of_a_release(folder):
     (folder / "packages.yaml").write_text("packages: {pkg: {entries: [pkg, pkg.far]}}\n")
     index = Index()
     index.release("1.0", {"pkg/__init__.py": "from torch.a import b", "pkg/far.py": "from torch.a import b, c"})
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
     index.release("2.0", {"pkg/__init__.py": "from torch.a import d"})
-    write_names(plan(folder, index))
+    apply(plan(folder, index))
 
     table = NamesFile(folder / "pkg.takes").table()
 
