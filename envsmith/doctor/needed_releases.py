@@ -1,18 +1,22 @@
 """Which releases end a finding: what its message asks for, and what the rules over versions leave of a component.
 
-Each answer maps components to specs of which one alone is enough.
+Each answer maps components to specs of which one alone is enough. ``environment`` are versions by component.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.rule_conditions import key_of
 from envsmith.doctor.signatures import Hit
+from envsmith.graph.data import cached_table
 from envsmith.graph.load import components, knowledge
+from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
@@ -27,6 +31,31 @@ _DRIVERS = "toolkit-ptx-driver"
 _REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*)((?:[<>=!~]=?=?[\w.*]+,?)+)")
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What is asked of the knowledge: the components of each rule, rows by the components of their rule, builds by name.
+
+    Rows are without their words: the knowledge itself takes as long to open as everything else that is done here.
+    """
+
+    components: Mapping[str, tuple[str, ...]]
+    rows: Mapping[frozenset[str], tuple[Row, ...]]
+    builds: Mapping[str, tuple[str, ...]]
+
+
+def _table() -> _Table:
+    return cached_table("rows", list_files(find_matrix()).names, _read_table)
+
+
+def _read_table(_files: DataFiles) -> _Table:
+    rows: dict[frozenset[str], tuple[Row, ...]] = {}
+    for rule in knowledge().rules:
+        bare = (dataclasses.replace(row, evidence=(), cause=None, fix=None, symptom=None) for row in rule.rows)
+        rows[frozenset(rule.components)] = (*rows.get(frozenset(rule.components), ()), *bare)
+    builds = {name: tuple(release.version for release in each) for name, each in knowledge().releases.items()}
+    return _Table({rule.id: rule.components for rule in knowledge().rules}, rows, builds)
+
+
 def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platform: Platform) -> dict[str, str]:
     """Return what ends the fault of a message: what it says itself, else what rules over the same components leave."""
     names = hit.signature.components
@@ -36,20 +65,43 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
         return {"gcc": bound}
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
-    known = _known(facts) | ({"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {})
-    return left_by_rules(names, known, platform)
+    gpu = {"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {}
+    return left_by_rules(names, environment_of(facts) | gpu, platform)
 
 
 def releases_for_finding(finding: Finding, facts: Facts, platform: Platform) -> dict[str, str]:
     """Return what ends a finding of a rule over versions."""
-    names = next((rule.components for rule in knowledge().rules if rule.id == finding.rule), ())
-    return _left(_rows_over(names, platform), names, _known(facts) | _exact(finding.components))
+    names = _table().components.get(finding.rule, ())
+    return _left(_rows_over(names, platform), names, environment_of(facts) | _exact(finding.components))
 
 
-def left_by_rules(names: Collection[str], known: Mapping[str, str], platform: Platform) -> dict[str, str]:
-    """Return what the rules over exactly these components leave of each, beside the versions that are known."""
+def left_by_rules(names: Collection[str], environment: Mapping[str, str], platform: Platform) -> dict[str, str]:
+    """Return what the rules over exactly these components leave of each that a message says to be wrong."""
     rows = _rows_over(names, platform)
-    return _next_floor(rows, known) | _left(rows, names, known)
+    return _next_floor(rows, environment) | _left(rows, names, environment)
+
+
+def sentence_of(needs: Mapping[str, str]) -> str:
+    """Return which releases end a fault in words, with a space behind, or nothing."""
+    return (
+        f"With {' or '.join(f'{name} {spec}' for name, spec in needs.items())} this does not happen. " if needs else ""
+    )
+
+
+def environment_of(facts: Facts) -> dict[str, str]:
+    """Return the versions that are stated. A CUDA that the driver supports stands for the driver that came with it."""
+    environment = _exact({name: stated.version for name, stated in facts.components.items() if stated.exact})
+    if "driver" not in environment and (cuda := facts.host.get("driver_cuda")):
+        rows = _table().rows[frozenset(_table().components[_DRIVERS])]
+        floors = [
+            row.needs["driver"].text for row in rows if "toolkit" in row.when and row.when["toolkit"].contains(cuda)
+        ]
+        environment["driver"] = floors[0].removeprefix(">=") if floors else "0"
+    return environment
+
+
+def _exact(versions: Mapping[str, str]) -> dict[str, str]:
+    return {name: version for name, version in versions.items() if key_of(version)}
 
 
 def _bound_of_compiler(hit: Hit) -> str | None:
@@ -61,101 +113,72 @@ def _bound_of_compiler(hit: Hit) -> str | None:
     return f">={hit.groups['floor']}" if "floor" in hit.groups else None
 
 
-def sentence_of(needs: Mapping[str, str]) -> str:
-    """Return which releases end a fault in words, with a space behind, or nothing."""
-    return (
-        f"With {' or '.join(f'{name} {spec}' for name, spec in needs.items())} this does not happen. " if needs else ""
-    )
-
-
-def _rows_over(names: Collection[str], platform: Platform) -> list[Row]:
-    """Return what the rules say that speak of exactly these components."""
-    rows = [row for rule in knowledge().rules if set(rule.components) == set(names) for row in rule.rows]
-    stated = [row for row in rows if row.severity is not Severity.NOTE]
-    return [row for row in stated if not row.platforms or platform in row.platforms]
-
-
-def _known(facts: Facts) -> dict[str, str]:
-    """Return the versions that are known, and the driver with which the CUDA came that the driver is said to support."""
-    known = _exact({name: stated.version for name, stated in facts.components.items() if stated.exact})
-    if "driver" not in known and (cuda := facts.host.get("driver_cuda")):
-        rows = next((rule.rows for rule in knowledge().rules if rule.id == _DRIVERS), ())
-        floors = [row.needs["driver"].text for row in rows if row.when["toolkit"].contains(cuda)]
-        known["driver"] = floors[0].removeprefix(">=") if floors else "0"
-    return known
-
-
-def _exact(versions: Mapping[str, str]) -> dict[str, str]:
-    return {name: version for name, version in versions.items() if key_of(version)}
-
-
 def _agreed(requirements: Sequence[str]) -> dict[str, str]:
-    """Return the specs of packages of which all ``requirements`` can be met at once by a release of one of them."""
+    """Return the specs of packages of which all ``requirements`` say the same."""
     specs: dict[str, list[Spec]] = {}
     for name, text in (match.groups() for each in requirements if (match := _REQUIREMENT.fullmatch(each))):
         with contextlib.suppress(ValueError):
             specs.setdefault(name, []).append(Spec.parse(text))
-    return {name: str(all_of[0]) for name, all_of in specs.items() if len({spec.meaning for spec in all_of}) == 1}
+    return {name: str(every[0]) for name, every in specs.items() if len({spec.meaning for spec in every}) == 1}
 
 
-def _left(rows: Sequence[Row], names: Collection[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return for each component that can be changed which of its releases obey the rows beside the known versions."""
-    changeable = [name for name in names if name != "gpu"]
-    answers = {name: _demanded(rows, name, known) or _obeying(rows, names, name, known) for name in changeable}
-    return {n: spec for n, spec in answers.items() if spec and not (n in known and Spec.parse(spec).contains(known[n]))}
+def _rows_over(names: Collection[str], platform: Platform) -> tuple[Row, ...]:
+    rows = (row for row in _table().rows.get(frozenset(names), ()) if row.severity is not Severity.NOTE)
+    return tuple(row for row in rows if not row.platforms or platform in row.platforms)
 
 
-def _demanded(rows: Iterable[Row], name: str, known: Mapping[str, str]) -> str | None:
+def _left(rows: Sequence[Row], names: Collection[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return for each component that can be changed which of its releases obey the rows, and the present one does not."""
+    answers = {
+        name: _demanded(rows, name, environment) or _obeying(rows, names, name, environment)
+        for name in names
+        if name != "gpu"
+    }
+    return {n: s for n, s in answers.items() if s and not (n in environment and Spec.parse(s).contains(environment[n]))}
+
+
+def _demanded(rows: Iterable[Row], name: str, environment: Mapping[str, str]) -> str | None:
     """Return what the first row demands of a component, where the rest of the row is met and that is not."""
     for row in rows:
         spec = row.needs.get(name)
-        if (
-            spec
-            and "||" not in spec.text
-            and _is_met(row, known)
-            and not (name in known and spec.contains(known[name]))
-        ):
+        if spec is None or "||" in spec.text or (name in environment and spec.contains(environment[name])):
+            continue
+        if all(n in environment and each.contains(environment[n]) for n, each in row.when.items()):
             return spec.text
     return None
 
 
-def _is_met(row: Row, known: Mapping[str, str]) -> bool:
-    return all(name in known and spec.contains(known[name]) for name, spec in row.when.items())
-
-
-def _obeying(rows: Iterable[Row], names: Collection[str], name: str, known: Mapping[str, str]) -> str | None:
+def _obeying(rows: Iterable[Row], names: Collection[str], name: str, environment: Mapping[str, str]) -> str | None:
     """Return the releases of a component that break none of ``rows``, or ``None`` where that says nothing."""
-    if components().by_name[name].role is Role.HOST or any(n not in known for n in names if n != name):
+    if components().by_name[name].role is Role.HOST or any(n not in environment for n in names if n != name):
         return None
-    by_release: dict[str, list[str]] = {}
-    for version in (release.version for release in knowledge().releases.get(name, ())):
+    builds: dict[str, list[str]] = {}
+    for version in _table().builds.get(name, ()):
         if not (version.endswith("+cpu") and _OF_GPU & set(names)):
-            by_release.setdefault(public(version), []).append(version)
-    broken = set(_broken(rows, name, known, {version for each in by_release.values() for version in each}))
-    obeying = [release for release, versions in by_release.items() if set(versions) - broken]
-    return short_spec_of(tuple(by_release), obeying) if obeying and len(obeying) < len(by_release) else None
+            builds.setdefault(public(version), []).append(version)
+    broken = set(_broken(rows, name, environment, {build for each in builds.values() for build in each}))
+    obeying = [release for release, each in builds.items() if set(each) - broken]
+    return short_spec_of(tuple(builds), obeying) if obeying and len(obeying) < len(builds) else None
 
 
-def _broken(rows: Iterable[Row], name: str, known: Mapping[str, str], builds: set[str]) -> Iterator[str]:
-    """Give the builds of a component with which a row is broken, beside the known versions."""
+def _broken(rows: Iterable[Row], name: str, environment: Mapping[str, str], builds: set[str]) -> Iterator[str]:
+    """Give the builds of a component with which a row is broken, beside the rest of the environment."""
     for row in rows:
-        own = row.when.get(name)
-        if own is None or not all(spec.contains(known[n]) for n, spec in row.when.items() if n != name):
+        own, demand = row.when.get(name), row.needs.get(name)
+        if own is None or not all(spec.contains(environment[n]) for n, spec in row.when.items() if n != name):
             continue
+        unmet = any(not spec.contains(environment[n]) for n, spec in row.needs.items() if n != name)
         exact = own.text.removeprefix("==")
-        meant = [exact] if exact in builds else [build for build in builds if own.contains(build)]
-        unmet = [(n, spec) for n, spec in row.needs.items() if n == name or not spec.contains(known[n])]
-        if not row.needs or any(n != name for n, _ in unmet):
-            yield from meant
-        elif unmet:
-            yield from (build for build in meant if not unmet[0][1].contains(build))
+        for build in [exact] if exact in builds else [each for each in builds if own.contains(each)]:
+            if unmet or not row.needs or (demand is not None and not demand.contains(build)):
+                yield build
 
 
-def _next_floor(rows: Sequence[Row], known: Mapping[str, str]) -> dict[str, str]:
-    """Return the lowest floor that a known version does not reach: the message says that it is too old."""
-    for name in {name: None for row in rows for name in row.needs if name in known and name != "gpu"}:
+def _next_floor(rows: Sequence[Row], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the lowest floor that a component does not reach: the message says that it is too old."""
+    for name in {name: None for row in rows for name in row.needs if name in environment and name != "gpu"}:
         specs = [row.needs[name] for row in rows if name in row.needs and row.severity is Severity.ERROR]
-        floors = [spec.text for spec in specs if spec.text[:2] == ">=" and not spec.contains(known[name])]
+        floors = [spec.text for spec in specs if spec.text[:2] == ">=" and not spec.contains(environment[name])]
         if ordered := sorted((key, text) for text in floors if (key := key_of(text[2:]))):
             return {name: ordered[0][1]}
     return {}
