@@ -145,6 +145,8 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
         place = f"{hit.source}:{hit.line}"
         if "gpu" in hit.groups:
             draft.component("gpu", f"sm_{hit.groups['gpu']}", place, 1)
+        if "cuda_major" in hit.groups:
+            draft.component("cuda", f"{hit.groups['cuda_major']}.{hit.groups['cuda_minor']}", place, 3)
         pairs = [(_VERSION_GROUPS.get(group), value) for group, value in hit.groups.items()]
         pairs += [
             (component_of(hit.groups[side]), hit.groups.get(f"{side}_version", ""))
