@@ -8,7 +8,7 @@ from envsmith.bisect.changes import Group, changes_between, groups_between, pins
 from envsmith.bisect.outcome import Outcome
 from envsmith.bisect.release_steps import Step, narrow_releases
 from envsmith.bisect.search import Culprit, find_culprits
-from envsmith.bisect.trials import PackageSet, Trials
+from envsmith.bisect.trials import MORE, PackageSet, Trials
 from envsmith.errors import UsageError
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.index import PackageIndex
@@ -64,6 +64,8 @@ def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
             details=tuple(good_runs[0].output.splitlines()[-_MOST_LINES:]),
         )
     bad_runs = _runs(trials, bad, "bad")
+    if any(o.passed is False and not o.is_like(bad_runs[0].error) for o in bad_runs):
+        good_runs, bad_runs = _runs(trials, good, "good", MORE), _runs(trials, bad, "bad", MORE)
     failed = trials.failure_of(bad_runs, good_runs)
     if failed is None:
         raise UsageError(
@@ -83,9 +85,9 @@ def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
     return failed
 
 
-def _runs(trials: Trials, packages: PackageSet, end: str) -> list[Outcome]:
+def _runs(trials: Trials, packages: PackageSet, end: str, times: int = 1) -> list[Outcome]:
     """Return what came of each run of an end. ``UsageError`` where it cannot be judged."""
-    runs = trials.runs_of(packages)
+    runs = trials.runs_of(packages, times)
     unknown = next((outcome for outcome in runs if outcome.passed is None), None)
     if unknown:
         raise UsageError(

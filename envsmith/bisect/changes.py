@@ -65,7 +65,8 @@ def changes_between(good: Pins, bad: Pins) -> tuple[Change, ...]:
 def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ...]:
     """Return the changes in groups, in an order of which each beginning violates as few declared ranges as it can.
 
-    Two changes belong together where a release at one of the ends pins the required by an exact ``==``.
+    Two changes belong together where a release at one of the ends pins the required by an exact ``==``, and where each
+    end's release excludes the other end's of what it requires: no installer makes a set with one of them changed.
     """
     changes = {change.name: change for change in changes_between(good, bad)}
     parent = {name: name for name in changes}
@@ -81,7 +82,9 @@ def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ..
             if name not in pins:
                 continue
             for required, requirement in requires(name, pins[name]).items():
-                if required in changes and _is_exact(requirement):
+                if required in changes and (
+                    _is_exact(requirement) or _move_together(name, required, good, bad, requires)
+                ):
                     pinned[name].add(required)
                     parent[root(required)] = root(name)
     members: dict[str, list[str]] = {}
@@ -92,6 +95,16 @@ def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ..
         for names in members.values()
     ]
     return _ordered(groups, good, bad, requires)
+
+
+def _move_together(name: str, required: str, good: Pins, bad: Pins, requires: Requires) -> bool:
+    """Tell whether each end's release of one package excludes the other end's release of another."""
+
+    def excludes(pins: Pins, others: Pins) -> bool:
+        requirement = requires(name, pins[name]).get(required) if name in pins else None
+        return requirement is not None and required in others and not _meets(others[required], requirement)
+
+    return excludes(good, bad) and excludes(bad, good)
 
 
 def pins_with(groups: Iterable[Group], good: Pins) -> dict[str, str]:

@@ -31,6 +31,8 @@ from envsmith.python.uv import Uv
 _PATIENCE, _SLOWER = 60.0, 5.0
 # Seconds that the ends themselves may take.
 _FIRST_LIMIT = 3600.0
+# How many times as many runs a set has that showed nothing but noise, and ends whose failures differ.
+MORE = 4
 # Characters of an output that are kept: a traceback of a training framework is about 8,000 long.
 _KEPT = 20_000
 _METADATA = 4 << 20
@@ -74,7 +76,9 @@ class Trials:
     def attempt(self, packages: PackageSet) -> Outcome:
         """Return what comes of a set: a failure as at the bad end, or its pass, or else the failure that it shows most."""
         outcomes: list[Outcome] = []
-        for number in range(self.tries):
+        for number in range(self.tries * MORE):
+            if number >= self.tries and not all(map(self._is_noise, outcomes)):
+                break
             outcome = self._once(packages, number)
             outcomes.append(outcome)
             if outcome.passed is None or (self.threshold == 0.0 and self.is_meant(outcome)):
@@ -91,9 +95,13 @@ class Trials:
         """Tell whether it failed as the bad end does: in any way while that is not known."""
         return outcome.passed is False and (not self.error or outcome.is_like(self.error))
 
-    def runs_of(self, packages: PackageSet) -> list[Outcome]:
-        """Run a set as often as ``tries`` says, and return what came of each run."""
-        return [self._once(packages, number) for number in range(self.tries)]
+    def _is_noise(self, outcome: Outcome) -> bool:
+        is_known = any(outcome.is_like(error) for error in self.noise)
+        return outcome.passed is False and is_known and not self.is_meant(outcome)
+
+    def runs_of(self, packages: PackageSet, times: int = 1) -> list[Outcome]:
+        """Run a set ``times`` as often as ``tries`` says, and return what came of each run."""
+        return [self._once(packages, number) for number in range(self.tries * times)]
 
     def failure_of(self, bad: Sequence[Outcome], good: Sequence[Outcome] = ()) -> Outcome | None:
         """Return how the bad end fails, ``None`` where it does not, and search for that from now on.

@@ -25,6 +25,21 @@ def test_what_an_end_pins_exactly_is_one_group_and_the_one_that_pins_leads():
     assert sorted(group.names for group in groups) == [("numpy",), ("torch", "triton")]
 
 
+def test_releases_that_exclude_the_other_end_of_what_they_require_change_with_it():
+    good = {"transformers": "4.57", "hub": "0.35", "tokenizers": "0.22.1"}
+    bad = {"transformers": "5.0", "hub": "1.4", "tokenizers": "0.22.2"}
+    requires = _requires(
+        {
+            ("transformers", "4.57"): ["hub<1.0", "tokenizers<0.23"],
+            ("transformers", "5.0"): ["hub>=1.0", "tokenizers>=0.22.2"],
+        }
+    )
+
+    groups = groups_between(good, bad, requires)
+
+    assert sorted(group.names for group in groups) == [("tokenizers",), ("transformers", "hub")]
+
+
 def test_the_order_keeps_declared_ranges_satisfied_where_it_can():
     good = {"a": "1", "b": "1"}
     bad = {"a": "2", "b": "2"}
