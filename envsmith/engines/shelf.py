@@ -43,6 +43,10 @@ TOOL_VARIABLE = "ENVSMITH_TOOL"
 _INST = re.compile(r"Inst (\S+) (?:\[[^\]]*\] )?\((\S+)[ )]")
 
 _RUNNING = "Check that the engine is still running (docker info), then run the same command again."
+# Docker 29 asks for a time namespace, which runc 1.1 does not know.
+_RUNTIME = (
+    "Update the runtime that starts the engine's containers (docker info names runc's release), then run it again."
+)
 
 
 def tool_argument() -> tuple[tuple[str, str], ...]:
@@ -71,7 +75,7 @@ def refused(text: str, *, hint: str = _RUNNING) -> EnvsmithError:
     """Return the error of an engine that refused: of its disk where that is full."""
     if of_the_system(text) == FULL:
         return StorageError(text, hint=FULL_HINT)
-    return EngineError(text, hint=hint)
+    return EngineError(text, hint=_RUNTIME if "OCI runtime create failed" in text else hint)
 
 
 def _stored(base: BaseImage) -> str:

@@ -296,3 +296,12 @@ def test_engine_whose_disk_is_full_is_a_matter_of_storage():
     with pytest.raises(StorageError) as caught, engine_errors("the image cannot be saved"):
         raise DockerException("write /var/lib/docker/tmp: no space left on device")
     assert "Free space" in (caught.value.hint or "")
+
+
+def test_a_runtime_that_cannot_start_a_container_is_not_taken_for_an_engine_that_ended():
+    said = "OCI runtime create failed: runc create failed: namespace {time} does not exist"
+
+    with pytest.raises(EngineError) as caught, engine_errors("run a container of IMAGE"):
+        raise DockerException(said)
+
+    assert "Update the runtime" in (caught.value.hint or "")
