@@ -373,7 +373,7 @@ def checks(box: Freezer) -> None:
 
 
 def _records() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted([*(ROOT / "bench/corpus").glob("*.jsonl"), *(ROOT / "tests/cases/doctor").glob("*.jsonl")]):
+    for path in sorted([*(ROOT / "bench/corpus").glob("threads*.jsonl"), *(ROOT / "tests/cases/doctor").glob("*.jsonl")]):
         for line in _text(path).splitlines():
             yield path.stem, json.loads(line)
 

@@ -14,10 +14,9 @@ from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.values import name_in
 from envsmith.code.judge_uses import judge_uses
-from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured
+from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured, settle, settle_lock
 from envsmith.code.python_files import Project, read_project
 from envsmith.code.reading import ProjectUses, read_project_uses
-from envsmith.code.settle import settle, settle_lock
 from envsmith.graph.load import components
 from envsmith.graph.location import find_matrix
 from envsmith.graph.stacks import find_stack
@@ -30,7 +29,7 @@ from envsmith.names.name_index import NameIndex
 from envsmith.options import Options
 from envsmith.progress import Progress
 from envsmith.project.demand import Demands
-from envsmith.project.stated import read_stated
+from envsmith.project.folder import read_stated
 
 _SHOWN = 12
 

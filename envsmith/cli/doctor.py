@@ -23,8 +23,8 @@ from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_text
-from envsmith.doctor.read.folder import read_folder
 from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.read.remains import read_folder
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
 from envsmith.errors import UsageError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,33 +21,20 @@ from envsmith.cli.values import (
     parse_requirement,
     parse_spec,
 )
+from envsmith.conda.model import CondaRequest
 from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names, version_graph
+from envsmith.graph.stacks import find_stack, stack_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
+from envsmith.project.demand import Demands
+from envsmith.project.division import Division, divide
 
 if TYPE_CHECKING:
-    from envsmith.conda.model import CondaRequest
     from envsmith.model.finding import Finding
-    from envsmith.project.demand import Demands
-    from envsmith.project.division import Division
-
-
-def _stack_names() -> Iterable[str]:
-    from envsmith.graph.stacks import stack_names  # only who names a stack waits for it
-
-    return stack_names()
-
-
-def _required_by(stacks: Iterable[str]) -> Iterator[tuple[str, Spec]]:
-    """Yield what named stacks require."""
-    for name in stacks:
-        from envsmith.graph.stacks import find_stack  # as above
-
-        yield from find_stack(name).requires.items()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +60,7 @@ class RequestFlags:
         "--stack",
         multiple=True,
         metavar="NAME",
-        shell_complete=completion(_stack_names),
+        shell_complete=completion(stack_names),
         help="Packages that people install together (hf, diffusion, …); repeatable.",
     )
     requirements: tuple[Path, ...] = option(
@@ -179,7 +166,7 @@ class RequestFlags:
                 gpus.append(only_version(spec, "--with gpu"))
             else:
                 require(constraints, component.name, spec)
-        for name, spec in _required_by(self.stack):
+        for name, spec in (pair for stack in map(find_stack, self.stack) for pair in stack.requires.items()):
             require(frameworks if table.by_name[name].role is Role.FRAMEWORK else constraints, name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
             value = getattr(self, name)
@@ -208,10 +195,8 @@ class RequestFlags:
         typed += [parse_requirement(text, "--with") for text in self.with_ if is_package(text, components())]
         if not typed and demands is None:
             return None
-        from envsmith.project import demand, division  # who asks for nothing but a cell does not wait for them
-
-        every = demand.Demands(demands=tuple(typed)).joined(demands or demand.Demands())
-        return division.divide(every, named, version_graph(), platform)
+        every = Demands(demands=tuple(typed)).joined(demands or Demands())
+        return divide(every, named, version_graph(), platform)
 
     def text(self, *, flavour: str = "runtime", sources: str = "", demands: Demands | None = None) -> str:
         """Return the flags in one order: what a lock says it was made from. Of files it has a digest."""
@@ -310,8 +295,6 @@ class LockFlags:
 
         ``UsageError`` for flags that exclude each other or a platform that does not exist.
         """
-        from envsmith.conda.model import CondaRequest
-
         if self.locked and self.frozen:
             raise UsageError(
                 "Cannot combine --locked with --frozen: --frozen does not check whether the lock is current.",

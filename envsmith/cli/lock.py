@@ -18,6 +18,7 @@ from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.files import read_text, write_whole
 from envsmith.frameworks import EXAMPLE
+from envsmith.project.uv_and_pixi import PIXI, difference, manifest_of, merged, with_pixi
 
 if TYPE_CHECKING:
     from envsmith.model.lock import Lock
@@ -93,8 +94,6 @@ def lock(settings: PinFlags) -> int:
     if flags.project is not None and settings.form in {"uv", "pixi"}:
         _merge(settings.form, flags.project, outcome.lock, write=settings.yes)
     elif settings.form == "pixi":
-        from envsmith.project.uv_and_pixi import PIXI, with_pixi  # its reader waits for who has such a project
-
         files[PIXI] = str(outcome.directory / PIXI)
         write_whole(outcome.directory / PIXI, with_pixi("", outcome.lock, PIXI))
     if settings.as_json:
@@ -123,8 +122,6 @@ def _options(settings: PinFlags, flags: RequestFlags) -> Options:
 
 def _merge(form: str, folder: Path, lock: Lock, *, write: bool) -> None:
     """Show what a project of uv or pixi needs as a diff, and write it when the user says so."""
-    from envsmith.project.uv_and_pixi import difference, manifest_of, merged, with_pixi  # as above
-
     path = folder / "pyproject.toml" if form == "uv" else manifest_of(folder)
     old = read_text(path) if form == "uv" or path.is_file() else ""
     new = merged(old, lock) if form == "uv" else with_pixi(old, lock, path.name)

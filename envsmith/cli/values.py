@@ -5,16 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.version import ABSENT, Spec, parse_release, parse_version
-
-if TYPE_CHECKING:
-    from envsmith.project.demand import Demand
+from envsmith.project.demand import Demand, parse_line
 
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~@,\s].*)?)", re.DOTALL)
 _LONGEST = 300
@@ -181,16 +178,10 @@ def parse_platform(text: str, flag: str = "--platform") -> Platform:
         raise UsageError(f"Cannot read {flag}: {error}.") from None
 
 
-def _demand(text: str, where: str = "") -> Demand:
-    from envsmith.project.demand import parse_line  # only who asks for a package waits for its reader
-
-    return parse_line(text, where)
-
-
 def parse_requirement(text: str, flag: str) -> Demand:
     """Parse a requirement of the package index."""
     try:
-        return _demand(text, f"{flag} {text}")
+        return parse_line(text, f"{flag} {text}")
     except ValueError:
         raise UsageError(
             f"Cannot read {flag} {_short(text)}: it is not a requirement of the package index.",
@@ -204,7 +195,7 @@ def is_package(text: str, table: ComponentTable) -> bool:
     if named is not None and (table.find(named["name"]) or table.nearest(named["name"], cutoff=_ALIKE)):
         return False
     try:
-        demand = _demand(text)
+        demand = parse_line(text, "")
     except ValueError:
         return False
     return named is not None or bool(demand.requirement.extras)

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
-from envsmith.doctor.read.host_logs import read_host_logs
+from envsmith.doctor.read.host_logs import read_host_logs, read_ras
 from envsmith.doctor.read.pasted import spoken
-from envsmith.doctor.read.ras import read_ras
 from envsmith.doctor.read.remains import rank_of_speaker, read_remains
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source

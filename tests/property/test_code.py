@@ -13,7 +13,7 @@ from envsmith.code.python_files import Project, Source, notebook_code, read_proj
 from envsmith.code.reading import read_project_uses
 from envsmith.errors import DataError
 from envsmith.names.uses import read_uses
-from envsmith.project.stated import read_stated
+from envsmith.project.folder import read_stated
 from envsmith.schema import UnreadableError
 
 WORDS = st.sampled_from(

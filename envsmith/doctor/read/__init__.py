@@ -7,10 +7,9 @@ bad input.
 from __future__ import annotations
 
 from envsmith.doctor.facts import Draft, Facts, Read
-from envsmith.doctor.read.launching import read_launches
+from envsmith.doctor.read.launching import read_launches, read_modules
 from envsmith.doctor.read.lines import read_lines
 from envsmith.doctor.read.logs import kinds_of_log, read_files, read_log
-from envsmith.doctor.read.modules import read_modules
 from envsmith.doctor.read.package_lists import is_dockerfile, read_dockerfile, read_packages, read_whole
 from envsmith.doctor.read.pasted import clean, decode, read_bounded, unprefixed
 

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from envsmith.bisect.answer_text import as_json, as_markdown, as_text, rule_of
 from envsmith.bisect.between import Search
 from envsmith.bisect.journal import open_journal
 from envsmith.bisect.trials import PackageSet, Trials
+from envsmith.cli.bisect import as_json, as_markdown, as_text, rule_of
 from envsmith.errors import UsageError
 from envsmith.python.index import IndexFile, Project
 from envsmith.python.interpreters import running_interpreter

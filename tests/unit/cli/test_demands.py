@@ -7,9 +7,8 @@ import json
 import pytest
 
 from envsmith.cli.app import run
-from envsmith.cli.demands import gather
+from envsmith.cli.demands import gather, versions_to_keep
 from envsmith.cli.flags import RequestFlags
-from envsmith.cli.keep import versions_to_keep
 from envsmith.errors import UsageError
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envsmith.cli.flags import RequestFlags
-from envsmith.code.settle import settle, settle_lock
+from envsmith.code.needs import settle, settle_lock
 from envsmith.errors import LockError, UnsatisfiableError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, Lock, Pin

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from envsmith.doctor.rank_failures import read_launch
-from envsmith.doctor.read.folder import read_folder
+from envsmith.doctor.read.remains import read_folder
 from envsmith.errors import UsageError
 from envsmith.ranks.decide import decide
 

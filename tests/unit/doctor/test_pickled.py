@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from envsmith.doctor.read.pickled import is_pickle, read_plain
+from envsmith.doctor.read.dumps import is_pickle, read_plain
 
 VALUES = {
     "list": [1, -2, 1 << 70, 2.5, None, True, "ä" * 300],

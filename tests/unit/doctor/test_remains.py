@@ -11,7 +11,7 @@ import pytest
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.rank_failures import blame_texts, read_evidence
 from envsmith.doctor.read import Draft, clean, read_text
-from envsmith.doctor.read.folder import read_folder
+from envsmith.doctor.read.remains import read_folder
 
 START = 1_795_000_000_000_000_000
 

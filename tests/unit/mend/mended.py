@@ -12,8 +12,7 @@ from lock_helpers import uv_for
 from tiny_index import TinyIndex, wheel
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
-from envsmith.mend.apply import Mender, MendResult
-from envsmith.mend.trial import Ability, Trial
+from envsmith.mend.apply import Ability, Mender, MendResult, Trial
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Change, Finding, Repair
 from envsmith.model.rule import Severity

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.mend.trial import Ability, smoke_trial
+from envsmith.mend.apply import Ability, smoke_trial
 from envsmith.progress import Clock, silent
 
 

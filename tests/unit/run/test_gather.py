@@ -7,7 +7,7 @@ import json
 import pytest
 
 from envsmith.ranks.evidence import Exit, RankError, RankEvidence
-from envsmith.run.gather import rank_evidence, with_launcher_ends
+from envsmith.run.watch import rank_evidence, with_launcher_ends
 
 FATAL = 'Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File "/w/train.py", line 9 in step\n'
 
