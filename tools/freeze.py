@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import bz2
 import contextlib
 import difflib
 import fcntl
@@ -31,7 +32,6 @@ import tarfile
 import tempfile
 import time
 import traceback
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -373,7 +373,9 @@ def checks(box: Freezer) -> None:
 
 
 def _records() -> Iterator[tuple[str, dict[str, Any]]]:
-    for path in sorted([*(ROOT / "bench/corpus").glob("threads*.jsonl"), *(ROOT / "tests/cases/doctor").glob("*.jsonl")]):
+    for path in sorted(
+        [*(ROOT / "bench/corpus").glob("threads*.jsonl"), *(ROOT / "tests/cases/doctor").glob("*.jsonl")]
+    ):
         for line in _text(path).splitlines():
             yield path.stem, json.loads(line)
 
@@ -432,7 +434,7 @@ def pods(box: Freezer) -> None:
     """Freeze the jobs for Kubernetes; the plan in them is unpacked, the agent left out."""
 
     def unpacked(found: re.Match[str]) -> str:
-        text = zlib.decompress(base64.b64decode(found.group())).decode()
+        text = bz2.decompress(base64.b64decode(found.group())).decode()
         return text if text.startswith("{") else "<AGENT>"
 
     more = ("--gpus 8", "--backend gloo", "--tier bandwidth --gpus 8")

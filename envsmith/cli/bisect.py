@@ -17,7 +17,18 @@ from envsmith.bisect.journal import open_journal
 from envsmith.bisect.release_steps import Step
 from envsmith.bisect.trials import PackageSet, Trials, check_command
 from envsmith.cli.console import dumps, print_answer, print_out, say
-from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, argument, flag, option, takes, verb
+from envsmith.cli.declare import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
+    Section,
+    argument,
+    flag,
+    option,
+    takes,
+    verb,
+)
 from envsmith.doctor.read.lines import component_of
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.files import now, write_whole
@@ -35,70 +46,52 @@ if TYPE_CHECKING:
 _EXIT = {"found": 0, "range": 1, "equal": 3}
 
 
+# Headings of ``--help``.
+_ENDS, _TRIALS = map(Section, ("Ends", "Trials"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BisectFlags:
     """The options of ``bisect``."""
 
     command: tuple[str, ...] = argument(nargs=-1, metavar="-- COMMAND")
-    good: str | None = option(
-        "--good",
-        metavar="END|DAY",
-        help="An environment, freeze or lock with which it passes; by time a day.",
-        section="Ends",
+    good: str | None = _ENDS.option(
+        "--good", "END|DAY", "An environment, freeze or lock with which it passes; by time a day."
     )
-    bad: str | None = option(
-        "--bad", metavar="END|DAY", help="One with which it fails; by time a day (default: now).", section="Ends"
-    )
-    requirements: tuple[Path, ...] = option(
+    bad: str | None = _ENDS.option("--bad", "END|DAY", "One with which it fails; by time a day (default: now).")
+    requirements: tuple[Path, ...] = _ENDS.option(
         "-r",
         "--requirements",
+        "FILE",
+        "Search by time: requirements.txt or pyproject.toml as it was resolved then (repeatable).",
         multiple=True,
         type=EXISTING_FILE,
-        metavar="FILE",
-        help="Search by time: requirements.txt or pyproject.toml as it was resolved then (repeatable).",
-        section="Ends",
     )
-    project: Path | None = option(
+    project: Path | None = _ENDS.option(
         "--project",
+        "DIR",
+        "Search by time: what the project in a folder requires, as it was resolved then.",
         type=EXISTING_FOLDER,
-        metavar="DIR",
-        help="Search by time: what the project in a folder requires, as it was resolved then.",
-        section="Ends",
     )
-    extra: tuple[str, ...] = option(
-        "--extra", multiple=True, metavar="NAME", help="With this extra of the project.", section="Ends"
+    extra: tuple[str, ...] = _ENDS.option("--extra", "NAME", "With this extra of the project.", multiple=True)
+    group: tuple[str, ...] = _ENDS.option(
+        "--group", "NAME", "With this dependency group of the project.", multiple=True
     )
-    group: tuple[str, ...] = option(
-        "--group", multiple=True, metavar="NAME", help="With this dependency group of the project.", section="Ends"
+    python: str | None = _ENDS.option("--python", "3.N", "The Python of ends that name none (default: this one).")
+    tries: int = _TRIALS.option(
+        "--tries", "N", "Run each set N times, for a command that fails now and then.", type=int, default=1
     )
-    python: str | None = option(
-        "--python", metavar="3.N", help="The Python of ends that name none (default: this one).", section="Ends"
-    )
-    tries: int = option(
-        "--tries",
-        type=int,
-        default=1,
-        metavar="N",
-        help="Run each set N times, for a command that fails now and then.",
-        section="Trials",
-    )
-    timeout: float | None = option(
+    timeout: float | None = _TRIALS.option(
         "--timeout",
+        "SECONDS",
+        "End a run after this long, and count it as failed (default: 5 times the slower end, 60 at least).",
         type=float,
-        metavar="SECONDS",
-        help="End a run after this long, and count it as failed (default: 5 times the slower end, 60 at least).",
-        section="Trials",
     )
-    folder: Path = option(
-        "--folder",
-        type=FOLDER,
-        default="envsmith-bisect",
-        metavar="DIR",
-        help="Where trials are kept; a second run goes on.",
-        section="Trials",
+    folder: Path = _TRIALS.option(
+        "--folder", "DIR", "Where trials are kept; a second run goes on.", type=FOLDER, default="envsmith-bisect"
     )
-    report: Path | None = option("--report", type=FILE, metavar="FILE.md", help="Write a report for an issue tracker.")
-    rule: Path | None = option("--rule", type=FILE, metavar="FILE.yaml", help="Write the rule that the graph lacks.")
+    report: Path | None = option("--report", "FILE.md", "Write a report for an issue tracker.", type=FILE)
+    rule: Path | None = option("--rule", "FILE.yaml", "Write the rule that the graph lacks.", type=FILE)
     as_json: bool = flag("--json", "One JSON object.")
 
 

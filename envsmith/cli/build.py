@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.declare import EXISTING_FILE, choice, flag, group, option, takes, verb
+from envsmith.cli.declare import EXISTING_FILE, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
@@ -27,77 +27,58 @@ if TYPE_CHECKING:
 _MAX_CELLS = 500
 
 
+# Headings of ``--help``.
+_BUILD_AND_TEST, _OUTPUT, _MANY_CELLS = map(Section, ("Build and test", "Output", "Many cells"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildFlags:
     """The options of ``build``."""
 
     request: RequestFlags = group(RequestFlags, "Request")
-    engine: str | None = option(
+    engine: str | None = _BUILD_AND_TEST.option(
         "--engine",
-        metavar="NAME",
-        help="docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
+        "NAME",
+        "docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
         "environment.",
-        section="Build and test",
     )
-    base: str | None = option(
-        "--base",
-        metavar="IMAGE",
-        help="Base image (NAME[:TAG][@DIGEST]), or packages: Debian's by version.",
-        section="Build and test",
+    base: str | None = _BUILD_AND_TEST.option(
+        "--base", "IMAGE", "Base image (NAME[:TAG][@DIGEST]), or packages: Debian's by version."
     )
-    lock: Path | None = option(
+    lock: Path | None = _BUILD_AND_TEST.option(
         "--lock",
+        "FILE",
+        "Build this lock.json, or its folder, without solving.",
         type=click.Path(path_type=Path, exists=True),
-        metavar="FILE",
-        help="Build this lock.json, or its folder, without solving.",
-        section="Build and test",
     )
     output: Path = cells_option("Folder for the cell's own folder.")
-    tier: str = choice(
-        "--tier",
-        ["quick", "full", "framework", "bandwidth"],
-        "How much the smoke test tries.",
-        default="quick",
-        section="Build and test",
+    tier: str = _BUILD_AND_TEST.choice(
+        "--tier", ["quick", "full", "framework", "bandwidth"], "How much the smoke test tries.", default="quick"
     )
-    ranks: int = option(
-        "--ranks", type=click.IntRange(2, 64), default=4, help="Processes of the smoke test.", section="Build and test"
+    ranks: int = _BUILD_AND_TEST.option(
+        "--ranks", "Processes of the smoke test.", type=click.IntRange(2, 64), default=4
     )
     flavour: str = flavour_option()
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
-    no_smoke: bool = flag(
-        "--no-smoke", "Build only. Nothing is proved and no record is written.", section="Build and test"
+    no_smoke: bool = _BUILD_AND_TEST.flag("--no-smoke", "Build only. Nothing is proved and no record is written.")
+    oci: bool = _OUTPUT.flag("--oci", "Write the image as an OCI layout into the cell's folder, ready to publish.")
+    compress: str = _OUTPUT.choice(
+        "--compress", ["none", "gzip", "zstd"], "How the layers of that layout are stored.", default="none"
     )
-    oci: bool = flag(
-        "--oci", "Write the image as an OCI layout into the cell's folder, ready to publish.", section="Output"
+    all_frameworks: bool = _MANY_CELLS.flag("--all-frameworks", "A cell of each framework under the same flags.")
+    cells: Path | None = _MANY_CELLS.option(
+        "--cells", "Build many cells: one a line, a cell id or request flags; # begins a comment.", type=EXISTING_FILE
     )
-    compress: str = choice(
-        "--compress",
-        ["none", "gzip", "zstd"],
-        "How the layers of that layout are stored.",
-        default="none",
-        section="Output",
-    )
-    all_frameworks: bool = flag(
-        "--all-frameworks", "A cell of each framework under the same flags.", section="Many cells"
-    )
-    cells: Path | None = option(
-        "--cells",
-        type=EXISTING_FILE,
-        help="Build many cells: one a line, a cell id or request flags; # begins a comment.",
-        section="Many cells",
-    )
-    jobs: int = option(
+    jobs: int = _MANY_CELLS.option(
         "--jobs",
+        "Cells at a time. Default: one for every four cores and 8 GB.",
         type=click.IntRange(0, 64),
         default=0,
         show_default=False,
-        help="Cells at a time. Default: one for every four cores and 8 GB.",
-        section="Many cells",
     )
-    again: bool = flag("--again", "Also build cells that are proved already.", section="Many cells")
-    as_json: bool = flag("--json", "One JSON object on stdout: cell, files, record.", section="Output")
+    again: bool = _MANY_CELLS.flag("--again", "Also build cells that are proved already.")
+    as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, files, record.")
     talk: Talk = group(Talk, "Output")
 
 

@@ -33,42 +33,40 @@ class CheckFlags:
     pairs: tuple[str, ...] = argument(nargs=-1, metavar="[NAME==VERSION...]")
     sources: tuple[str, ...] = option(
         "--from",
-        multiple=True,
-        metavar="FILE",
-        help="Take the versions of a file (uv.lock, poetry.lock, pylock.toml, Pipfile.lock, pixi.lock, conda-lock.yml, "
+        "FILE",
+        "Take the versions of a file (uv.lock, poetry.lock, pylock.toml, Pipfile.lock, pixi.lock, conda-lock.yml, "
         "'conda list', a freeze), the ranges of one (pyproject.toml, requirements.txt, environment.yml), or all of an "
         "environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+        multiple=True,
     )
     facts: tuple[str, ...] = option(
         "--fact",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="A fact about the host: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
+        "KEY=VALUE",
+        "A fact about the host: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
         "--fact help lists all).",
+        multiple=True,
     )
     variables: tuple[str, ...] = option(
         "--env",
+        "NAME[=VALUE]",
+        "An environment variable of the job; NAME alone is known to be unset (repeatable).",
         multiple=True,
-        metavar="NAME[=VALUE]",
-        help="An environment variable of the job; NAME alone is known to be unset (repeatable).",
     )
     code: Path | None = option(
         "--code",
+        "PATH",
+        "Judge the names that this code takes: a folder, a git checkout, a file or a notebook.",
         type=click.Path(path_type=Path, exists=True),
-        metavar="PATH",
-        help="Judge the names that this code takes: a folder, a git checkout, a file or a notebook.",
     )
     wheels: tuple[str, ...] = option(
         "--wheel",
+        "FILE|URL",
+        "Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
         multiple=True,
-        metavar="FILE|URL",
-        help="Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
     )
-    with_: tuple[str, ...] = option(
-        "--with", multiple=True, metavar="NAME==VERSION", help="The same as an argument (repeatable)."
-    )
+    with_: tuple[str, ...] = option("--with", "NAME==VERSION", "The same as an argument (repeatable).", multiple=True)
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
-    platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
+    platform: str = option("--platform", "PLATFORM", "linux-64 or linux-aarch64.", default="linux-64")
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
     as_json: bool = flag("--json", "The same as --format json.")
     verbose: bool = flag("--verbose", "-v", "Show all evidence.")

@@ -62,17 +62,16 @@ class MatrixFlags:
     form: str = choice("--format", _MATRIX_FORMATS, "How the jobs are written.", default="table")
     since: str | None = option(
         "--since",
-        metavar="REF",
-        help="When nothing that decides the matrix differs from this git revision, "
-        "only the newest and the oldest cell.",
+        "REF",
+        "When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
     )
     known_matrix: Path | None = option(
         "--known",
+        "FILE",
+        "An earlier matrix (--format json): its cells are kept where that costs nothing.",
         type=EXISTING_FILE,
-        metavar="FILE",
-        help="An earlier matrix (--format json): its cells are kept where that costs nothing.",
     )
-    output: Path | None = option("--output", "-o", type=FILE, help="Write it there instead of stdout.")
+    output: Path | None = option("--output", "-o", "Write it there instead of stdout.", type=FILE)
     github_output: bool = flag("--github-output", "Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
 
 
@@ -146,18 +145,13 @@ class CheckFlags:
 
     directory: Path = argument(type=EXISTING_FOLDER, default=Path())
     metadata: Path | None = option(
-        "--metadata",
-        type=EXISTING_FILE,
-        metavar="FILE",
-        help="Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.",
+        "--metadata", "FILE", "Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.", type=EXISTING_FILE
     )
     since: str | None = option(
-        "--since",
-        metavar="REF",
-        help="Compare with a git revision: what becomes possible or impossible, which release it asks for.",
+        "--since", "REF", "Compare with a git revision: what becomes possible or impossible, which release it asks for."
     )
     form: str = choice("--format", _CHECK_FORMATS, "How findings are written.", default="text")
-    output: Path | None = option("--output", "-o", type=FILE, help="Write them there instead of stdout.")
+    output: Path | None = option("--output", "-o", "Write them there instead of stdout.", type=FILE)
     summary: bool = flag("--summary", "Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
     fail_on: str = fail_on_option()
 
@@ -223,12 +217,10 @@ class RunFlags:
     job: str = argument()
     directory: Path = argument(type=EXISTING_FOLDER, default=Path())
     environment: Path | None = option(
-        "--environment", type=FOLDER, metavar="DIR", help="Keep the environment there; else it is removed."
+        "--environment", "DIR", "Keep the environment there; else it is removed.", type=FOLDER
     )
-    ranks: int = option(
-        "--ranks", type=click.IntRange(2, 64), default=2, help="Processes of envsmith's own smoke test."
-    )
-    record: Path | None = option("--record", type=FILE, metavar="FILE", help="Write the outcome there as JSON.")
+    ranks: int = option("--ranks", "Processes of envsmith's own smoke test.", type=click.IntRange(2, 64), default=2)
+    record: Path | None = option("--record", "FILE", "Write the outcome there as JSON.", type=FILE)
     verbose: bool = flag("--verbose", "-v", "Show every line.")
 
 

@@ -62,27 +62,39 @@ def verb(*examples: str) -> Callable[[Callable[..., int]], Verb]:
     return click.command(cls=Verb, examples=examples)
 
 
-def option(*names: str, **settings: Any) -> Any:
+def option(*names_and_words: str, **settings: Any) -> Any:
     """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default.
 
-    ``section`` is its heading in ``--help``, by default that of its dataclass (:func:`group`).
+    ``names_and_words`` are its names, what its value is called where that says more, and its line of ``--help``.
+    ``section`` is its heading there, by default that of its dataclass (:func:`group`).
     """
+    names = [word for word in names_and_words if word.startswith("-")]
+    words = [word for word in names_and_words if not word.startswith("-")]
     absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
-    settings = {"show_default": "default" in settings, "cls": Option, **settings}
+    named = dict(zip(("help", "metavar"), reversed(words), strict=False))
+    settings = {"show_default": "default" in settings, "cls": Option, **named, **settings}
     metadata = {"click": (click.option, names, settings)}
     return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
 
 
 def flag(*names_and_help: str, section: str = "") -> Any:
     """Declare a field that is an option without a value: its names, then its line of ``--help``."""
-    *names, text = names_and_help
-    return option(*names, is_flag=True, help=text, section=section)
+    return option(*names_and_help, is_flag=True, section=section)
 
 
 def choice(name: str, words: Iterable[str], text: str, *, default: str | None = None, section: str = "") -> Any:
     """Declare a field that is an option with one of a few words, and its line of ``--help``."""
-    settings: dict[str, Any] = {"type": click.Choice(list(words)), "help": text, "section": section}
-    return option(name, **settings) if default is None else option(name, default=default, **settings)
+    settings: dict[str, Any] = {} if default is None else {"default": default}
+    return option(name, text, type=click.Choice(list(words)), section=section, **settings)
+
+
+class Section:
+    """The options under one heading of ``--help``."""
+
+    def __init__(self, heading: str) -> None:
+        self.option = functools.partial(option, section=heading)
+        self.flag = functools.partial(flag, section=heading)
+        self.choice = functools.partial(choice, section=heading)
 
 
 def argument(**settings: Any) -> Any:

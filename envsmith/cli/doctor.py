@@ -45,26 +45,24 @@ class DoctorFlags:
 
     sources: tuple[str, ...] = option(
         "--from",
-        multiple=True,
-        metavar="FILE|DIR",
-        help="Judge a pasted text (log, report, list of packages, Dockerfile, snapshot) or a folder of the ranks' logs; "
+        "FILE|DIR",
+        "Judge a pasted text (log, report, list of packages, Dockerfile, snapshot) or a folder of the ranks' logs; "
         "'-' is stdin; repeatable.",
+        multiple=True,
     )
     python: str | None = option(
-        "--python", metavar="PATH", help="The interpreter whose environment is judged (default: the active one)."
+        "--python", "PATH", "The interpreter whose environment is judged (default: the active one)."
     )
     deep: bool = flag("--deep", "Also import what is installed (a few seconds).")
-    save: Path | None = option("--save", type=FILE, help="Write all facts to one file, without secrets and user names.")
+    save: Path | None = option("--save", "Write all facts to one file, without secrets and user names.", type=FILE)
     compare: tuple[Path, Path] | None = option(
-        "--compare", nargs=2, type=EXISTING_FILE, metavar="A.json B.json", help="Compare the snapshots of two nodes."
+        "--compare", "A.json B.json", "Compare the snapshots of two nodes.", nargs=2, type=EXISTING_FILE
     )
     fix_to: Path | None = option(
-        "--fix-to", type=FOLDER, metavar="DIR", help="Write the repair as a lock and a Dockerfile (resolves packages)."
+        "--fix-to", "DIR", "Write the repair as a lock and a Dockerfile (resolves packages).", type=FOLDER
     )
     verify: bool = flag("--verify", "Judge the repaired set again.")
-    platform: str | None = option(
-        "--platform", metavar="PLATFORM", help="linux-64 or linux-aarch64 (default: what the facts say)."
-    )
+    platform: str | None = option("--platform", "PLATFORM", "linux-64 or linux-aarch64 (default: what the facts say).")
     form: str = choice("--format", _FORMATS, "How findings are written.", default="text")
     as_json: bool = flag("--json", "The same as --format json.")
     everything: bool = flag("--all", "Show every note.")

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FOLDER, alternatives, choice, completion, flag, option
+from envsmith.cli.declare import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FOLDER,
+    Section,
+    alternatives,
+    choice,
+    completion,
+    flag,
+    option,
+)
 from envsmith.cli.values import (
     is_package,
     only_version,
@@ -37,6 +47,10 @@ if TYPE_CHECKING:
     from envsmith.model.finding import Finding
 
 
+# Headings of ``--help``.
+_OUTPUT, _REQUEST, _CONDA = map(Section, ("Output", "Request", "Conda"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestFlags:
     """The flags as they were typed; :meth:`request` parses them against the components that the graph knows."""
@@ -44,70 +58,66 @@ class RequestFlags:
     framework: tuple[str, ...] = option(
         "--framework",
         "-f",
+        "NAME[SPEC]",
+        f"{alternatives(FRAMEWORKS)}; repeatable.",
         multiple=True,
-        metavar="NAME[SPEC]",
         shell_complete=completion(lambda: FRAMEWORKS),
-        help=f"{alternatives(FRAMEWORKS)}; repeatable.",
     )
     with_: tuple[str, ...] = option(
         "--with",
+        "NAME[SPEC]",
+        "A component or any other package that must be installed; repeatable.",
         multiple=True,
-        metavar="NAME[SPEC]",
         shell_complete=completion(lambda: components().by_name),
-        help="A component or any other package that must be installed; repeatable.",
     )
     stack: tuple[str, ...] = option(
         "--stack",
+        "NAME",
+        "Packages that people install together (hf, diffusion, …); repeatable.",
         multiple=True,
-        metavar="NAME",
         shell_complete=completion(stack_names),
-        help="Packages that people install together (hf, diffusion, …); repeatable.",
     )
     requirements: tuple[Path, ...] = option(
         "--requirements",
         "-r",
+        "FILE",
+        "Meet a requirement file in pip's format; repeatable.",
         multiple=True,
         type=EXISTING_FILE,
-        metavar="FILE",
-        help="Meet a requirement file in pip's format; repeatable.",
     )
     project: Path | None = option(
         "--project",
-        type=EXISTING_FOLDER,
-        metavar="DIR",
-        help="Meet what the project in a folder requires (pyproject.toml, setup.cfg, setup.py, requirements.txt, "
+        "DIR",
+        "Meet what the project in a folder requires (pyproject.toml, setup.cfg, setup.py, requirements.txt, "
         "environment.yml).",
+        type=EXISTING_FOLDER,
     )
-    extra: tuple[str, ...] = option("--extra", multiple=True, metavar="NAME", help="With this extra of the project.")
-    group: tuple[str, ...] = option(
-        "--group", multiple=True, metavar="NAME", help="With this dependency group of the project."
-    )
+    extra: tuple[str, ...] = option("--extra", "NAME", "With this extra of the project.", multiple=True)
+    group: tuple[str, ...] = option("--group", "NAME", "With this dependency group of the project.", multiple=True)
     without: tuple[str, ...] = option(
-        "--without", multiple=True, metavar="NAME", help="Leave this requirement of the files out; repeatable."
+        "--without", "NAME", "Leave this requirement of the files out; repeatable.", multiple=True
     )
     keep: tuple[str, ...] = option(
         "--keep",
+        "NAME",
+        "Keep the version that the project's lock or the active environment has; repeatable.",
         multiple=True,
-        metavar="NAME",
-        help="Keep the version that the project's lock or the active environment has; repeatable.",
     )
-    python: str | None = option("--python", metavar="SPEC", help="Python, e.g. 3.12.")
-    torch: str | None = option("--torch", metavar="SPEC", help="PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
-    cuda: str | None = option(
-        "--cuda", metavar="SPEC", help="CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without."
-    )
-    nccl: str | None = option("--nccl", metavar="SPEC", help="NCCL, e.g. '>=2.27'.")
-    driver: str | None = option("--driver", metavar="VERSION", help="The NVIDIA driver of the host, e.g. 535.54.03.")
+    python: str | None = option("--python", "SPEC", "Python, e.g. 3.12.")
+    torch: str | None = option("--torch", "SPEC", "PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
+    cuda: str | None = option("--cuda", "SPEC", "CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without.")
+    nccl: str | None = option("--nccl", "SPEC", "NCCL, e.g. '>=2.27'.")
+    driver: str | None = option("--driver", "VERSION", "The NVIDIA driver of the host, e.g. 535.54.03.")
     gpu: tuple[str, ...] = option(
         "--gpu",
+        "NAME|sm_NN",
+        "A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
         multiple=True,
-        metavar="NAME|sm_NN",
         shell_complete=completion(gpu_names),
-        help="A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
     )
-    platform: str = option("--platform", default="linux-64", metavar="PLATFORM", help="linux-64 or linux-aarch64.")
+    platform: str = option("--platform", "PLATFORM", "linux-64 or linux-aarch64.", default="linux-64")
     exclude_newer: str | None = option(
-        "--exclude-newer", metavar="DATE", help="Only releases published up to this day (2026-11-01)."
+        "--exclude-newer", "DATE", "Only releases published up to this day (2026-11-01)."
     )
     wheels: str = choice(
         "--wheels",
@@ -115,20 +125,18 @@ class RequestFlags:
         "Ready wheels that spare compiling: the projects' own, all listed ones (envsmith wheel), or none.",
         default=WheelPolicy.OFFICIAL.value,
     )
-    date: str | None = option(
-        "--date", metavar="DATE", help="Prefer what was newest on this day. Newer releases stay allowed."
-    )
+    date: str | None = option("--date", "DATE", "Prefer what was newest on this day. Newer releases stay allowed.")
     package: tuple[str, ...] = option(
         "--package",
+        "REQUIREMENT",
+        "Install this too, e.g. 'wandb>=0.15'. Of a component the cell's name does not have it; repeatable.",
         multiple=True,
-        metavar="REQUIREMENT",
-        help="Install this too, e.g. 'wandb>=0.15'. Of a component the cell's name does not have it; repeatable.",
     )
     code: Path | None = option(
         "--code",
+        "PATH",
+        "Add what this code needs: a folder, a git checkout, a file or a notebook.",
         type=click.Path(path_type=Path, exists=True),
-        metavar="PATH",
-        help="Add what this code needs: a folder, a git checkout, a file or a notebook.",
     )
 
     @property
@@ -219,20 +227,19 @@ class RequestFlags:
 
 def cells_option(what: str) -> Any:
     """Return ``--output``, the folder under which every cell has its own. ``what`` says what this verb does with it."""
-    return option("--output", "-o", type=FOLDER, default=Path("envsmith-build"), help=what, section="Output")
+    return _OUTPUT.option("--output", "-o", what, type=FOLDER, default=Path("envsmith-build"))
 
 
 def flavour_option() -> Any:
     """Return ``--flavour``. ``minimal`` is another word for ``runtime``."""
-    return option(
+    return _REQUEST.option(
         "--flavour",
         "--flavor",
+        "runtime (or minimal): what training needs; train: also ssh, pdsh, git, pip and RDMA's libraries; "
+        "devel: also the CUDA compiler.",
         type=click.Choice([*FLAVOURS, "minimal"]),
         callback=lambda _context, _parameter, word: RUNTIME if word == "minimal" else word,
-        help="runtime (or minimal): what training needs; train: also ssh, pdsh, git, pip and RDMA's libraries; "
-        "devel: also the CUDA compiler.",
         default=RUNTIME,
-        section="Request",
     )
 
 
@@ -261,32 +268,23 @@ def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
 class LockFlags:
     """The options of ``lock`` and ``build`` about the Conda part, an existing lock, and the network."""
 
-    channel: tuple[str, ...] = option(
-        "--channel",
-        multiple=True,
-        metavar="URL|NAME",
-        help="Conda channel for conda-lock.yml; repeatable.",
-        section="Conda",
+    channel: tuple[str, ...] = _CONDA.option(
+        "--channel", "URL|NAME", "Conda channel for conda-lock.yml; repeatable.", multiple=True
     )
-    conda_platform: tuple[str, ...] = option(
+    conda_platform: tuple[str, ...] = _CONDA.option(
         "--conda-platform",
+        "PLATFORM",
+        "Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
         multiple=True,
-        metavar="PLATFORM",
-        help="Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
-        section="Conda",
     )
-    conda_tolerate: tuple[str, ...] = option(
+    conda_tolerate: tuple[str, ...] = _CONDA.option(
         "--conda-tolerate",
+        "Allow this component to have a different version in conda-lock.yml (with a warning).",
         multiple=True,
         type=click.Choice(["nccl", "cudnn", "triton"]),
-        help="Allow this component to have a different version in conda-lock.yml (with a warning).",
-        section="Conda",
     )
-    no_conda: bool = flag("--no-conda", "Do not try to write conda-lock.yml.", section="Conda")
-    locked: bool = flag(
-        "--locked",
-        "Use the existing lock. Fail (exit code 1) if it is out of date for this request.",
-    )
+    no_conda: bool = _CONDA.flag("--no-conda", "Do not try to write conda-lock.yml.")
+    locked: bool = flag("--locked", "Use the existing lock. Fail (exit code 1) if it is out of date for this request.")
     frozen: bool = flag("--frozen", "Use the existing lock as it is. Ask no index and no channel.")
     offline: bool = flag("--offline", "Use no network, only the caches.")
 

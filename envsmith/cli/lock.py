@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import Console, dumps, live_terminal, print_out, say, table
-from envsmith.cli.declare import choice, flag, group, option, takes, verb
+from envsmith.cli.declare import Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
@@ -25,33 +25,32 @@ if TYPE_CHECKING:
     from envsmith.options import Options
 
 
+# Headings of ``--help``.
+_OUTPUT, _LOCK_AND_NETWORK = map(Section, ("Output", "Lock and network"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinFlags:
     """The options of ``lock``."""
 
     request: RequestFlags = group(RequestFlags, "Request")
     output: Path = cells_option("Folder for the cell's own folder.")
-    base: str | None = option(
-        "--base", metavar="IMAGE", help="Base image (NAME[:TAG][@DIGEST]), or packages.", section="Output"
-    )
-    form: str = choice(
+    base: str | None = _OUTPUT.option("--base", "IMAGE", "Base image (NAME[:TAG][@DIGEST]), or packages.")
+    form: str = _OUTPUT.choice(
         "--format",
         ["pip", "conda", "uv", "pixi", "all"],
         "What is written. With 'conda' an unreachable channel is an error, with 'all' a note. 'uv' also merges the "
         "versions into the pyproject.toml of --project, 'pixi' into its pixi.toml or [tool.pixi].",
         default="all",
-        section="Output",
     )
     flavour: str = flavour_option()
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
-    check: bool = flag(
-        "--check",
-        "Write nothing. Exit 1 when the existing lock is out of date for this request.",
-        section="Lock and network",
+    check: bool = _LOCK_AND_NETWORK.flag(
+        "--check", "Write nothing. Exit 1 when the existing lock is out of date for this request."
     )
-    yes: bool = flag("--yes", "With --format uv or pixi: write the project's file without asking.", section="Output")
-    as_json: bool = flag("--json", "One JSON object on stdout: cell, lock digest, files.", section="Output")
+    yes: bool = _OUTPUT.flag("--yes", "With --format uv or pixi: write the project's file without asking.")
+    as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, lock digest, files.")
     talk: Talk = group(Talk, "Output")
 
 

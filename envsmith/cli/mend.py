@@ -32,7 +32,7 @@ class MendFlags:
     apply: bool = flag("--apply", "Mend the environment of --python: show the changes, ask, try before and after.")
     undo: bool = flag("--undo", "Put back the environment of before the last --apply.")
     keep: tuple[str, ...] = option(
-        "--keep", multiple=True, metavar="NAME", help="With --apply: never change this package (repeatable)."
+        "--keep", "NAME", "With --apply: never change this package (repeatable).", multiple=True
     )
     yes: bool = flag("--yes", "With --apply or --undo: do not ask.")
 

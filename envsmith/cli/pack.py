@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envsmith import build
 from envsmith.cli.console import Console, dumps, print_out, say
-from envsmith.cli.declare import EXISTING_FOLDER, FILE, flag, group, option, takes, verb
+from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
@@ -18,22 +18,21 @@ from envsmith.model.cell import RUNTIME
 from envsmith.pack import archive, local_wheels
 from envsmith.progress import Clock
 
+# Headings of ``--help``.
+_REQUEST, _OUTPUT = map(Section, ("Request", "Output"))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackFlags:
     """The options of ``pack``."""
 
     request: RequestFlags = group(RequestFlags, "Request")
-    lock: Path | None = option(
-        "--lock", type=EXISTING_FOLDER, metavar="DIR", help="Pack this cell's folder as it is.", section="Request"
-    )
-    archive: Path | None = option(
-        "--archive", type=FILE, metavar="FILE", help="The archive (default: CELL.tar).", section="Output"
-    )
+    lock: Path | None = _REQUEST.option("--lock", "DIR", "Pack this cell's folder as it is.", type=EXISTING_FOLDER)
+    archive: Path | None = _OUTPUT.option("--archive", "FILE", "The archive (default: CELL.tar).", type=FILE)
     output: Path = cells_option("Folder for the cell's own folder.")
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
-    as_json: bool = flag("--json", "One JSON object on stdout: path, sha256, bytes.", section="Output")
+    as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: path, sha256, bytes.")
     talk: Talk = group(Talk, "Output")
 
 

@@ -27,35 +27,31 @@ class PublishFlags:
     """The options of ``publish``."""
 
     cell: str | None = argument(required=False)
-    to: str | None = option(
-        "--to", metavar="REGISTRY/REPO", help="Where the image goes, without a tag: ghcr.io/me/cells."
-    )
+    to: str | None = option("--to", "REGISTRY/REPO", "Where the image goes, without a tag: ghcr.io/me/cells.")
     bundle: Path | None = option(
         "--bundle",
+        "Write image and proof into one tar file instead (or as well), for a place without a network.",
         type=FILE,
-        help="Write image and proof into one tar file instead (or as well), for a place without a network.",
     )
-    key: Path | None = option("--key", type=FILE, help="Private key (PEM) that signs the statement.")
+    key: Path | None = option("--key", "Private key (PEM) that signs the statement.", type=FILE)
     keyless: bool = flag("--keyless", "Sign with the identity of this CI job through sigstore instead.")
-    tags: tuple[str, ...] = option(
-        "--tag", multiple=True, metavar="TAG", help="A further, moving tag (repeatable): ds0.19, latest."
-    )
+    tags: tuple[str, ...] = option("--tag", "TAG", "A further, moving tag (repeatable): ds0.19, latest.", multiple=True)
     replace: bool = flag("--replace", "Move the cell's own tag when it leads to another image.")
     layout: Path | None = option(
-        "--layout", type=click.Path(path_type=Path, exists=True), help="OCI layout of the image (folder or tar)."
+        "--layout", "OCI layout of the image (folder or tar).", type=click.Path(path_type=Path, exists=True)
     )
     compress: str | None = option(
         "--compress",
-        type=click.Choice(["none", "gzip", "zstd"]),
-        help="How the layers are stored: smaller by gzip, or by zstd (quicker; Docker reads it since 23). "
+        "How the layers are stored: smaller by gzip, or by zstd (quicker; Docker reads it since 23). "
         "Default: as the layout has them.",
+        type=click.Choice(["none", "gzip", "zstd"]),
     )
     also: tuple[str, ...] = option(
-        "--mount", multiple=True, metavar="REPO", help="Repository of that registry to take layers over from."
+        "--mount", "REPO", "Repository of that registry to take layers over from.", multiple=True
     )
-    source: str | None = option("--source", metavar="URL", help="Address of the source, for the annotations.")
+    source: str | None = option("--source", "URL", "Address of the source, for the annotations.")
     images_dir: Path | None = option(
-        "--images-dir", type=FOLDER, help="Also write the cell's folder of images/: Dockerfile, locks, record, digests."
+        "--images-dir", "Also write the cell's folder of images/: Dockerfile, locks, record, digests.", type=FOLDER
     )
     output: Path = cells_option("Folder of the cells' folders.")
     as_json: bool = flag("--json", "One JSON object on stdout.")
@@ -148,18 +144,16 @@ class VerifyFlags:
     image: str | None = argument(required=False)
     bundle: Path | None = option(
         "--bundle",
-        type=click.Path(path_type=Path, exists=True),
-        help="Verify what is in this file (or OCI layout) without a network; "
+        "Verify what is in this file (or OCI layout) without a network; "
         "IMAGE is then a tag or digest in it, or left out.",
+        type=click.Path(path_type=Path, exists=True),
     )
     keys: tuple[Path, ...] = option(
-        "--key", multiple=True, type=FILE, help="Public key (PEM) of a signer you trust; repeatable."
+        "--key", "Public key (PEM) of a signer you trust; repeatable.", multiple=True, type=FILE
     )
-    identity: str | None = option(
-        "--identity", metavar="WHO", help="Keyless: who must have signed (address or workflow)."
-    )
-    issuer: str | None = option("--issuer", metavar="URL", help="Keyless: who vouches for the identity.")
-    layers: bool = option("--layers/--no-layers", default=True, help="Read every layer and compare its digest.")
+    identity: str | None = option("--identity", "WHO", "Keyless: who must have signed (address or workflow).")
+    issuer: str | None = option("--issuer", "URL", "Keyless: who vouches for the identity.")
+    layers: bool = option("--layers/--no-layers", "Read every layer and compare its digest.", default=True)
     rebuild: bool = flag("--rebuild", "Also build the image again from its lock and compare the digests.")
     history: bool = flag("--history", "Also list the earlier records of the image, and of those that it replaced.")
     as_json: bool = flag("--json", "One JSON object on stdout.")

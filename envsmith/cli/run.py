@@ -8,11 +8,14 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import say
-from envsmith.cli.declare import FOLDER, argument, choice, flag, option, takes, verb
+from envsmith.cli.declare import FOLDER, Section, argument, option, takes, verb
 from envsmith.frameworks import EXAMPLE
 from envsmith.run.launcher import end_as
 from envsmith.run.start import Launch, check_command
 from envsmith.run.watch import Settings
+
+# Headings of ``--help``.
+_WATCH = Section("Watch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,25 +23,18 @@ class RunFlags:
     """The options of ``run``."""
 
     command: tuple[str, ...] = argument(nargs=-1, metavar="-- LAUNCHER")
-    stall: float = option(
+    stall: float = _WATCH.option(
         "--stall",
+        "SECONDS",
+        "Report a launch whose ranks have not moved for this long.",
         type=click.FloatRange(min=1.0),
         default=300.0,
-        metavar="SECONDS",
-        help="Report a launch whose ranks have not moved for this long.",
-        section="Watch",
     )
-    on_hang: str = choice(
-        "--on-hang",
-        ["warn", "stop"],
-        "Print the verdict and go on, or ask the launcher to end.",
-        default="warn",
-        section="Watch",
+    on_hang: str = _WATCH.choice(
+        "--on-hang", ["warn", "stop"], "Print the verdict and go on, or ask the launcher to end.", default="warn"
     )
-    preflight: bool = flag("--preflight", "Compare the ranks and try one collective before the first.", section="Watch")
-    evidence: Path | None = option(
-        "--evidence", type=FOLDER, metavar="DIR", help="Keep the evidence here, for `doctor --from DIR`."
-    )
+    preflight: bool = _WATCH.flag("--preflight", "Compare the ranks and try one collective before the first.")
+    evidence: Path | None = option("--evidence", "DIR", "Keep the evidence here, for `doctor --from DIR`.", type=FOLDER)
 
 
 @verb(

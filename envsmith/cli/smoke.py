@@ -15,7 +15,7 @@ import click
 
 from envsmith import proof
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.declare import FILE, FOLDER, choice, flag, option, takes, verb
+from envsmith.cli.declare import FILE, FOLDER, Section, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.files import read_text, write_whole
 from envsmith.model.cell import distribution_of
@@ -47,135 +47,104 @@ _FEWEST_TO_NARROW = 3
 _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 
 
+# Headings of ``--help``.
+_ENVIRONMENT, _TEST, _OUTPUT, _BANDWIDTH, _MANY_NODES, _KUBERNETES = map(
+    Section, ("Environment", "Test", "Output", "Bandwidth", "Many nodes", "Kubernetes")
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmokeFlags:
     """The options of ``smoke``."""
 
-    python: Path | None = option(
+    python: Path | None = _ENVIRONMENT.option(
         "--python",
+        "PATH",
+        "The environment's interpreter, or its folder. Default: the one on PATH.",
         type=click.Path(path_type=Path),
-        metavar="PATH",
-        help="The environment's interpreter, or its folder. Default: the one on PATH.",
-        section="Environment",
     )
-    tier: str = choice(
+    tier: str = _TEST.choice(
         "--tier",
         ["import", "quick", "full", "framework", "bandwidth", "all"],
         "How much is tried. all: every tier in turn, with a record and a plot in --output.",
         default="quick",
-        section="Test",
     )
-    output: Path | None = option(
+    output: Path | None = _OUTPUT.option(
         "--output",
         "-o",
+        "FOLDER",
+        "With --tier all: folder for results, record and plot. [default: envsmith-smoke]",
         type=FOLDER,
-        metavar="FOLDER",
-        help="With --tier all: folder for results, record and plot. [default: envsmith-smoke]",
-        section="Output",
     )
-    budget: float = option(
+    budget: float = _TEST.option(
         "--budget",
+        "SECONDS",
+        "With --tier all: time limit. Parts that do not fit are skipped and listed.",
         type=click.FloatRange(60, 86400),
         default=600,
-        metavar="SECONDS",
-        help="With --tier all: time limit. Parts that do not fit are skipped and listed.",
-        section="Test",
     )
-    ranks: int = option(
-        "--ranks", type=click.IntRange(1, 64), default=4, help="Processes, per node with --nodes.", section="Test"
+    ranks: int = _TEST.option("--ranks", "Processes, per node with --nodes.", type=click.IntRange(1, 64), default=4)
+    backend: str = _TEST.choice(
+        "--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto"
     )
-    backend: str = choice(
-        "--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto", section="Test"
-    )
-    nccl_engine: str | None = choice(
-        "--nccl-engine", ["legacy", "2"], "Which of torch 2.15's two NCCL engines.", section="Test"
-    )
-    sharing: str | None = choice(
+    nccl_engine: str | None = _TEST.choice("--nccl-engine", ["legacy", "2"], "Which of torch 2.15's two NCCL engines.")
+    sharing: str | None = _TEST.choice(
         "--sharing",
         ["hostid", "multi-rank"],
         "How two ranks share the first GPU. Default: only with fewer GPUs than ranks.",
-        section="Test",
     )
-    machine: str | None = option(
-        "--machine", metavar="NAME", help="Compare with the published floors of this machine type.", section="Bandwidth"
+    machine: str | None = _BANDWIDTH.option(
+        "--machine", "NAME", "Compare with the published floors of this machine type."
     )
-    plot: Path | None = option(
-        "--plot", type=FILE, metavar="FILE.svg", help="Draw bus bandwidth over size.", section="Bandwidth"
+    plot: Path | None = _BANDWIDTH.option("--plot", "FILE.svg", "Draw bus bandwidth over size.", type=FILE)
+    nodes: str | None = _MANY_NODES.option(
+        "--nodes", "a,b,c|N", "Many nodes: their names (a=ADDRESS where the name does not resolve), or how many."
     )
-    nodes: str | None = option(
-        "--nodes",
-        metavar="a,b,c|N",
-        help="Many nodes: their names (a=ADDRESS where the name does not resolve), or how many.",
-        section="Many nodes",
+    rdzv: str | None = _MANY_NODES.option(
+        "--rdzv", "HOST:PORT", "With --nodes N: this command runs on every node, torchrun brings them together."
     )
-    rdzv: str | None = option(
-        "--rdzv",
-        metavar="HOST:PORT",
-        help="With --nodes N: this command runs on every node, torchrun brings them together.",
-        section="Many nodes",
+    rsh: str | None = _MANY_NODES.option(
+        "--rsh", "COMMAND", "How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
     )
-    rsh: str | None = option(
-        "--rsh",
-        metavar="COMMAND",
-        help="How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}",
-        section="Many nodes",
-    )
-    narrow: bool = option(
+    narrow: bool = _MANY_NODES.option(
         "--narrow/--no-narrow",
+        "When a run of 3 nodes or more fails: find the bad one, in pairs.",
         default=True,
         show_default=False,
-        help="When a run of 3 nodes or more fails: find the bad one, in pairs.",
-        section="Many nodes",
     )
-    emit: str | None = choice(
-        "--emit",
-        ["jobset", "trainjob"],
-        "Print a Kubernetes job instead (with --nodes N --image).",
-        section="Kubernetes",
+    emit: str | None = _KUBERNETES.choice(
+        "--emit", ["jobset", "trainjob"], "Print a Kubernetes job instead (with --nodes N --image)."
     )
-    image: str | None = option("--image", metavar="IMAGE", help="For --emit.", section="Kubernetes")
-    gpus: int = option(
+    image: str | None = _KUBERNETES.option("--image", "IMAGE", "For --emit.")
+    gpus: int = _MANY_NODES.option(
         "--gpus",
+        "GPUs per node to ask Slurm or Kubernetes for.",
         type=click.IntRange(0, 64),
         default=0,
         show_default=False,
-        help="GPUs per node to ask Slurm or Kubernetes for.",
-        section="Many nodes",
     )
-    rdma: str | None = option(
-        "--rdma",
-        metavar="RESOURCE[=COUNT]",
-        help="For --emit: the resource that gives a pod InfiniBand cards.",
-        section="Kubernetes",
+    rdma: str | None = _KUBERNETES.option(
+        "--rdma", "RESOURCE[=COUNT]", "For --emit: the resource that gives a pod InfiniBand cards."
     )
-    read_logs: tuple[Path, ...] = option(
+    read_logs: tuple[Path, ...] = _KUBERNETES.option(
         "--read-logs",
+        "FILE",
+        "Judge a Kubernetes job by the logs of its pods; run nothing. Repeatable; - is standard input.",
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
         multiple=True,
-        metavar="FILE",
-        help="Judge a Kubernetes job by the logs of its pods; run nothing. Repeatable; - is standard input.",
-        section="Kubernetes",
     )
-    import_: tuple[str, ...] = option(
-        "--import",
-        multiple=True,
-        metavar="NAME",
-        help="Also import every module of this installed package; repeatable.",
-        section="Test",
+    import_: tuple[str, ...] = _TEST.option(
+        "--import", "NAME", "Also import every module of this installed package; repeatable.", multiple=True
     )
-    no_steps: bool = flag("--no-steps", "Collectives only, no framework step.", section="Test")
-    framework_only: bool = flag(
-        "--framework-only",
-        "Framework steps only, no collectives; with --tier framework every step that is known.",
-        section="Test",
+    no_steps: bool = _TEST.flag("--no-steps", "Collectives only, no framework step.")
+    framework_only: bool = _TEST.flag(
+        "--framework-only", "Framework steps only, no collectives; with --tier framework every step that is known."
     )
-    plan_only: bool = flag(
-        "--plan-only",
-        "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing.",
-        section="Output",
+    plan_only: bool = _OUTPUT.flag(
+        "--plan-only", "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
     )
-    as_json: bool = flag("--json", "Everything as one JSON object.", section="Output")
-    verbose: bool = flag("--verbose", "-v", "Show every event.", section="Output")
+    as_json: bool = _OUTPUT.flag("--json", "Everything as one JSON object.")
+    verbose: bool = _OUTPUT.flag("--verbose", "-v", "Show every event.")
 
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""

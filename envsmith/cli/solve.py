@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, print_answer, print_out, table
-from envsmith.cli.declare import flag, group, option, takes
+from envsmith.cli.declare import Section, group, takes
 from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UnsatisfiableError, UsageError
@@ -23,16 +23,18 @@ if TYPE_CHECKING:
     from envsmith.model.finding import Conflict, Refusal, Solution
 
 
+# Headings of ``--help``.
+_OUTPUT = Section("Output")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SolveFlags:
     """The options of ``solve``."""
 
     request: RequestFlags = group(RequestFlags, "Request")
-    every: bool = flag("--all", "Every valid cell, best first.", section="Output")
-    limit: int | None = option(
-        "--limit", type=click.IntRange(min=1), help="With --all: stop after this many.", section="Output"
-    )
-    as_json: bool = flag("--json", "One JSON object (with --all one object a line).", section="Output")
+    every: bool = _OUTPUT.flag("--all", "Every valid cell, best first.")
+    limit: int | None = _OUTPUT.option("--limit", "With --all: stop after this many.", type=click.IntRange(min=1))
+    as_json: bool = _OUTPUT.flag("--json", "One JSON object (with --all one object a line).")
 
 
 @click.command()

@@ -37,16 +37,16 @@ class SourceFlags:
 
     source: tuple[str, ...] = option(
         "--source",
-        multiple=True,
-        metavar="NAME@ARCHIVE#sha256=HEX",
-        help="Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. "
+        "NAME@ARCHIVE#sha256=HEX",
+        "Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. "
         "NAME==VERSION@… where the archive does not state its version.",
+        multiple=True,
     )
     compile_: tuple[str, ...] = option(
         "--compile",
+        "NAME:VARIABLE=VALUE",
+        f"Set while NAME is compiled in the pinned builder, e.g. {EXAMPLE}:DS_BUILD_FUSED_ADAM=1; repeatable.",
         multiple=True,
-        metavar="NAME:VARIABLE=VALUE",
-        help=f"Set while NAME is compiled in the pinned builder, e.g. {EXAMPLE}:DS_BUILD_FUSED_ADAM=1; repeatable.",
     )
 
     def parse(self) -> Sources:

@@ -9,7 +9,7 @@ import click
 
 from envsmith import solve
 from envsmith.cli.console import dumps, print_answer, print_out, say, table
-from envsmith.cli.declare import argument, flag, group, takes, verb
+from envsmith.cli.declare import Section, argument, group, takes, verb
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import ContentError, NetworkError, UnsatisfiableError, UsageError
@@ -34,19 +34,21 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
+# Headings of ``--help``.
+_REQUEST, _OUTPUT = map(Section, ("Request", "Output"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelFlags:
     """The options of ``wheel``."""
 
     name: str = argument(metavar="NAME[SPEC]")
     request: RequestFlags = group(RequestFlags, "Request")
-    index: bool = flag("--index", "Ask the package index for compiled wheels too.", section="Request")
-    measure: bool = flag(
-        "--measure",
-        "Read the compiled files of the best wheels: symbols, glibc, GPUs (some are 250 MB).",
-        section="Request",
+    index: bool = _REQUEST.flag("--index", "Ask the package index for compiled wheels too.")
+    measure: bool = _REQUEST.flag(
+        "--measure", "Read the compiled files of the best wheels: symbols, glibc, GPUs (some are 250 MB)."
     )
-    as_json: bool = flag("--json", "One JSON object: the wheels that fit, or the nearest ones.", section="Output")
+    as_json: bool = _OUTPUT.flag("--json", "One JSON object: the wheels that fit, or the nearest ones.")
 
 
 @verb(
