@@ -316,8 +316,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         request=options.request_text,
         exclude_newer=options.request.exclude_newer or last_day(),
         beside=Beside(
-            constraints=(*constraints_for(cell), *options.request.bounds),
-            date=_as_of(cell, options.request.date),
+            constraints=(*constraints_for(cell), *options.request.bounds), date=_as_of(cell, options.request.date)
         ),
         flavour=options.flavour,
         compile=options.compile,
@@ -356,12 +355,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
         files |= _image_files(lock)
     store.write(directory, files)
     return Outcome(
-        cell=cell,
-        lock=lock,
-        directory=directory,
-        files=tuple(sorted(files)),
-        notes=tuple(notes),
-        seconds=clock.seconds,
+        cell=cell, lock=lock, directory=directory, files=tuple(sorted(files)), notes=tuple(notes), seconds=clock.seconds
     )
 
 

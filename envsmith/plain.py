@@ -22,8 +22,7 @@ def _plain(pattern: str, what: str) -> Callable[[str], str]:
         if not isinstance(text, str) or not compiled.fullmatch(text):
             quoted = repr(text) if len(repr(text)) < 90 else repr(text)[:80] + "…"
             raise UsageError(
-                f"Cannot use {quoted}: it is not {what}.",
-                hint="Correct the lock or the option that it comes from.",
+                f"Cannot use {quoted}: it is not {what}.", hint="Correct the lock or the option that it comes from."
             )
         return text
 

@@ -18,17 +18,7 @@ from envsmith.ci.possible import unjudged
 from envsmith.ci.since import changed, compare
 from envsmith.cli import findings
 from envsmith.cli.console import Console, dumps, print_out, say, table
-from envsmith.cli.declare import (
-    EXISTING_FILE,
-    EXISTING_FOLDER,
-    FILE,
-    FOLDER,
-    argument,
-    choice,
-    flag,
-    option,
-    takes,
-)
+from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, argument, choice, flag, option, takes
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.flags import exit_code, fail_on_option
 from envsmith.errors import UsageError, os_errors

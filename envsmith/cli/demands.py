@@ -52,8 +52,7 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     """Return what the files that flags name ask for. ``None`` where no file is named."""
     if flags.project is None and (flags.extra or flags.group):
         raise UsageError(
-            "Cannot use --extra or --group without --project: they are parts of a project.",
-            hint="Add --project DIR.",
+            "Cannot use --extra or --group without --project: they are parts of a project.", hint="Add --project DIR."
         )
     if flags.without and not (flags.project or flags.requirements):
         raise UsageError(

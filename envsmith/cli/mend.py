@@ -214,8 +214,7 @@ def _print_commands(path: Path, judgement: Judgement) -> int:
     command = _OF_LOCKS.get(path.name)
     if command is None or judgement.repair is None:
         raise UsageError(
-            f"Cannot change {path}: another tool writes it.",
-            hint="Change what it was made from, and make it again.",
+            f"Cannot change {path}: another tool writes it.", hint="Change what it was made from, and make it again."
         )
     table_ = components().by_name
     lines = []

@@ -178,12 +178,7 @@ def verify(settings: VerifyFlags) -> int:
     trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
     with Console(verbose=settings.verbose) as console, verbs.find_image(settings.image, settings.bundle) as named:
         report = verbs.verify_image(
-            named,
-            trust,
-            layers=settings.layers,
-            rebuild=settings.rebuild,
-            earlier=settings.history,
-            progress=console,
+            named, trust, layers=settings.layers, rebuild=settings.rebuild, earlier=settings.history, progress=console
         )
     print_out(dumps(report.to_json()) if settings.as_json else _report_text(report))
     for check in report.checks if not settings.as_json else []:

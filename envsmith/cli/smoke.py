@@ -164,8 +164,7 @@ class SmokeFlags:
             )
         if self.import_ and self.nodes is not None:
             raise UsageError(
-                "Cannot use --import with --nodes: packages are imported on one machine.",
-                hint="Leave one of them out.",
+                "Cannot use --import with --nodes: packages are imported on one machine.", hint="Leave one of them out."
             )
         if self.output and self.tier != "all":
             raise UsageError(

@@ -99,12 +99,7 @@ def read_project(path: Path) -> Project:
     if day is None:
         day, day_of = _newest_change(root, [s.path for s in sources]), "its newest file"
     return Project(
-        root=root,
-        sources=tuple(sources),
-        unreadable=tuple(unreadable),
-        files=frozenset(names),
-        day=day,
-        day_of=day_of,
+        root=root, sources=tuple(sources), unreadable=tuple(unreadable), files=frozenset(names), day=day, day_of=day_of
     )
 
 

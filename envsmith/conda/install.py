@@ -174,10 +174,7 @@ def _in_place_of(prefix: Path) -> Iterator[None]:
 
 
 def _put_back(aside: Path, prefix: Path) -> None:
-    with os_errors(
-        f"put back the environment at {prefix}",
-        hint=f"Move it back by hand: it is complete in {aside}.",
-    ):
+    with os_errors(f"put back the environment at {prefix}", hint=f"Move it back by hand: it is complete in {aside}."):
         aside.rename(prefix)
 
 
@@ -222,9 +219,7 @@ def _error(part: PlatformLock, text: str) -> EnvsmithError:
         )
     if "404" in low or "not found" in low or "no such file" in low:
         return NetworkError(
-            f"Cannot fetch {what}: the channel does not have it any more.",
-            details=details,
-            hint="Lock the cell again.",
+            f"Cannot fetch {what}: the channel does not have it any more.", details=details, hint="Lock the cell again."
         )
     if "no space" in low or "permission denied" in low or "read-only" in low:
         return StorageError(

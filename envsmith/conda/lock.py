@@ -17,15 +17,7 @@ from envsmith.conda.channels import Channels, base_url, open_channels, with_chan
 from envsmith.conda.foreign import MAX_BYTES
 from envsmith.conda.lock_files import files, load_lock
 from envsmith.conda.model import CondaLock, CondaPackage, CondaRequest, PipPackage, PlatformLock, Tell
-from envsmith.conda.names import (
-    candidates,
-    clean,
-    cuda_of_build,
-    fold,
-    listing,
-    public_url,
-    same_version,
-)
+from envsmith.conda.names import candidates, clean, cuda_of_build, fold, listing, public_url, same_version
 from envsmith.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
 from envsmith.conda.specs import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
 from envsmith.errors import DataError, LockError, UsageError

@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from envsmith.conda.model import CondaPackage, CondaSpec
-from envsmith.conda.names import (
-    candidates,
-    clean,
-    component_version,
-    cuda_of_build,
-    fold,
-    listing,
-    same_version,
-)
+from envsmith.conda.names import candidates, clean, component_version, cuda_of_build, fold, listing, same_version
 from envsmith.errors import LockError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Cell, Platform

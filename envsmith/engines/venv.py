@@ -392,10 +392,7 @@ def inspect_python(python: Path, *arguments: str) -> dict[str, str]:
     try:
         answer = execute(command, seconds=900, env=variables)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ContentError(
-            f"Cannot start {python}: {error}.",
-            hint="Remove the folder and build again.",
-        ) from None
+        raise ContentError(f"Cannot start {python}: {error}.", hint="Remove the folder and build again.") from None
     return parse_inspection(answer.stdout if answer.returncode == 0 else answer.stdout + answer.stderr)
 
 

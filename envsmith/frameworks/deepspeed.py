@@ -72,7 +72,7 @@ DEEPSPEED = Framework(
             "deepspeed 0.14.1 to 0.19.4 look for nvcc when they are imported where there is a GPU, "
             "and this environment has no CUDA toolkit; next: install the toolkit of torch's CUDA and set CUDA_HOME, "
             "or take deepspeed 0.19.5 or later"
-        ),
+        )
     },
     # Its setup.py adds nvidia-ml-py where it finds a GPU.
     ignored_requirements=frozenset({"nvidia-ml-py"}),
@@ -87,8 +87,6 @@ DEEPSPEED = Framework(
     # Releases before 0.14.3 ask for Intel's extension where there is no GPU. With CUDA named they can be imported,
     # except that those about 0.12 then look for the accelerator without end.
     import_without_gpu=ImportWithoutGpu(
-        needs="intel_extension_for_pytorch",
-        variables={"DS_ACCELERATOR": "cuda"},
-        host_errors=("RecursionError",),
+        needs="intel_extension_for_pytorch", variables={"DS_ACCELERATOR": "cuda"}, host_errors=("RecursionError",)
     ),
 )

@@ -20,11 +20,7 @@ _HSDP = Step(
     stops_with=_FSDP2_STOPS,
 )
 _CHECKPOINT = Step(
-    name="torch checkpoint resharded fp32",
-    kind="torch-checkpoint",
-    ranks=4,
-    issues=_GATHERS,
-    stops_with=_FSDP2_STOPS,
+    name="torch checkpoint resharded fp32", kind="torch-checkpoint", ranks=4, issues=_GATHERS, stops_with=_FSDP2_STOPS
 )
 _TENSOR = Step(name="torch tensor-parallel fp32", kind="torch-tensor", issues=("all_reduce",), native=True)
 _TENSOR_AND_SHARDS = Step(
@@ -44,10 +40,7 @@ _SEQUENCE = Step(
     native=True,
 )
 _DTENSOR = Step(
-    name="torch dtensor fp32",
-    kind="torch-dtensor",
-    issues=("all_gather_single|all_gather", "all_reduce"),
-    native=True,
+    name="torch dtensor fp32", kind="torch-dtensor", issues=("all_gather_single|all_gather", "all_reduce"), native=True
 )
 
 

@@ -177,12 +177,7 @@ _Stage = Literal["install", "build", "import", "init", "communication", "train",
 _Long = Annotated[str, text_of(4000)]
 _RuleId = Annotated[
     str,
-    text_of(
-        80,
-        re.compile(r"[a-z0-9]+(-[a-z0-9_.]+)*"),
-        "kebab case, topic first: torch-elastic-log",
-        "not a rule id",
-    ),
+    text_of(80, re.compile(r"[a-z0-9]+(-[a-z0-9_.]+)*"), "kebab case, topic first: torch-elastic-log", "not a rule id"),
 ]
 
 

@@ -166,9 +166,5 @@ def read_host_settings(environ: Mapping[str, str] | None = None) -> HostSettings
     bundle = ca_bundle(env) or next((p for p in _SYSTEM_BUNDLES if p.is_file()), None)
     proxies = tuple((n, v) for name in _PROXIES for n in (name, name.lower()) if (v := env.get(n)))
     return HostSettings(
-        ca=bundle,
-        uv_toml=as_toml(settings),
-        netrc=netrc_file(env),
-        proxies=proxies,
-        unreachable=tuple(folders),
+        ca=bundle, uv_toml=as_toml(settings), netrc=netrc_file(env), proxies=proxies, unreachable=tuple(folders)
     )

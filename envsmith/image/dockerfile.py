@@ -389,13 +389,7 @@ _TITLES = {
 
 
 def _python_layer(
-    title: str,
-    requirements: str,
-    options: ImageOptions,
-    *,
-    sdists: bool = False,
-    backend: str = "",
-    local: str = "",
+    title: str, requirements: str, options: ImageOptions, *, sdists: bool = False, backend: str = "", local: str = ""
 ) -> str:
     """Return the step that installs one layer's pins: only what is hashed, nothing resolved.
 

@@ -108,12 +108,7 @@ def lock_pip(
     toolkit = toolkit_requirements(cell, flavour)
     minor = _minor(cell)
     query = replace(
-        query_of(
-            cell,
-            resolver.table,
-            beside.constraints,
-            archives=_with_ready(cell, compile, resolver),
-        ),
+        query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver)),
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
     )
@@ -261,11 +256,7 @@ def _build_pins(
 
     # torch with all that it imports: the layer that the builder stands on has only the heavy part of it.
     undeclared = {
-        s.distribution: (
-            *s.requires,
-            "torch",
-            *_following(_toolkit(cell, s.distribution) if s.toolkit else (), pins),
-        )
+        s.distribution: (*s.requires, "torch", *_following(_toolkit(cell, s.distribution) if s.toolkit else (), pins))
         for s in sources
     }
     needed = build_requires(pins, resolver.fetcher, undeclared)

@@ -220,8 +220,7 @@ class Record(AsJson):
     """
 
     schema: Annotated[
-        int,
-        exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})"),
+        int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})")
     ] = SCHEMA
     cell: Annotated[str, text_of(), Checked(_cell)]
     components: Mapping[str, Annotated[str, Checked(_version)]]

@@ -212,11 +212,7 @@ def image_manifest(config: bytes, layers: Sequence[Descriptor]) -> Manifest:
 
 
 def artifact(
-    *,
-    artifact_type: str,
-    layers: Sequence[Descriptor],
-    subject: Descriptor,
-    annotations: Mapping[str, str],
+    *, artifact_type: str, layers: Sequence[Descriptor], subject: Descriptor, annotations: Mapping[str, str]
 ) -> Manifest:
     """Make an artifact that refers to ``subject`` (specification 1.1: empty config, ``artifactType``, ``subject``)."""
     plain = Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size)

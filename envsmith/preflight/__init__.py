@@ -47,14 +47,7 @@ from envsmith.preflight.watcher import Watch
 from envsmith.schema import UNWRITTEN, AsJson
 from envsmith.smoke.agent.world import stored
 
-__all__ = [
-    "Finding",
-    "PreflightError",
-    "Report",
-    "findings_of",
-    "run",
-    "watch",
-]
+__all__ = ["Finding", "PreflightError", "Report", "findings_of", "run", "watch"]
 
 
 BACKENDS = ("auto", "gloo", "nccl")
@@ -165,13 +158,7 @@ def _collective(place: Place, backend: str, trial: Trial, rows: list[dict[str, A
 
 
 def _report(
-    findings: list[Finding],
-    rows: list[dict[str, Any]],
-    *,
-    place: Place,
-    backend: str,
-    strict: bool,
-    seconds: float,
+    findings: list[Finding], rows: list[dict[str, Any]], *, place: Place, backend: str, strict: bool, seconds: float
 ) -> Report:
     bad = [f for f in findings if f.severity == "error" or (strict and f.severity == "warning")]
     head = rows[0]
@@ -213,10 +200,7 @@ def watch(**options: Any) -> Watch:
 
 
 def findings_of(
-    facts: Sequence[Facts],
-    *,
-    expect: Mapping[str, str] | None = None,
-    min_gpu_free: int = 0,
+    facts: Sequence[Facts], *, expect: Mapping[str, str] | None = None, min_gpu_free: int = 0
 ) -> list[Finding]:
     """Return every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
     data = known()

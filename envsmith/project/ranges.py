@@ -76,12 +76,7 @@ def _components(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _judge(
-    demands: Demands,
-    *,
-    pinned: Mapping[str, str],
-    left_out: Collection[str],
-    platform: Platform,
-    keep: Collection[str],
+    demands: Demands, *, pinned: Mapping[str, str], left_out: Collection[str], platform: Platform, keep: Collection[str]
 ) -> Judgement:
     """Judge the ranges of some requirements beside what is pinned.
 

@@ -21,11 +21,7 @@ MEDIA_TYPE = "application/vnd.cyclonedx+json"
 PREDICATE_TYPE = "https://cyclonedx.org/bom"
 # Serial numbers are derived from digests under this name, so that a bill has one identity however often it is made.
 _SPACE = uuid.uuid5(uuid.NAMESPACE_OID, "envsmith sbom")
-_FORMAT = {
-    "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-    "bomFormat": "CycloneDX",
-    "specVersion": "1.6",
-}
+_FORMAT = {"$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6"}
 _UBUNTU = frozenset({"focal", "jammy", "noble"})
 
 

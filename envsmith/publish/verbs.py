@@ -173,12 +173,7 @@ def verify_image(
     clock = Clock(progress)
     clock.start("verify", image.store.name)
     report = verify(
-        image.store,
-        image.digest,
-        trust,
-        tag=image.tag,
-        layers=layers,
-        progress=lambda text: clock.line("verify", text),
+        image.store, image.digest, trust, tag=image.tag, layers=layers, progress=lambda text: clock.line("verify", text)
     )
     clock.done("verify")
     if image.stated_digest not in {"", image.digest}:

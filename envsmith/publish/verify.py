@@ -395,11 +395,7 @@ def _covered_by(covering: _Statement, further: Sequence[_Attestation]) -> dict[s
 
 
 def _say_who_signed(
-    report: Report,
-    trust: Trust,
-    statements: Sequence[_Statement],
-    strangers: Sequence[str],
-    suspects: Sequence[str],
+    report: Report, trust: Trust, statements: Sequence[_Statement], strangers: Sequence[str], suspects: Sequence[str]
 ) -> None:
     if statements:
         signers = sorted({one.signer[:16] if trust.keys else one.signer for one in statements})

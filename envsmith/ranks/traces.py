@@ -60,11 +60,7 @@ def py_spy_stacks(text: str) -> tuple[Stack, ...]:
             name = match[3] or match[1]
             stacks.append(
                 Stack(
-                    thread=name,
-                    frames=(),
-                    is_main=name == "MainThread",
-                    holds_gil="gil" in match[2],
-                    source="py-spy",
+                    thread=name, frames=(), is_main=name == "MainThread", holds_gil="gil" in match[2], source="py-spy"
                 )
             )
         elif stacks and (match := _SPY_FRAME.match(line)) and len(frames) < _MOST_FRAMES:

@@ -206,11 +206,7 @@ def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
         "kind": "TrainJob",
         "metadata": _metadata(job),
         "spec": {
-            "runtimeRef": {
-                "apiGroup": "trainer.kubeflow.org",
-                "kind": "ClusterTrainingRuntime",
-                "name": job.runtime,
-            },
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": job.runtime},
             "activeDeadlineSeconds": job.seconds,
             "trainer": trainer,
         },

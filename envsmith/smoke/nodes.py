@@ -254,9 +254,7 @@ def run_nodes(plan: Plan, hosts: Sequence[str], *, python: str, launcher: Launch
 
 def _begin(command: Command, text: bytes) -> _Running:
     with os_errors(
-        f"start {command.argv[0]}",
-        SmokeError,
-        hint="Check the command that --rsh names. Under Slurm put srun on PATH.",
+        f"start {command.argv[0]}", SmokeError, hint="Check the command that --rsh names. Under Slurm put srun on PATH."
     ):
         process = subprocess.Popen(
             command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -486,10 +484,7 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
 
 
 def narrow(
-    nodes: Sequence[str],
-    run: Callable[[Group], Outcome],
-    *,
-    say: Callable[[str], None] | None = None,
+    nodes: Sequence[str], run: Callable[[Group], Outcome], *, say: Callable[[str], None] | None = None
 ) -> Narrowed:
     """Run both passes. The groups of a wave are disjoint and run at the same time, at most 16 of them."""
     talk = say or (lambda _: None)

@@ -78,12 +78,7 @@ def check(
     from envsmith.solve.judge import judge  # a solve does without it
 
     return judge(
-        solver or default_solver(),
-        versions,
-        platform or Platform.LINUX_64,
-        keep=keep,
-        features=features,
-        needed=needed,
+        solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep, features=features, needed=needed
     )
 
 

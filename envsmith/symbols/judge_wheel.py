@@ -35,11 +35,7 @@ class WheelAnswer:
 
 
 def judge_wheel(
-    needs: WheelNeeds,
-    versions: Mapping[str, str],
-    platform: Platform,
-    table: SymbolTable,
-    host: Host | None = None,
+    needs: WheelNeeds, versions: Mapping[str, str], platform: Platform, table: SymbolTable, host: Host | None = None
 ) -> WheelAnswer:
     """Judge a wheel with the versions that are stated. Without a torch, the builds that it links with are listed.
 

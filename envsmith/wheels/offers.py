@@ -52,12 +52,7 @@ def offers(distribution: str, target: Target, *, root: Path | None = None) -> tu
 
 
 def best_wheel(
-    distribution: str,
-    release: str,
-    cell: Cell,
-    *,
-    policy: WheelPolicy = WheelPolicy.OFFICIAL,
-    root: Path | None = None,
+    distribution: str, release: str, cell: Cell, *, policy: WheelPolicy = WheelPolicy.OFFICIAL, root: Path | None = None
 ) -> ReadyWheel | None:
     """Return the best wheel of a release that fits a cell and that the policy admits."""
     if not any(w.release == release and w.admitted(policy) for w in ready_wheels(distribution, root)):

@@ -143,11 +143,7 @@ def open_context(
 
 
 def plan_refresh(
-    matrix_dir: Path,
-    context: Context,
-    *,
-    components: Sequence[str] = (),
-    checkouts: Mapping[str, Path] | None = None,
+    matrix_dir: Path, context: Context, *, components: Sequence[str] = (), checkouts: Mapping[str, Path] | None = None
 ) -> Plan:
     """Read what changed in the world since ``matrix_dir`` was written. Writes only below the cache.
 

@@ -174,10 +174,7 @@ def _legend(page: Page) -> str:
 
 
 def _figures(page: Page, newest: Sequence[Record]) -> str:
-    plots = {
-        "FRESHNESS": freshness_plot(newest, page.expiry, page.today),
-        "BANDWIDTH": bandwidth_plot(newest),
-    }
+    plots = {"FRESHNESS": freshness_plot(newest, page.expiry, page.today), "BANDWIDTH": bandwidth_plot(newest)}
     return _fill("figures.html", plots)
 
 
@@ -279,12 +276,7 @@ def read_page(root: Path) -> Page:
 
 
 def write_all(
-    page: Page,
-    folder: Path,
-    root: Path,
-    *,
-    base_url: str = "",
-    progress: Callable[[str], None] = lambda _line: None,
+    page: Page, folder: Path, root: Path, *, base_url: str = "", progress: Callable[[str], None] = lambda _line: None
 ) -> int:
     """Write the page's files and the data that it links to (``matrix.json`` and more). Return how many files."""
     data = document(root, default_solver(), moment=now(), progress=progress)

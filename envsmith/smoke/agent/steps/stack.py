@@ -232,10 +232,5 @@ def _tokenizer(size: int) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", pad_token="w1", eos_token="w2")  # noqa: S106
 
 
-TRAINERS = {
-    "accelerate": _by_accelerate,
-    "deepspeed": _by_deepspeed,
-    "lightning": _by_lightning,
-    "trl": _by_trl,
-}
+TRAINERS = {"accelerate": _by_accelerate, "deepspeed": _by_deepspeed, "lightning": _by_lightning, "trl": _by_trl}
 STEPS = {"stack": step_stack}
