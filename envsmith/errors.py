@@ -34,7 +34,7 @@ class EnvsmithError(Exception):
 
     @property
     def reason(self) -> str:
-        """The reason alone, as a clause for another sentence: "Cannot <verb> <object>: <reason>."."""
+        """Return the reason alone, as a clause for another sentence: "Cannot <verb> <object>: <reason>."."""
         return self.message.partition(": ")[2].removesuffix(".") or self.message
 
     def __str__(self) -> str:

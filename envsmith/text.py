@@ -109,7 +109,7 @@ def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
 
 
 def redact_values(value: object, places: Mapping[str, str]) -> object:
-    """``value`` (what JSON can hold) with every string made fit to be published.
+    """Return ``value`` (what JSON can hold) with every string made fit to be published.
 
     No login or token, no path of this machine, no name of it.
 
@@ -131,7 +131,7 @@ def redact_values(value: object, places: Mapping[str, str]) -> object:
 
 
 def redact_paths(text: str, places: Mapping[str, str]) -> str:
-    """``text`` with folders of this machine by what they are: ``places`` maps a folder to what stands for it.
+    """Return ``text`` with folders of this machine by what they are: ``places`` maps a folder to what stands for it.
 
     In this order: what ``.`` stands for, Python's own folders wherever they are
     (``<env>/lib/python3.12/site-packages/…``, ``<python>/lib/python3.12/…``), the other places, the longest first, and

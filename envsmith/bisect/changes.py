@@ -100,9 +100,9 @@ def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ..
 def _move_together(name: str, required: str, good: Pins, bad: Pins, requires: Requires) -> bool:
     """Tell whether each end's release of one package excludes the other end's release of another."""
 
-    def excludes(pins: Pins, others: Pins) -> bool:
+    def excludes(pins: Pins, further_pins: Pins) -> bool:
         requirement = requires(name, pins[name]).get(required) if name in pins else None
-        return requirement is not None and required in others and not _meets(others[required], requirement)
+        return requirement is not None and required in further_pins and not _meets(further_pins[required], requirement)
 
     return excludes(good, bad) and excludes(bad, good)
 

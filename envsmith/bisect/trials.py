@@ -83,12 +83,12 @@ class Trials:
             outcomes.append(outcome)
             if outcome.passed is None or (self.threshold == 0.0 and self.is_meant(outcome)):
                 return outcome
-        meant, passed = [o for o in outcomes if self.is_meant(o)], [o for o in outcomes if o.passed]
-        if len(meant) / len(outcomes) > self.threshold:
-            return meant[0]
+        failures, passed = [o for o in outcomes if self.is_meant(o)], [o for o in outcomes if o.passed]
+        if len(failures) / len(outcomes) > self.threshold:
+            return failures[0]
         if not passed:
             return self._usual(outcomes)
-        self.noise |= {outcome.error for outcome in outcomes if outcome.passed is False and outcome not in meant}
+        self.noise |= {outcome.error for outcome in outcomes if outcome.passed is False and outcome not in failures}
         return passed[0]
 
     def is_meant(self, outcome: Outcome) -> bool:

@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def flags(self) -> RequestFlags:
-        """The flags that say the same without ``--code``."""
+        """Return the flags that say the same without ``--code``."""
         return self.asking(self.wishes)
 
     def asking(self, wishes: Mapping[str, str]) -> RequestFlags:

@@ -141,7 +141,7 @@ class RequestFlags:
 
     @property
     def names_something(self) -> bool:
-        """Whether a framework, a package, or a file that asks for some, is named."""
+        """Return whether a framework, a package, or a file that asks for some, is named."""
         named = self.framework or self.with_ or self.stack or self.package
         return bool(named or self.requirements or self.project or self.code)
 

@@ -157,7 +157,7 @@ class FileMendFlags(MendFlags):
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The components that are to stay."""
+        """Return the components that are to stay."""
         return tuple(component.name for component in map(components().find, self.keep) if component)
 
 

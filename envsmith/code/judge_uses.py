@@ -46,7 +46,7 @@ class Need:
 
     @property
     def name(self) -> str:
-        """``accelerate.Accelerator(dispatch_batches=)``."""
+        """Return ``accelerate.Accelerator(dispatch_batches=)``."""
         presence = self.presence
         return f"{presence.path}({presence.argument}=)" if presence.argument else presence.path
 

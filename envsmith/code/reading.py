@@ -37,7 +37,7 @@ class ProjectUses:
 
     @property
     def modules(self) -> frozenset[str]:
-        """The top names that are imported from elsewhere."""
+        """Return the top names that are imported from elsewhere."""
         return frozenset(place.use.chain[0] for place in self.uses)
 
 

@@ -103,7 +103,7 @@ class Signature:
 
     @property
     def taxonomy(self) -> Taxonomy:
-        """The failure class as the study counts it."""
+        """Return the failure class as the study counts it."""
         return Taxonomy(stage=self.stage, group=self.group, cause=self.cause, pattern=self.pattern)
 
 

@@ -71,12 +71,12 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """The word of ``--engine``."""
+        """Return the word of ``--engine``."""
         ...
 
     @property
     def images(self) -> ContainerEngine | None:
-        """The engine as one that makes images, or ``None``."""
+        """Return the engine as one that makes images, or ``None``."""
         return None
 
     def available(self) -> str | None:

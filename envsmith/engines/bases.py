@@ -56,7 +56,7 @@ class KnownImage:
 
     @property
     def pinned(self) -> str:
-        """The image by name and digest."""
+        """Return the image by name and digest."""
         return f"{self.image}@{self.digest}"
 
     def base(self) -> BaseImage:
@@ -158,7 +158,7 @@ class Bases:
 
     @property
     def pythons_from_packages(self) -> tuple[str, ...]:
-        """The Python minors of bases that are made of packages."""
+        """Return the Python minors of bases that are made of packages."""
         return tuple(d.python for d in self.distributions)
 
     def from_packages(self, python: str, platform: str) -> BaseImage:

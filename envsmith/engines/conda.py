@@ -59,7 +59,7 @@ class CondaEngine(Engine):
 
     @property
     def name(self) -> str:
-        """``conda``."""
+        """Return ``conda``."""
         return "conda"
 
     def available(self) -> str | None:

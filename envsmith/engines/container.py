@@ -90,17 +90,17 @@ class ContainerEngine(Engine):
 
     @property
     def images(self) -> ContainerEngine:
-        """The engine itself."""
+        """Return the engine itself."""
         return self
 
     @cached_property
     def client(self) -> Any:
-        """The SDK's client. Raises ``EngineError`` when there is none."""
+        """Return the SDK's client. Raises ``EngineError`` when there is none."""
         raise NotImplementedError
 
     @cached_property
     def network(self) -> str | None:
-        """The network of build steps, ``None`` for the engine's default."""
+        """Return the network of build steps, ``None`` for the engine's default."""
         raise NotImplementedError
 
     def run_build(self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool, output: Path | None) -> str:
@@ -114,7 +114,7 @@ class ContainerEngine(Engine):
 
     @cached_property
     def shelf(self) -> BaseShelf:
-        """The base images that this engine has or can get."""
+        """Return the base images that this engine has or can get."""
         return BaseShelf(client=self.client, network=self.network)
 
     def pythons(self, base: str | None = None) -> tuple[str, ...] | None:
@@ -376,8 +376,8 @@ class ContainerEngine(Engine):
         """
         if image not in self._contents:
             key = hashlib.sha256(json.dumps([self.options.prefix, *torch_layers]).encode()).hexdigest()
-            whole = bool(torch_layers) and read_cache("layers", key) == "whole"
-            torch = sorted(pin.name for pin in lock.pins if pin.layer == "torch") if lock and whole else []
+            is_intact = bool(torch_layers) and read_cache("layers", key) == "whole"
+            torch = sorted(pin.name for pin in lock.pins if pin.layer == "torch") if lock and is_intact else []
             installed = self._read_installed(image, ["files", *torch] if lock else [])
             if torch_layers and installed.get("files.checked") and not installed.get("files.broken"):
                 write_cache("layers", key, "whole")

@@ -30,12 +30,12 @@ class DockerEngine(ContainerEngine):
 
     @property
     def name(self) -> str:
-        """``docker``."""
+        """Return ``docker``."""
         return "docker"
 
     @cached_property
     def client(self) -> Any:
-        """The SDK's client. Calls that wait for a build or a pull take minutes."""
+        """Return the SDK's client. Calls that wait for a build or a pull take minutes."""
         try:
             import docker
         except ImportError as error:
@@ -70,7 +70,7 @@ class DockerEngine(ContainerEngine):
 
     @cached_property
     def network(self) -> str | None:
-        """The network of build steps: ``host`` for an engine without a bridge, else its default. A variable overrides.
+        """Return the network of build steps: ``host`` without a bridge, else the default. A variable overrides.
 
         Raises ``EngineError`` for a variable that names none, and when the engine does not answer.
         """

@@ -71,7 +71,7 @@ class PodmanEngine(ContainerEngine):
 
     @property
     def name(self) -> str:
-        """``podman`` or ``buildah``."""
+        """Return ``podman`` or ``buildah``."""
         return self.tool
 
     def available(self) -> str | None:
@@ -99,7 +99,7 @@ class PodmanEngine(ContainerEngine):
 
     @cached_property
     def client(self) -> Any:
-        """The SDK's client on podman's service: the one that ``CONTAINER_HOST`` names, or one of our own."""
+        """Return the SDK's client on podman's service: the one that ``CONTAINER_HOST`` names, or one of our own."""
         import docker
 
         address = os.environ.get("CONTAINER_HOST") or self._serve()
@@ -142,7 +142,7 @@ class PodmanEngine(ContainerEngine):
 
     @cached_property
     def network(self) -> str | None:
-        """The network of build steps: podman's own default, unless the variable names one."""
+        """Return the network of build steps: podman's own default, unless the variable names one."""
         return os.environ.get(NETWORK_VARIABLE) or None
 
     def run_build(self, lock: Lock, scratch: Path, progress: Progress, *, cache: bool, output: Path | None) -> str:

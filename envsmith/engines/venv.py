@@ -92,7 +92,7 @@ class VenvEngine(Engine):
 
     @property
     def name(self) -> str:
-        """``venv``."""
+        """Return ``venv``."""
         return "venv"
 
     def available(self) -> str | None:

@@ -57,7 +57,7 @@ class CompiledRule(NamedTuple):
 
     @property
     def declared(self) -> tuple[str, str] | None:
-        """The component whose releases declare something, and of what. ``None`` for any other rule."""
+        """Return the component whose releases declare something, and of what. ``None`` for any other rule."""
         source, middle, target = self.id.partition("-declares-")
         return (source.partition("[")[0], target) if middle else None
 

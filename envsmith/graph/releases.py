@@ -43,7 +43,7 @@ class Where:
 
     @property
     def place(self) -> _Place:
-        """The platform and the Pythons."""
+        """Return the platform and the Pythons."""
         return self.platform, self.python
 
 
@@ -86,7 +86,7 @@ class ReleaseLine:
 
     @property
     def sources(self) -> tuple[Evidence, ...]:
-        """The evidence of the line, with the hash of the file that was read."""
+        """Return the evidence of the line, with the hash of the file that was read."""
         return with_hash(self.evidence, self.sha256)
 
     def declares(self, target: str, place: _Place = _EVERYWHERE) -> Spec | None:

@@ -58,7 +58,7 @@ class Stack:
 
     @property
     def step(self) -> Step:
-        """The step of a smoke test that imports every member, and trains with them."""
+        """Return the step of a smoke test that imports every member, and trains with them."""
         name, imports = f"stack {self.name}", {"distributions": list(self.distributions)}
         if self.training is None:
             return Step(name=name, kind="imports", options=imports, trains=False, tolerance=None, deadline=_DEADLINE)

@@ -65,12 +65,12 @@ class Build:
 
     @property
     def ptx_archs(self) -> list[str]:
-        """The architectures whose PTX lies in the build, as ``sm_90``."""
+        """Return the architectures whose PTX lies in the build, as ``sm_90``."""
         return [_PTX.sub(r"sm_\1", entry) for entry in self.ptx or ()]
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a release shows beyond its version."""
+        """Return what a release shows beyond its version."""
         facts = {
             "cxx11_abi": self.cxx11_abi,
             "gpu": None if self.gpu is None else list(self.gpu),
@@ -81,7 +81,7 @@ class Build:
 
     @property
     def sources(self) -> tuple[Evidence, ...]:
-        """The evidence of the line, with the hash of the wheel."""
+        """Return the evidence of the line, with the hash of the wheel."""
         return with_hash(self.evidence, self.sha256)
 
     def why(self, name: str) -> tuple[Evidence, ...]:

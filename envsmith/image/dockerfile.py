@@ -262,8 +262,8 @@ def _framework(lock: Lock, options: ImageOptions) -> str:
 def _builder(lock: Lock, options: ImageOptions) -> str:
     """Return the stage that turns source distributions into wheels. What it installs on the way stays in it."""
     compiled = {source.name for source in lock.compiled}
-    others = [pin for pin in lock.pins if pin.sdist and pin.layer != "torch" and pin.name not in compiled]
-    steps = [_by_uv(options)] if others or not compiled else []
+    sources = [pin for pin in lock.pins if pin.sdist and pin.layer != "torch" and pin.name not in compiled]
+    steps = [_by_uv(options)] if sources or not compiled else []
     steps += [_compiling(lock)] if compiled else []
     return "FROM ground AS wheels\n" + "\n".join(steps)
 

@@ -52,7 +52,7 @@ class Learned:
 
     @cached_property
     def solver(self) -> Solver:
-        """The solver over it."""
+        """Return the solver over it."""
         return solver_of(_extended(knowledge(), self)) if self.table else default_solver()
 
     def request(self, request: Request) -> Request:

@@ -29,15 +29,15 @@ class Described(Protocol):
 
     @property
     def name(self) -> str:
-        """Its normalised name."""
+        """Return its normalised name."""
 
     @property
     def version(self) -> str:
-        """Its version."""
+        """Return its version."""
 
     @property
     def requires(self) -> tuple[str, ...] | None:
-        """What it requires."""
+        """Return what it requires."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

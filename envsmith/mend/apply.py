@@ -69,12 +69,12 @@ class Ability(AsJson):
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing failed."""
+        """Return whether nothing failed."""
         return self.passed and not self.broken
 
     @property
     def sentence(self) -> str:
-        """What failed first, or that nothing did."""
+        """Return what failed first, or that nothing did."""
         return f"cannot import {self.broken[0]}" if self.broken else self.summary
 
     def is_better_than(self, before: Ability) -> bool:
@@ -147,7 +147,7 @@ class Proposal:
 
     @property
     def subjects(self) -> frozenset[str]:
-        """The distributions that the change is about: they are to be importable afterwards."""
+        """Return the distributions that the change is about: they are to be importable afterwards."""
         changed = {c.name for c in self.difference.changes if c.new}
         return self.treatment.names | self.treatment.concerned | changed
 

@@ -40,7 +40,7 @@ class Environment:
 
     @property
     def interpreter(self) -> Path:
-        """The path of its interpreter."""
+        """Return the path of its interpreter."""
         return self.root / "bin" / "python"
 
     def edges(self, name: str) -> Iterator[Requirement]:

@@ -47,7 +47,7 @@ class Treatment:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every distribution that is named."""
+        """Return every distribution that is named."""
         return frozenset({*self.install, *self.remove, *self.again})
 
 

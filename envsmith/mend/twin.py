@@ -45,7 +45,7 @@ class Twin:
 
     @property
     def copy(self) -> Path:
-        """The folder of the copy: before the exchange the new environment, after it the old one."""
+        """Return the folder of the copy: before the exchange the new environment, after it the old one."""
         return self.folder / "env"
 
 

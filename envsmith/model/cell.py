@@ -27,12 +27,12 @@ class Platform(str, Enum):
 
     @property
     def machine(self) -> str:
-        """``x86_64`` or ``aarch64``."""
+        """Return ``x86_64`` or ``aarch64``."""
         return "x86_64" if self is Platform.LINUX_64 else "aarch64"
 
     @property
     def docker(self) -> str:
-        """The OCI name: ``linux/amd64`` or ``linux/arm64``."""
+        """Return the OCI name: ``linux/amd64`` or ``linux/arm64``."""
         return "linux/amd64" if self is Platform.LINUX_64 else "linux/arm64"
 
     @classmethod
@@ -237,7 +237,7 @@ class Cell:
 
     @property
     def id(self) -> CellId:
-        """The name under which locks, images and records are filed."""
+        """Return the name under which locks, images and records are filed."""
         digest = hashlib.sha256("\n".join(self.further).encode()).hexdigest()[:8] if self.further else ""
         return CellId(tuple((name, self.components[name]) for name in self.chosen), self.platform, digest)
 
@@ -248,7 +248,7 @@ class Cell:
 
     @property
     def further_names(self) -> tuple[str, ...]:
-        """The normalised names of the distributions that ``further`` asks for, sorted."""
+        """Return the normalised names of the distributions that ``further`` asks for, sorted."""
         return tuple(sorted({distribution_of(line) for line in self.further}))
 
     def to_json(self) -> dict[str, object]:

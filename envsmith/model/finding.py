@@ -42,7 +42,7 @@ class Conflict(AsJson):
 
     @property
     def is_wish(self) -> bool:
-        """Whether the request asks for it, not a rule."""
+        """Return whether the request asks for it, not a rule."""
         return self.rule.startswith("request:")
 
 

@@ -263,7 +263,7 @@ class Lock(AsJson):
 
     @property
     def name(self) -> str:
-        """The cell's id, with the flavour where it is not the usual one: the name of its folder and image."""
+        """Return the cell's id, with the flavour where it is not the usual one: the name of its folder and image."""
         return folder_name(self.cell, self.flavour)
 
     def text(self) -> str:
@@ -272,7 +272,7 @@ class Lock(AsJson):
 
     @property
     def digest(self) -> str:
-        """``sha256:`` and 64 hex digits over :meth:`text`."""
+        """Return ``sha256:`` and 64 hex digits over :meth:`text`."""
         return digest_of(self.text().encode())
 
 
@@ -333,17 +333,17 @@ class GivenArchive:
 
     @property
     def filename(self) -> str:
-        """The name that a source distribution has, whatever the file was called."""
+        """Return the name that a source distribution has, whatever the file was called."""
         return f"{self.name.replace('-', '_')}-{self.version}.tar.gz"
 
     @property
     def artifact(self) -> Artifact:
-        """As it stands in a lock."""
+        """Return it as it stands in a lock."""
         return Artifact(filename=self.filename, sha256=self.sha256, size=self.size, url=self.address)
 
     @property
     def origin(self) -> str:
-        """What a lock says of where it came from.
+        """Return what a lock says of where it came from.
 
         The address, or ``file``, because a folder of one machine means nothing on another.
         """

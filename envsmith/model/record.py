@@ -81,7 +81,7 @@ class Verdict(str, Enum):
 
     @property
     def good(self) -> bool:
-        """True when the case does not speak against the cell."""
+        """Return whether the case does not speak against the cell."""
         return self in {Verdict.PASS, Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNEXPECTED}
 
 
@@ -251,17 +251,17 @@ class Record(AsJson):
 
     @property
     def rung(self) -> Rung:
-        """The highest rung that was proved."""
+        """Return the highest rung that was proved."""
         return max(self.rungs, key=_LADDER.__getitem__)
 
     @property
     def moment(self) -> dt.datetime:
-        """The time of the run in UTC."""
+        """Return the time of the run in UTC."""
         return dt.datetime.fromisoformat(self.started.replace("Z", "+00:00")).astimezone(dt.timezone.utc)
 
     @property
     def day(self) -> str:
-        """The ISO day of the run."""
+        """Return the ISO day of the run."""
         return self.started[:10]
 
     @property
@@ -331,7 +331,7 @@ def record_text(record: Record, **places: Path) -> str:
 
 
 def record_name(cell: str, engine: str, text: str) -> str:
-    """``<cell>.<engine>-<12 hex digits of the text's sha256>.json``."""
+    """Return ``<cell>.<engine>-<12 hex digits of the text's sha256>.json``."""
     return f"{cell}.{engine}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
 

@@ -72,7 +72,7 @@ class Row:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """The components this row speaks of, ``when`` first."""
+        """Return the components this row speaks of, ``when`` first."""
         return (*self.when, *(c for c in self.needs if c not in self.when))
 
 
@@ -96,12 +96,12 @@ class Rule:
 
     @property
     def locking(self) -> bool:
-        """Whether it says what can be locked. What somebody has may work all the same."""
+        """Return whether it says what can be locked. What somebody has may work all the same."""
         return self.stage == LOCK_STAGE
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Every component any row speaks of, in order of first mention."""
+        """Return every component any row speaks of, in order of first mention."""
         return tuple(dict.fromkeys(c for row in self.rows for c in row.scope))
 
 
@@ -148,7 +148,7 @@ class EvidenceKind(str, Enum):
 
     @property
     def strength(self) -> int:
-        """5 for our own run down to 1 for an issue thread."""
+        """Return 5 for our own run down to 1 for an issue thread."""
         return {"validated": 5, "measured": 4, "declared": 3, "documented": 2, "reported": 1}[self.value]
 
 

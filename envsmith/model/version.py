@@ -119,7 +119,7 @@ class Spec:
 
     @property
     def is_any(self) -> bool:
-        """True when every version satisfies it."""
+        """Return whether every version satisfies it."""
         return self.text == "*"
 
     @property

@@ -72,17 +72,17 @@ class ReadyWheel:
 
     @property
     def filename(self) -> str:
-        """The file's name, which has its Python and platform tags."""
+        """Return the file's name, which has its Python and platform tags."""
         return unquote(self.address.rpartition("/")[2])
 
     @property
     def name(self) -> str:
-        """The word that a resolver knows it by."""
+        """Return the word that a resolver knows it by."""
         return self.distribution
 
     @property
     def release(self) -> str:
-        """The release that it is a build of."""
+        """Return the release that it is a build of."""
         return self.version.partition("+")[0]
 
     def admitted(self, policy: WheelPolicy) -> bool:

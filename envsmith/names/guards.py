@@ -37,7 +37,7 @@ class Guard:
 
     @property
     def asks(self) -> bool:
-        """Whether the code itself asks for a version or a package, or takes the failure."""
+        """Return whether the code itself asks for a version or a package, or takes the failure."""
         return self.caught or self.version or bool(self.available)
 
 

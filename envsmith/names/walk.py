@@ -42,7 +42,7 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The dotted path of the definition."""
+        """Return the dotted path of the definition."""
         return f"{self.module}.{self.name}" if self.name else self.module
 
 
@@ -55,7 +55,7 @@ class Reached:
 
     @property
     def bits(self) -> int:
-        """The releases in which something was reached."""
+        """Return the releases in which something was reached."""
         return _union(p.bits for p in self.places)
 
 

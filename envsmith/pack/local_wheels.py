@@ -42,7 +42,7 @@ class LocalWheel:
 
     @property
     def pin(self) -> Pin:
-        """The wheel as a package of a lock."""
+        """Return the wheel as a package of a lock."""
         name, version, _, _ = parse_wheel_filename(self.filename)
         artifact = Artifact(filename=self.filename, sha256=hashlib.sha256(self.data).hexdigest())
         return Pin(name=name, version=str(version), layer="framework", artifacts=(artifact,))

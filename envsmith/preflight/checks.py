@@ -289,13 +289,13 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
         return True
     major, minor = int(match[1]), int(match[2])
     for item in built:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", item)
-        if not found:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", item)
+        if not match:
             continue
-        theirs = (int(found[2]), int(found[3]))
-        if found[4] == "a":
+        theirs = (int(match[2]), int(match[3]))
+        if match[4] == "a":
             fits = theirs == (major, minor)
-        elif found[1] == "compute":
+        elif match[1] == "compute":
             fits = theirs <= (major, minor)
         else:
             fits = theirs[0] == major and theirs[1] <= minor

@@ -109,7 +109,7 @@ def alerts_of(
 
 
 def _slower(samples: Mapping[int, Sample], rank: int) -> float:
-    """How many times the median of the others; 0 when it cannot be said."""
+    """Return how many times the median of the others; 0 when it cannot be said."""
     mine = samples.get(rank)
     means = [s.mean for r, s in samples.items() if r != rank and s.steps and s.mean > 0]
     if mine is None or not mine.steps or not means:
@@ -264,7 +264,7 @@ class Watch:
                 return
 
     def _sample(self, rank: int, before: tuple[int, float, int, float]) -> tuple[tuple[int, float, int, float], Sample]:
-        """Differences since the last sample; nothing is locked: a sample that is torn by one step is as good."""
+        """Return differences since the last sample; nothing is locked: a sample that is torn by one step is as good."""
         now = (self._steps, self._total, self._computed, self._own)
         steps = now[0] - before[0]
         own, computed = now[3] - before[3], now[2] - before[2]

@@ -34,17 +34,17 @@ class Demand:
 
     @property
     def name(self) -> str:
-        """The normalised name of the distribution."""
+        """Return the normalised name of the distribution."""
         return canonicalize_name(self.requirement.name)
 
     @property
     def spec(self) -> str:
-        """Its specifier as text, empty where any release will do."""
+        """Return its specifier as text, empty where any release will do."""
         return str(self.requirement.specifier)
 
     @property
     def exact(self) -> str | None:
-        """The one release that it admits, or ``None``."""
+        """Return the one release that it admits, or ``None``."""
         clauses = list(self.requirement.specifier)
         if len(clauses) != 1 or clauses[0].operator not in {"==", "==="} or clauses[0].version.endswith("*"):
             return None
@@ -86,7 +86,7 @@ class Demands:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that change with anything that is asked for, wherever it stands."""
+        """Return 16 hex digits that change with anything that is asked for, wherever it stands."""
         lines = [f"{d.requirement} {d.is_bound} {d.hashes}" for d in self.demands]
         lines += [f"{spec}" for spec, _ in (*self.python, *self.cuda)]
         return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]

@@ -47,11 +47,11 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in messages."""
+        """Return the name in messages."""
 
     @property
     def store(self) -> Store | None:
-        """Where what was published earlier can be read, or ``None``."""
+        """Return where what was published earlier can be read, or ``None``."""
 
     def resolve(self, tag: str) -> str | None:
         """Return the digest that ``tag`` leads to, or ``None``."""

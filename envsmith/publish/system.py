@@ -97,7 +97,7 @@ class SystemPackages:
 
     @property
     def packages(self) -> tuple[OsPackage, ...]:
-        """The installed packages by name, each with its architecture (``g++:amd64``). Empty for another system."""
+        """Return the installed packages by name, with their architecture (``g++:amd64``). Empty for another system."""
         stanzas = [
             dict(_FIELD.findall(stanza))
             for data in self._files.values()

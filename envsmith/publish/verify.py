@@ -94,7 +94,7 @@ class Report:
 
     @property
     def status(self) -> str:
-        """``verified``, ``differs`` (a part is wrong) or ``unproved`` (nothing differs, but not all is shown)."""
+        """Return ``verified``, ``differs`` (a part is wrong) or ``unproved`` (nothing differs, not all is shown)."""
         states = {check.state for check in self.checks}
         if State.DIFFERS in states:
             return "differs"
@@ -102,7 +102,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, 8 (content) or 1 (the answer is no), as the table of exit codes says."""
+        """Return 0, 8 (content) or 1 (the answer is no), as the table of exit codes says."""
         return {"verified": 0, "differs": ContentError.exit_code, "unproved": 1}[self.status]
 
     def to_json(self) -> dict[str, object]:

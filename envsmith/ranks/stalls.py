@@ -124,7 +124,7 @@ def _dead(evidence: Evidence) -> Blame | None:
         return None
     one = ends[0]
     code = one.exit.code if one.exit else None
-    how = "with status 0" if code == 0 else "without a word" if code is None else _ending(code)
+    ending = "with status 0" if code == 0 else "without a word" if code is None else _ending(code)
     way = f", by {one.way_out}" if one.way_out else ""
     error = f", after {one.error.error[:160]}{at_place(one.error.place)}" if one.error else ""
     if one.error:
@@ -136,7 +136,7 @@ def _dead(evidence: Evidence) -> Blame | None:
     return Blame(
         cause=cause,
         ranks=(one.rank,),
-        message=f"Rank {one.rank} has ended {how}{way}{error}, and the launcher let the others go on."
+        message=f"Rank {one.rank} has ended {ending}{way}{error}, and the launcher let the others go on."
         + _waiting_words(evidence, [one.rank]),
         fix="Look at why that rank ended. The others wait until the timeout of their process group.",
         place=one.error.place if one.error else one.way_out.rpartition(" at ")[2],

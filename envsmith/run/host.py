@@ -86,8 +86,8 @@ def disks_of(pid: int) -> tuple[Disk, ...]:
 def oom_kills(pid: int | str = "self") -> int:
     """Return how often the kernel ended a process of this one's control group for lack of memory."""
     for line in read_text(f"/proc/{pid}/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        number, _, fields = line.partition(":")
+        controllers, _, path = fields.partition(":")
         if number == "0" and not controllers:
             file = Path("/sys/fs/cgroup", path.lstrip("/"), "memory.events")
         elif "memory" in controllers.split(","):

@@ -86,7 +86,7 @@ class SmokeResult:
 
     @property
     def host_fault(self) -> str:
-        """What of the machine is to blame that the run did not pass, or an empty text."""
+        """Return what of the machine is to blame that the run did not pass, or an empty text."""
         return self.cause.sentence if self.cause.fault is Fault.HOST else ""
 
     @property

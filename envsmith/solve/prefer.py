@@ -78,7 +78,7 @@ class Support:
 
     @property
     def releases(self) -> int:
-        """The mask of releases that somebody tested, by line or by series."""
+        """Return the mask of releases that somebody tested, by line or by series."""
         return sum(1 << release for release, torches in enumerate(self.of_release) if torches)
 
 
@@ -182,7 +182,7 @@ class Preference:
         return sorted(newest, key=lambda i: (places[public(values[i])], index.get(str(values[i])) != "default"))
 
     def tested_torch(self, domains: Domains) -> list[int]:
-        """Masks of torch releases for the frameworks chosen in ``domains``.
+        """Return masks of torch releases for the frameworks chosen in ``domains``.
 
         Tested with all of them, with all but one, and so on.
         """

@@ -71,7 +71,7 @@ class Problem:
 
     @property
     def full(self) -> list[int]:
-        """The mask of all values of each variable."""
+        """Return the mask of all values of each variable."""
         return [(1 << len(values)) - 1 for values in self.values]
 
     def variable(self, name: str) -> int | None:

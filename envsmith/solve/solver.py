@@ -49,7 +49,7 @@ class Solver:
 
     @property
     def compiled(self) -> Compiled:
-        """The tables of the graph."""
+        """Return the tables of the graph."""
         return self.graph.compiled
 
     def knowledge(self) -> Knowledge:
@@ -130,7 +130,7 @@ class Solver:
     def repairs(
         self, posed: Posed, *, limit: int = MAX_REPAIRS, warned: frozenset[str] = frozenset()
     ) -> tuple[Repair, ...]:
-        """Solved cells that give up the fewest wishes, best first.
+        """Return solved cells that give up the fewest wishes, best first.
 
         The host (driver, GPU) is kept whenever anything else can go.
 

@@ -39,7 +39,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """``local``, ``slurm``."""
+        """Return ``local`` or ``slurm``."""
 
     def room(self, running: int) -> int:
         """Return how many jobs may be handed over now, with ``running`` under way: 0 while the limits forbid."""

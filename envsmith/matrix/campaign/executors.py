@@ -86,7 +86,7 @@ class LocalExecutor:
 
     @property
     def name(self) -> str:
-        """``local``."""
+        """Return ``local``."""
         return "local"
 
     def room(self, running: int) -> int:
@@ -193,7 +193,7 @@ class SlurmExecutor:
 
     @property
     def name(self) -> str:
-        """``slurm``."""
+        """Return ``slurm``."""
         return "slurm"
 
     def room(self, running: int) -> int:

@@ -64,7 +64,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The cell's id: a campaign runs a cell once."""
+        """Return the cell's id: a campaign runs a cell once."""
         return str(self.cell.id)
 
     @property

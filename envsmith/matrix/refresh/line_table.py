@@ -99,7 +99,7 @@ class Table:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Every record, in file order."""
+        """Return every record, in file order."""
         return [line.record for line in self.lines if line.record is not None]
 
     def text(self) -> str:
