@@ -10,10 +10,10 @@ from __future__ import annotations
 import configparser
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packaging.dependency_groups import DependencyGroupResolver
 from packaging.errors import ExceptionGroup
@@ -101,79 +101,15 @@ class Entry:
         return f"{self.file}:{self.line}"
 
 
-class Sink(Protocol):
-    """Takes what a file declares, line by line."""
-
-    name: str
-    version: str | None
-    skipped: list[str]
-
-    def add(self, entry: Entry) -> None:
-        """Take one requirement."""
-
-    def require_python(self, text: object, file: str, line: int) -> None:
-        """Take a range of Pythons."""
-
-
 @dataclass(slots=True)
-class _Draft:
+class Lines:
+    """What files declare, as it stands in them. ``python`` are ranges with file and line, ``skipped`` what is unread."""
+
     name: str = ""
     version: str | None = None
-    python: str | None = None
-    python_at: tuple[str, int] | None = None
-    requirements: list[Declared] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    python: list[tuple[str, str, int]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-
-    def add(self, entry: Entry) -> None:
-        """Take one requirement. A malformed one is noted and passed over, and groups serve who works on it."""
-        if entry.group is not None:
-            return
-        text, extra = entry.text, entry.extra
-        try:
-            requirement = Requirement(text)
-            spec = str(requirement.specifier)
-            extra = extra or _extra_of(requirement.marker)
-            pythons = tuple(p for p in PYTHONS if _holds(requirement.marker, p, extra))
-        except ValueError as error:  # InvalidRequirement, or a number with more digits than Python reads
-            self.skipped.append(f"{entry.where}: not a requirement: {text[:80]!r}: {str(error).splitlines()[0]}")
-            return
-        if not pythons or (extra and _DEVELOPERS.fullmatch(extra)):
-            return
-        if requirement.url:
-            self.skipped.append(f"{entry.where}: {requirement.name} comes from a URL: its version is not judged")
-            return
-        self.requirements.append(
-            Declared(
-                name=requirement.name,
-                spec=spec,
-                text=text.strip()[:200],
-                file=entry.file,
-                line=entry.line,
-                extra=extra,
-                pythons=pythons,
-            )
-        )
-
-    def require_python(self, text: object, file: str, line: int) -> None:
-        """Take ``requires-python``, the first that is stated. A malformed one is noted."""
-        if self.python is not None:
-            return
-        try:
-            self.python, self.python_at = str(SpecifierSet(str(text))), (file, line)
-        except ValueError:  # InvalidSpecifier, or more digits than Python reads
-            self.skipped.append(f"{file}:{line}: requires-python {str(text)[:60]!r} is not a version range")
-
-    def done(self, fallback: str) -> Declaration:
-        return Declaration(
-            name=self.name or fallback,
-            version=self.version,
-            python=self.python,
-            python_at=self.python_at,
-            requirements=tuple(self.requirements),
-            skipped=tuple(self.skipped),
-            files=tuple(self.files),
-        )
 
 
 def read_declared(root: Path) -> Declaration:
@@ -181,31 +117,68 @@ def read_declared(root: Path) -> Declaration:
 
     ``DataError`` when there is none, or one is no such file.
     """
-    draft = _Draft()
+    lines, files = Lines(), list[str]()
     for name in FILES:
-        path = root / name
-        if path.is_file():
-            _READERS[name](_text(path), name, draft)
-            draft.files.append(name)
+        if (root / name).is_file():
+            read_into(lines, root / name, name)
+            files.append(name)
     for path in sorted(root.glob("requirements/*.txt"))[:20]:
         if not _DEVELOPERS.fullmatch(path.stem):
             name = f"requirements/{path.name}"
-            _requirements(_text(path), name, draft)
-            draft.files.append(name)
-    if not draft.files:
+            _requirements(_text(path), name, lines)
+            files.append(name)
+    if not files:
         raise DataError(
             f"Cannot read what {root} declares: it has no file for that.",
             hint=f"Give one of {', '.join(FILES)}. A setup.py is not run: build a wheel and give its METADATA.",
         )
-    return draft.done(root.resolve().name)
+    return _declaration(lines, files, root.resolve().name)
 
 
 def read_metadata(text: str, file: str) -> Declaration:
     """Read the declaration in a wheel's ``METADATA`` or an sdist's ``PKG-INFO``."""
-    draft = _Draft()
-    _metadata(text, file, draft)
-    draft.files.append(file)
-    return draft.done(file)
+    lines = Lines()
+    _metadata(text, file, lines)
+    return _declaration(lines, [file], file)
+
+
+def _declaration(lines: Lines, files: Sequence[str], fallback: str) -> Declaration:
+    """Return the first range of Pythons, and the requirements of who uses a library. What is malformed is noted."""
+    python, python_at, skipped = None, None, list(lines.skipped)
+    for text, file, line in lines.python:
+        try:
+            python, python_at = str(SpecifierSet(text)), (file, line)
+            break
+        except ValueError:  # InvalidSpecifier, or more digits than Python reads
+            skipped.append(f"{file}:{line}: requires-python {text[:60]!r} is not a version range")
+    requirements = [one for entry in lines.entries if entry.group is None for one in _declared(entry, skipped)]
+    return Declaration(
+        name=lines.name or fallback,
+        version=lines.version,
+        python=python,
+        python_at=python_at,
+        requirements=tuple(requirements),
+        skipped=tuple(skipped),
+        files=tuple(files),
+    )
+
+
+def _declared(entry: Entry, skipped: list[str]) -> Iterator[Declared]:
+    """Yield the requirement, unless it serves who works on the library, or cannot be judged."""
+    try:
+        requirement = Requirement(entry.text)
+        spec, extra = str(requirement.specifier), entry.extra or _extra_of(requirement.marker)
+        pythons = tuple(p for p in PYTHONS if _holds(requirement.marker, p, extra))
+    except ValueError as error:  # InvalidRequirement, or a number with more digits than Python reads
+        skipped.append(f"{entry.where}: not a requirement: {entry.text[:80]!r}: {str(error).splitlines()[0]}")
+        return
+    if not pythons or (extra and _DEVELOPERS.fullmatch(extra)):
+        return
+    if requirement.url:
+        skipped.append(f"{entry.where}: {requirement.name} comes from a URL: its version is not judged")
+        return
+    text, name = entry.text.strip()[:200], requirement.name
+    yield Declared(name=name, spec=spec, text=text, file=entry.file, line=entry.line, extra=extra, pythons=pythons)
 
 
 def _text(path: Path) -> str:
@@ -237,7 +210,7 @@ def _extra_of(marker: Marker | None) -> str | None:
     return match[1] if match else None
 
 
-def _metadata(text: str, file: str, draft: Sink) -> None:
+def _metadata(text: str, file: str, lines: Lines) -> None:
     for number, line in enumerate(text.splitlines()[:_MAX_LINES], 1):
         if not line.strip():
             break
@@ -245,46 +218,46 @@ def _metadata(text: str, file: str, draft: Sink) -> None:
         value = value.strip()
         match field.lower():
             case "name":
-                draft.name = value[:100]
+                lines.name = value[:100]
             case "version":
-                draft.version = value[:60]
+                lines.version = value[:60]
             case "requires-python":
-                draft.require_python(value, file, number)
+                lines.python.append((value, file, number))
             case "requires-dist":
-                draft.add(Entry(value, file, number))
+                lines.entries.append(Entry(value, file, number))
 
 
-def _requirements(text: str, file: str, draft: Sink) -> None:
+def _requirements(text: str, file: str, lines: Lines) -> None:
     for number, line in itertools.islice(logical_lines(text), _MAX_LINES):
         requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
         if not requirement.startswith("-"):
-            draft.add(Entry(requirement, file, number))
+            lines.entries.append(Entry(requirement, file, number))
 
 
-def _setup_cfg(text: str, file: str, draft: Sink) -> None:
+def _setup_cfg(text: str, file: str, lines: Lines) -> None:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)
     except configparser.Error as error:
         raise DataError(f"Cannot read {file}: {str(error).splitlines()[0]}.") from error
-    find = _Lines(text)
-    draft.name = draft.name or parser.get("metadata", "name", fallback="")
+    find = _Finder(text)
+    lines.name = lines.name or parser.get("metadata", "name", fallback="")
     python = parser.get("options", "python_requires", fallback="").strip()
     if python:
-        draft.require_python(python, file, find(python))
-    _listed(parser.get("options", "install_requires", fallback=""), file, draft, find)
+        lines.python.append((python, file, find(python)))
+    _listed(parser.get("options", "install_requires", fallback=""), file, lines, find)
     if parser.has_section("options.extras_require"):
         for extra, value in parser.items("options.extras_require"):
-            _listed(value, file, draft, find, extra)
+            _listed(value, file, lines, find, extra)
 
 
-def _listed(value: str, file: str, draft: Sink, find: _Lines, extra: str | None = None) -> None:
+def _listed(value: str, file: str, lines: Lines, find: _Finder, extra: str | None = None) -> None:
     for line in map(str.strip, value.splitlines()):
         if line and not line.startswith("#"):
-            draft.add(Entry(line, file, find(line), extra))
+            lines.entries.append(Entry(line, file, find(line), extra))
 
 
-class _Lines:
+class _Finder:
     """Where a text stands in a file: the first line not yet given that holds it."""
 
     def __init__(self, text: str) -> None:
@@ -299,21 +272,21 @@ class _Lines:
         return line
 
 
-def _pyproject(text: str, file: str, draft: Sink) -> None:
+def _pyproject(text: str, file: str, lines: Lines) -> None:
     data = _toml(text, file)
-    find = _Lines(text)
+    find = _Finder(text)
     project = table_of(data, "project")
-    draft.name = draft.name or str(project.get("name") or "")
-    draft.version = str(project["version"]) if isinstance(project.get("version"), str) else draft.version
+    lines.name = lines.name or str(project.get("name") or "")
+    lines.version = str(project["version"]) if isinstance(project.get("version"), str) else lines.version
     if project.get("requires-python"):
-        draft.require_python(project["requires-python"], file, find("requires-python"))
+        lines.python.append((str(project["requires-python"]), file, find("requires-python")))
     for extra, listed in [(None, project.get("dependencies")), *table_of(project, "optional-dependencies").items()]:
         for requirement in _texts(listed):
-            draft.add(Entry(requirement, file, find(requirement), extra))
+            lines.entries.append(Entry(requirement, file, find(requirement), extra))
     for group, listed in _groups(table_of(data, "dependency-groups")):
         for requirement in listed:
-            draft.add(Entry(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group))
-    _poetry(table_of(table_of(data, "tool"), "poetry"), file, draft, find)
+            lines.entries.append(Entry(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group))
+    _poetry(table_of(table_of(data, "tool"), "poetry"), file, lines, find)
 
 
 def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -327,7 +300,7 @@ def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         raise DataError(f"Cannot read the dependency groups: {str(error)[:200]}.") from None
 
 
-def _poetry(poetry: Mapping[str, Any], file: str, draft: Sink, find: _Lines) -> None:
+def _poetry(poetry: Mapping[str, Any], file: str, lines: Lines, find: _Finder) -> None:
     """Read Poetry's tables: dependencies, the extras that name optional ones, groups."""
     extras = {
         name: extra for extra, listed in table_of(poetry, "extras").items() for name in map(str.lower, _texts(listed))
@@ -337,30 +310,30 @@ def _poetry(poetry: Mapping[str, Any], file: str, draft: Sink, find: _Lines) -> 
     for group, table in tables:
         for name, value in table.items():
             for one in value if isinstance(value, list) else [value]:
-                _poetry_line(name, one, extras.get(name.lower()), group, (file, draft, find))
+                _poetry_line(name, one, extras.get(name.lower()), group, (file, lines, find))
 
 
 def _poetry_line(
-    name: str, value: object, extra: str | None, group: str | None, into: tuple[str, Sink, _Lines]
+    name: str, value: object, extra: str | None, group: str | None, into: tuple[str, Lines, _Finder]
 ) -> None:
     """Read Poetry's own notation: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
-    file, draft, find = into
+    file, lines, find = into
     table = value if isinstance(value, dict) else {"version": value}
     raw = table.get("version")
     if origin := table.get("git") or table.get("url") or table.get("path"):
         text = f"{name} @ {'git+' if 'git' in table else ''}{origin}"
-        draft.add(Entry(text, file, find(name), extra, group))
+        lines.entries.append(Entry(text, file, find(name), extra, group))
         return
     if not isinstance(raw, str):
         return
     spec = ",".join(_caret(part.strip()) for part in raw.split(",")) if raw.strip() != "*" else ""
     if name == "python":
-        draft.require_python(spec, file, find(name))
+        lines.python.append((spec, file, find(name)))
         return
     listed = f"[{','.join(_texts(table.get('extras')))}]" if table.get("extras") else ""
     markers = [m for m in (table.get("markers"), _python_marker(table.get("python"))) if m]
     marker = f" ; {' and '.join(f'({m})' for m in markers)}" if markers else ""
-    draft.add(Entry(f"{name}{listed}{spec}{marker}", file, find(name), extra, group))
+    lines.entries.append(Entry(f"{name}{listed}{spec}{marker}", file, find(name), extra, group))
 
 
 def _python_marker(python: object) -> str:
@@ -383,40 +356,40 @@ def _caret(part: str) -> str:
     return f">={match[2]},<{'.'.join(map(str, above))}"
 
 
-def _environment(text: str, file: str, draft: Sink) -> None:
+def _environment(text: str, file: str, lines: Lines) -> None:
     try:
         document = parse_document(file, text.encode())
     except UnreadableError as error:
         raise DataError(f"Cannot read {file}: it is not an environment file.", details=[f"{file}: {error}"]) from None
     if not isinstance(document, dict):
         raise DataError(f"Cannot read {file}: it is not an environment file.")
-    find = _Lines(text)
-    draft.name = draft.name or str(document.get("name") or "")
+    find = _Finder(text)
+    lines.name = lines.name or str(document.get("name") or "")
     entries = document.get("dependencies") or []
     if not isinstance(entries, list):
         raise DataError(f"Cannot read {file}: its dependencies are not a list.")
     for entry in entries:
         if isinstance(entry, str):
-            _conda(entry, file, draft, find)
+            _conda(entry, file, lines, find)
         elif isinstance(entry, dict):
             for line in _texts(entry.get("pip")):
                 if not line.startswith("-"):
-                    draft.add(Entry(line, file, find(line)))
+                    lines.entries.append(Entry(line, file, find(line)))
 
 
-def _conda(entry: str, file: str, draft: Sink, find: _Lines) -> None:
+def _conda(entry: str, file: str, lines: Lines, find: _Finder) -> None:
     """Read a Conda spec without its build: ``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``."""
     match = re.fullmatch(r"(?:[\w./-]+::)?([A-Za-z0-9._-]+?)\s*((?:[<>=!~]|\s\d).*)?", entry.strip())
     if not match:
-        draft.skipped.append(f"{file}:{find(entry)}: not understood: {entry[:80]!r}")
+        lines.skipped.append(f"{file}:{find(entry)}: not understood: {entry[:80]!r}")
         return
     name = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "cuda-version"}.get(match[1].lower(), match[1])
     spec = _conda_spec((match[2] or "").strip())
     if name == "python":
         if spec:
-            draft.require_python(spec, file, find(entry))
+            lines.python.append((spec, file, find(entry)))
     else:
-        draft.add(Entry(f"{name}{spec}", file, find(entry), is_conda=True))
+        lines.entries.append(Entry(f"{name}{spec}", file, find(entry), is_conda=True))
 
 
 def _conda_spec(text: str) -> str:
@@ -429,9 +402,9 @@ def _conda_spec(text: str) -> str:
     return version.replace(" ", "")
 
 
-def read_into(sink: Sink, path: Path, name: str) -> None:
-    """Give a sink what one file of :data:`FILES` declares. ``DataError`` when it is not such a file."""
-    _READERS[Path(name).name](_text(path), name, sink)
+def read_into(lines: Lines, path: Path, name: str) -> None:
+    """Add what one file of :data:`FILES` declares. ``DataError`` when it is not such a file."""
+    _READERS[Path(name).name](_text(path), name, lines)
 
 
 def read_toml(path: Path) -> Mapping[str, Any]:

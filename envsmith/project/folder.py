@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,7 +14,7 @@ from envsmith.errors import DataError, EnvsmithError
 from envsmith.files import read_bounded
 from envsmith.graph.load import components
 from envsmith.model.cell import distribution_of
-from envsmith.project.declared import MAX_BYTES, Entry, read_declared, read_into, read_toml, table_of
+from envsmith.project.declared import MAX_BYTES, Entry, Lines, read_declared, read_into, read_toml, table_of
 from envsmith.project.demand import Demand, Demands, parse_line
 from envsmith.project.pip_format import read_requirement_file
 from envsmith.project.setup_script import read_setup
@@ -32,32 +32,6 @@ class Part:
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Lines:
-    """What one file declares, unread."""
-
-    name: str = ""
-    version: str | None = None
-    skipped: list[str] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-    python: list[tuple[str, str]] = field(default_factory=list)
-    cuda: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, entry: Entry) -> None:
-        name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", entry.text, re.DOTALL).groups()  # type: ignore[union-attr]
-        if entry.is_conda and name == "cuda-version":
-            self.cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), entry.where))
-            return
-        if entry.is_conda and components().find(name) is None:
-            self.notes.append(f"{entry.where}: {name} is a Conda package that envsmith does not know: it is left out")
-            return
-        self.entries.append(replace(entry, extra=entry.extra and canonicalize_name(entry.extra)))
-
-    def require_python(self, text: object, file: str, line: int) -> None:
-        self.python.append((str(text), f"{file}:{line}"))
 
 
 def read_folder(root: Path, part: Part) -> Demands:
@@ -99,7 +73,7 @@ class _Folder:
         """Return the parts of a file: what it always asks for, and each extra and group."""
         lines = self._lines(name) if name in (PYPROJECT, SETUP_CFG) else None
         entries = lines.entries if lines else []
-        extras = sorted({entry.extra for entry in entries if entry.extra})
+        extras = sorted({canonicalize_name(entry.extra) for entry in entries if entry.extra})
         groups = sorted({entry.group for entry in entries if entry.group})
         return [Part(), *(Part(extras=(name,)) for name in extras), *(Part(groups=(name,)) for name in groups)]
 
@@ -111,11 +85,11 @@ class _Folder:
         lines = self._lines(name) if name in ENVIRONMENTS else None
         return self._chosen(lines, name) if lines else self._listed(name)
 
-    def _lines(self, name: str) -> _Lines | None:
+    def _lines(self, name: str) -> Lines | None:
         path = self.root / name
         if not path.is_file():
             return None
-        lines = _Lines()
+        lines = Lines()
         read_into(lines, path, str(path))
         return lines
 
@@ -152,11 +126,11 @@ class _Folder:
             return None
         script = read_setup(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
         problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed)
-        lines = _Lines(name=script.name)
+        lines = Lines(name=script.name)
         for line, text, extra in script.lines:
-            lines.add(Entry(text, str(path), line, extra))
+            lines.entries.append(Entry(text, str(path), line, extra))
         if script.python:
-            lines.require_python(script.python[1], str(path), script.python[0])
+            lines.python.append((script.python[1], str(path), script.python[0]))
         if not (script.files or lines.entries or problems):
             return None
         self._refuse_unknown(lines)
@@ -183,18 +157,20 @@ class _Folder:
 
         return read_requirement_file(self.root / name, folder, leave_out=self.part.leave_out)
 
-    def _chosen(self, lines: _Lines, file: str) -> Demands:
+    def _chosen(self, lines: Lines, file: str) -> Demands:
         """Return the requirements of a file that belong to the part, each of the project's own extras in its place."""
         leave_out = set(map(canonicalize_name, self.part.leave_out))
         own = canonicalize_name(lines.name) if lines.name else ""
         extras, groups = set(map(canonicalize_name, self.part.extras)), set(self.part.groups)
         demands: dict[tuple[str, str], Demand] = {}
         problems: list[str] = []
+        entries, cuda, notes = _of_index(lines.entries)
         size = -1
         while size != len(extras):  # an extra of the project may name further ones
             size = len(extras)
-            for entry in lines.entries:
-                if entry.extra not in {None, *extras} or entry.group not in {None, *groups}:
+            for entry in entries:
+                extra = entry.extra and canonicalize_name(entry.extra)
+                if extra not in {None, *extras} or entry.group not in {None, *groups}:
                     continue
                 text, where = entry.text, entry.where
                 name = distribution_of(text)
@@ -208,16 +184,16 @@ class _Folder:
         path = str(self.root / file)
         return Demands(
             demands=tuple(demands.values()),
-            python=tuple(lines.python),
-            cuda=tuple(lines.cuda),
+            python=tuple((text, f"{file}:{line}") for text, file, line in lines.python),
+            cuda=tuple(cuda),
             files=(path,),
-            notes=tuple(lines.notes),
+            notes=tuple(notes),
             problems=tuple(dict.fromkeys(problems)),
         )
 
-    def _refuse_unknown(self, lines: _Lines) -> None:
+    def _refuse_unknown(self, lines: Lines) -> None:
         """Refuse an extra or a group that the project does not have."""
-        extras = {entry.extra for entry in lines.entries if entry.extra}
+        extras = {canonicalize_name(entry.extra) for entry in lines.entries if entry.extra}
         groups = {entry.group for entry in lines.entries if entry.group}
         for kind, names, existing in (("extra", self.part.extras, extras), ("group", self.part.groups, groups)):
             for name in names:
@@ -249,6 +225,20 @@ class _Folder:
         for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
             if uv.get(key):
                 yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
+
+
+def _of_index(entries: Iterable[Entry]) -> tuple[list[Entry], list[tuple[str, str]], list[str]]:
+    """Return what the package index has, the CUDA that a Conda package names, and a sentence for each that is unknown."""
+    listed, cuda, notes = list[Entry](), list[tuple[str, str]](), list[str]()
+    for entry in entries:
+        name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", entry.text, re.DOTALL).groups()  # type: ignore[union-attr]
+        if entry.is_conda and name == "cuda-version":
+            cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), entry.where))
+        elif entry.is_conda and components().find(name) is None:
+            notes.append(f"{entry.where}: {name} is a Conda package that envsmith does not know: it is left out")
+        else:
+            listed.append(entry)
+    return listed, cuda, notes
 
 
 def _overridden(tool: Mapping[str, object]) -> Iterator[str]:
