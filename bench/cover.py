@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from itertools import combinations
 
-from envsmith.ci.cover import covering_subset, lower_bound
+from envsmith.ci.jobs import covering_subset, lower_bound
 from envsmith.ci.library import Library
 from envsmith.ci.possible import space_of
 from envsmith.model.version import Spec

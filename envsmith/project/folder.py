@@ -16,7 +16,7 @@ from envsmith.graph.load import components
 from envsmith.model.cell import distribution_of
 from envsmith.project.declared import MAX_BYTES, Entry, Lines, read_declared, read_into, read_toml, table_of
 from envsmith.project.demand import Demand, Demands, parse_line
-from envsmith.project.pip_format import read_requirement_file
+from envsmith.project.pip_format import cuda_of_index, read_requirement_file
 from envsmith.project.setup_script import read_setup
 
 PYPROJECT, SETUP_CFG, SETUP_PY = "pyproject.toml", "setup.cfg", "setup.py"
@@ -212,13 +212,9 @@ class _Folder:
         if len(chosen) != 1:
             return
         for index in indexes if isinstance(indexes, list) else ():
-            match = (
-                re.search(r"/(?:cu(\d{2})(\d)|(cpu))/?$", str(index.get("url", "")))
-                if isinstance(index, dict)
-                else None
-            )
-            if match and index.get("name") == chosen[0].get("index"):
-                yield match[3] or f"{match[1]}.{match[2]}", f"{self.root / PYPROJECT}: tool.uv.sources.torch"
+            cuda = cuda_of_index(str(index.get("url", ""))) if isinstance(index, dict) else None
+            if cuda and index.get("name") == chosen[0].get("index"):
+                yield cuda, f"{self.root / PYPROJECT}: tool.uv.sources.torch"
 
     def _unused(self, tool: Mapping[str, object]) -> Iterator[str]:
         uv = table_of(tool, "uv")

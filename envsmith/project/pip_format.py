@@ -52,6 +52,12 @@ def read_requirement_file(
     return reader.result()
 
 
+def cuda_of_index(address: str) -> str | None:
+    """Return the CUDA of an index of torch builds, ``12.1`` or ``cpu``. ``None`` for any other index."""
+    builds = _BUILDS.search(address)
+    return (builds[3] or f"{builds[1]}.{builds[2]}") if builds else None
+
+
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file in pip's format with their numbers: joined, without comments, not empty."""
     start = 0
@@ -192,9 +198,8 @@ class _Reader:
         self.projects = self.projects.joined(listed)
 
     def _index(self, name: str, value: str, place: _Place) -> None:
-        builds = _BUILDS.search(value)
-        if builds:
-            self.cuda.append((builds[3] or f"{builds[1]}.{builds[2]}", str(place)))
+        if cuda := cuda_of_index(value):
+            self.cuda.append((cuda, str(place)))
         else:
             self._say(f"{place}: {name} is not used: the settings of uv and pip say which index serves the packages")
 
