@@ -247,15 +247,9 @@ class _Builder:
                 build_pins = layer_text(self.lock.build_pins) if any(pin.sdist for pin in pins) else ""
                 compiled = [s.to_json() for s in self.lock.compiled if s.name in {pin.name for pin in pins}]
                 made_of = [json.dumps(compiled, sort_keys=True)] if compiled else []
-                key = _key(name, layers[-1].key, layer_text(pins), build_pins, self._backend, *made_of)
+                key = _key(name, layers[-1].key, layer_text(pins), build_pins, self.lock.cell.torch_backend, *made_of)
                 layers.append(_Layer(name=name, key=key, pins=pins))
         return layers
-
-    @property
-    def _backend(self) -> str:
-        if self.lock.cell.index != "pytorch":
-            return ""
-        return self.lock.cell.components["torch"].partition("+")[2] or "cpu"
 
     def _restore(self, stamps: Sequence[Stamp]) -> None:
         """Go back to the last finished layer. Without one, remove everything."""
@@ -308,7 +302,7 @@ class _Builder:
             self._uv(["pip", "install", "--python", str(self.python), "--no-deps", "--offline", *wheels], step=step)
 
     def _install_pins(self, layer: _Layer, pins: Sequence[Pin]) -> None:
-        with installation(self.python, pins, self.lock.build_pins, backend=self._backend) as arguments:
+        with installation(self.python, pins, self.lock.build_pins, backend=self.lock.cell.torch_backend) as arguments:
             self._uv(arguments, step=_step(layer))
 
     def _uv(

@@ -15,6 +15,7 @@ from envsmith.files import digest_of
 from envsmith.image.dockerfile import (
     GENERATED,
     IN,
+    SYSTEM_PATH,
     USER_VARIABLES,
     UV,
     ImageOptions,
@@ -29,8 +30,6 @@ from envsmith.image.dockerfile import (
 )
 from envsmith.lock.pip_files import BUILD_FILE
 from envsmith.model.lock import Lock, Tool
-
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def render_conda(lock: Lock, conda: CondaLock, micromamba: Tool) -> str:
@@ -89,7 +88,7 @@ def _pip_layer(name: str, *, sdist: bool) -> str:
 
 
 def _environment(part: PlatformLock, prefix: str, *, cuda: bool) -> str:
-    pairs = {"PATH": f"{prefix}/bin:{_PATH}", "LANG": "C.UTF-8", **USER_VARIABLES}
+    pairs = {"PATH": f"{prefix}/bin:{SYSTEM_PATH}", "LANG": "C.UTF-8", **USER_VARIABLES}
     pairs |= {key: _plain(value) for key, value in variables(part, prefix).items()}
     pairs["PYTHONPYCACHEPREFIX"] = "/home/cell/.cache/python"
     if cuda:

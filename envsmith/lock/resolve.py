@@ -425,7 +425,7 @@ def query_of(
         constraints=tuple(sorted({*(text for text, _ in constraints), *_further(cell, table)})),
         python=_minor(cell),
         platform=uv_platform(cell.platform, cell.components.get("glibc")),
-        backend=_backend(cell),
+        backend=cell.torch_backend,
         archives=archives,
     )
 
@@ -482,12 +482,6 @@ def _extras(name: str, cell: Cell) -> str:
     major = cell.components.get("cuda", "12").partition(".")[0]
     # Releases up to 2.8 have no such extra; uv only warns about one that does not exist.
     return f"[pytorch,core_cu{major}]" if major.isdigit() else "[pytorch]"
-
-
-def _backend(cell: Cell) -> str:
-    if cell.index != "pytorch":
-        return ""
-    return cell.components["torch"].partition("+")[2] or "cpu"
 
 
 def uv_platform(platform: Platform, glibc: str | None) -> str:

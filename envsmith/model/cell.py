@@ -247,6 +247,13 @@ class Cell:
         return frameworks_of(self.components)
 
     @property
+    def torch_backend(self) -> str:
+        """Return uv's word for the index of the torch build (``cu126``, ``cpu``), empty for the default index."""
+        if self.index != "pytorch":
+            return ""
+        return self.components.get("torch", "").partition("+")[2] or "cpu"
+
+    @property
     def further_names(self) -> tuple[str, ...]:
         """Return the normalised names of the distributions that ``further`` asks for, sorted."""
         return tuple(sorted({distribution_of(line) for line in self.further}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 
 def dotted(node: ast.AST | None) -> str:
@@ -21,6 +22,11 @@ def dotted(node: ast.AST | None) -> str:
         else:
             return ""
     return ".".join(reversed(steps))
+
+
+def is_below(module: str, roots: Iterable[str]) -> bool:
+    """Return whether a dotted path is one of some roots, or below one."""
+    return any(f"{module}.".startswith(f"{root}.") for root in roots)
 
 
 def constant(node: ast.AST | None) -> str:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from envsmith.names.dotted import is_below
 from envsmith.names.names_file import Table
 
 _ALL = -1  # the bits of every release
@@ -65,12 +66,9 @@ class _Closure:
 
     def _origin(self, module: str, text: str) -> str:
         """Return the module of the package that a star names, ``""`` for one of another package."""
-        if not self._own(text) and f"{module}.{text}" in self._table:
+        if not is_below(text, self._roots) and f"{module}.{text}" in self._table:
             return f"{module}.{text}"  # a dot is missing where only type checkers read it (transformers' xlstm)
-        return text if self._own(text) and text in self._table else ""
-
-    def _own(self, module: str) -> bool:
-        return any(f"{module}.".startswith(f"{root}.") for root in self._roots)
+        return text if is_below(text, self._roots) and text in self._table else ""
 
     def _of(self, module: str) -> _Brought:
         if module in self._open:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from envsmith.names.dotted import is_below
 from envsmith.names.names_file import ModuleLines, NamesFile
 from envsmith.names.stars import is_brought
 
@@ -216,9 +217,9 @@ class Walk:
             sources = self._steps(self.find(module, steps[0], bits, depth=depth + 1), steps[1:], depth + 1)
             inner = [self._step(p, name, depth + 1) for p in sources.places if not name.startswith("__")]
             return Reached(places=tuple(q for r in inner for q in r.places), unknown=_union(r.unknown for r in inner))
-        if not self._own(origin) and self.module(f"{module}.{origin}") is not None:
+        if not is_below(origin, self._roots) and self.module(f"{module}.{origin}") is not None:
             origin = f"{module}.{origin}"  # a dot is missing where only type checkers read it (transformers' xlstm)
-        if not self._own(origin):
+        if not is_below(origin, self._roots):
             return Reached(unknown=0 if name.startswith("_") else bits)
         if origin == module:
             return Reached()
@@ -246,7 +247,7 @@ class Walk:
         origin, _, name = text.partition(":")
         if name and (origin, name) == (place.module, place.name):  # a package that imports its own module
             origin, name = f"{origin}.{name}", ""
-        if not self._own(origin):
+        if not is_below(origin, self._roots):
             return Reached(places=(replace(place, kind="external", module=origin, name=name, body=""),))
         if name and (origin, name) != (place.module, place.name):
             return self._or_value(place, self.find(origin, name, place.bits, depth=depth + 1))
@@ -263,9 +264,6 @@ class Walk:
         """Return the target, and the name as a value where the target is not seen: it is bound all the same."""
         remaining = place.bits & ~target.bits
         return Reached(places=(*target.places, *([replace(place, bits=remaining)] if remaining else [])))
-
-    def _own(self, module: str) -> bool:
-        return any(f"{module}.".startswith(f"{root}.") for root in self._roots)
 
     def _unmeasured(self, module: str) -> bool:
         """Return whether a module may exist unseen: below a folder that is not measured, or inside a compiled module."""

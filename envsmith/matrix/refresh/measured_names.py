@@ -20,6 +20,7 @@ from envsmith.matrix.refresh.source_store import SourceStore
 from envsmith.matrix.refresh.updates import FileChange
 from envsmith.names import takes
 from envsmith.names.blocks import Blocks
+from envsmith.names.dotted import is_below
 from envsmith.names.name_index import SUFFIX, SUMMARY
 from envsmith.names.names_file import Head, Measured, NamesFile, Table, encode
 from envsmith.names.reach import Memo, PackageUses
@@ -235,10 +236,10 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
         members, compiled = store.members(version)
         with_compiled |= bool(compiled) << at
         for member in members:
-            if _below(module_of(member.path), roots):
+            if is_below(module_of(member.path), roots):
                 sources[module_of(member.path)][member.path][member] |= 1 << at
         for module in compiled:
-            if _below(module, roots):
+            if is_below(module, roots):
                 table[module][""] |= 1 << at
                 table[module]["* !"] |= 1 << at
     binaries = {module: lines[""] for module, lines in table.items()}
@@ -288,15 +289,11 @@ def module_of(path: str) -> str:
     return path.removesuffix(".pyi").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def _below(module: str, roots: Iterable[str]) -> bool:
-    return any(f"{module}.".startswith(f"{root}.") for root in roots)
-
-
 def _add_folders(table: Table, roots: Sequence[str]) -> None:
     """Add the packages that have no ``__init__``: a folder can be imported too."""
     for module, lines in list(table.items()):
         bits = lines[""]
-        while _below(module := module.rpartition(".")[0], roots):
+        while is_below(module := module.rpartition(".")[0], roots):
             table[module][""] |= bits
 
 
