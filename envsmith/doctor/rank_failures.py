@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM
+from typing import Any
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
-from envsmith.doctor.read.host_logs import read_host_logs, read_ras
 from envsmith.doctor.read.pasted import spoken
 from envsmith.doctor.read.remains import rank_of_speaker, read_remains
 from envsmith.model.finding import Finding
@@ -15,9 +18,10 @@ from envsmith.model.rule import EvidenceKind, Severity
 from envsmith.ranks.causes import Blame, Cause
 from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
 from envsmith.ranks.decide import verdict
-from envsmith.ranks.evidence import LIBRARY, Evidence, Exit, Frame, RankError, RankEvidence, place_of
+from envsmith.ranks.evidence import LIBRARY, Event, Evidence, Exit, Frame, Machine, RankError, RankEvidence, place_of
 from envsmith.ranks.stored import is_evidence, merged
 from envsmith.ranks.stored import read_evidence as read_stored
+from envsmith.schema import UnreadableError, parse_json
 
 EVIDENCE = Source(
     kind=EvidenceKind.MEASURED,
@@ -126,3 +130,212 @@ def _errors(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[int, RankError]]
         elif _EXCEPTION.match(line):
             errors[rank] = RankError(error=line.strip()[:600], place=frames.get(rank, ""), line=number)
     yield from errors.items()
+
+
+# What the kernel, Slurm and Kubernetes say of the processes of a launch: who was ended, and by whom.
+
+_KERNEL = re.compile(
+    r"NVRM: Xid|[Oo]ut of memory: Killed process|oom-kill:constraint|oom_reaper: reaped|segfault at |traps: .{0,80}trap |"
+    r"general protection fault|I/O error, dev |nvidia-nvswitch|NVRM: GPU .{0,60}fallen off"
+)
+# The kernel's word for a process that may be a rank, or a worker of its data loader.
+_ENDED_FOR_MEMORY = re.compile(r"[Oo]ut of memory: Killed process \d{1,9} \((?:python|pt_|torch|ray|train)[^)]{0,40}\)")
+_TASKS = re.compile(r"srun: error: (\S{1,100}): tasks? ([\d,-]{1,400}): (.{1,80})$")
+_STEP_ENDED = re.compile(
+    r"srun: (?:Job step aborted|Terminating StepId)|slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED"
+)
+# Launchers that start several ranks in one task.
+_LAUNCHER = re.compile(
+    r"torch[./]distributed[./](?:elastic|run)|torchrun|[./]launcher[./]launch|[./]commands[./]launch"
+)
+_WORDS = {
+    "Killed": -SIGKILL, "Out Of Memory": -SIGKILL, "Segmentation fault": -SIGSEGV, "Aborted": -SIGABRT,
+    "Bus error": -SIGBUS, "Floating point exception": -SIGFPE, "Terminated": -SIGTERM,
+}  # fmt: skip
+_STATUS = re.compile(r"Exited with exit code (\d{1,3})")
+_COMMUNICATOR = re.compile(r"\s{0,8}#\d{1,5}-\d{1,5} \(([0-9a-f]{1,32})\) ([A-Z]{2,20})")
+_MISSING = re.compile(r"\s{0,8}The missing ranks?: ([\d, -]{1,2000})")
+_COUNTS = re.compile(r"\s{0,8}(\d{1,6}) ranks? ha(?:s|ve) launched up to operation (\d{1,15})")
+_MEMBER = re.compile(r"\s{0,8}Rank (\d{1,6}) -- GPU \d{1,4} managed by process (\d{1,9}) on node (\S{1,100})")
+_MOST_KERNEL_LINES, _MOST = 200, 4096
+
+
+def read_host_logs(text: str) -> Evidence:
+    """Return what a text says of the host and of the tasks that a scheduler started on it."""
+    lines = text.splitlines()
+    kernel = [line.strip()[:400] for line in lines if _KERNEL.search(line)][:_MOST_KERNEL_LINES]
+    kills = sum(bool(_ENDED_FOR_MEMORY.search(line)) for line in kernel)
+    machines = (Machine(oom_kills=kills, kernel=tuple(kernel)),) if kernel else ()
+    tasks = () if _LAUNCHER.search(text) else tuple(_tasks(lines))
+    pods = _pods(text) if '"containerStatuses"' in text else Evidence()
+    return Evidence(
+        ranks=(*tasks, *pods.ranks),
+        machines=(*machines, *pods.machines),
+        launcher=Exit(code=None) if tasks or pods.ranks else None,
+    )
+
+
+def _tasks(lines: Iterable[str]) -> Iterator[RankEvidence]:
+    """Yield the ends of Slurm's tasks, which are ranks where each starts one. After the first end Slurm ends the rest."""
+    ended, is_cancelled = set[int](), False
+    for line in lines:
+        if _STEP_ENDED.search(line):
+            is_cancelled = True
+        elif match := _TASKS.search(line):
+            status = _status(match[3])
+            for task in _numbers(match[2]):
+                if status is not None and task not in ended:
+                    ended.add(task)
+                    by_launcher = status == -SIGTERM or (is_cancelled and status == -SIGKILL)
+                    yield RankEvidence(rank=task, host=match[1], exit=Exit(code=status, by_launcher=by_launcher))
+
+
+def _status(words: str) -> int | None:
+    if match := _STATUS.match(words):
+        code = int(match[1])
+        return 128 - code if 128 < code < 128 + 65 else code
+    return next((status for word, status in _WORDS.items() if words.startswith(word)), None)
+
+
+def _pods(text: str) -> Evidence:
+    """Return how the containers of pods ended, as ``kubectl get pods -o json`` says it, where a pod says its rank."""
+    try:
+        value = parse_json(text[text.find("{") : text.rfind("}") + 1])
+    except UnreadableError:
+        return Evidence()
+    items = value.get("items") if isinstance(value, dict) else None
+    rows = items if isinstance(items, list) else [value]
+    ranks, machines = [], []
+    for pod in rows[:_MOST]:
+        if isinstance(pod, dict) and (rank := _rank_of_pod(pod)) is not None and (end := _end_of(pod)):
+            name = str(_part(pod, "metadata").get("name", ""))[:100]
+            ranks.append(RankEvidence(rank=rank, host=name, exit=_exit_of(end)))
+            if end.get("reason") == "OOMKilled":
+                machines.append(Machine(name=name, oom_kills=1))
+    return Evidence(ranks=tuple(ranks), machines=tuple(machines))
+
+
+def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = value.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _rank_of_pod(pod: Mapping[str, Any]) -> int | None:
+    """Return the rank that a pod's own variable or its job's label says."""
+    containers = _part(pod, "spec").get("containers")
+    for container in containers if isinstance(containers, list) else ():
+        variables = container.get("env") if isinstance(container, dict) else None
+        for row in variables if isinstance(variables, list) else ():
+            if isinstance(row, dict) and row.get("name") == "RANK" and str(row.get("value")).isdigit():
+                return int(str(row["value"])[:6])
+    labels = _part(_part(pod, "metadata"), "labels")
+    index = str(labels.get("batch.kubernetes.io/job-completion-index", ""))[:6]
+    return int(index) if index.isdigit() else None
+
+
+def _end_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how the first container of a pod ended: now, or before its restart."""
+    statuses = _part(pod, "status").get("containerStatuses")
+    for status in statuses if isinstance(statuses, list) else ():
+        if isinstance(status, dict):
+            for key in ("state", "lastState"):
+                if end := _part(_part(status, key), "terminated"):
+                    return end
+    return None
+
+
+def _exit_of(end: Mapping[str, Any]) -> Exit:
+    code, stamp = end.get("exitCode"), str(end.get("finishedAt", ""))
+    try:
+        at = dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        at = 0.0
+    if not isinstance(code, int) or not 0 <= code < 256:
+        return Exit(code=None, at=at)
+    return Exit(code=128 - code if 128 < code < 128 + 65 else code, at=at)
+
+
+# What NCCL's ``ncclras`` says, as text and as JSON: who does not answer, who is behind.
+
+
+def read_ras(text: str) -> Evidence:
+    """Return what a report of NCCL's RAS says. Its ranks are those of the communicator, so only the largest counts."""
+    if '"communicators"' in text and '"missing_ranks"' in text:
+        events = list(_of_json(text))
+    elif "Communicators..." in text or _COMMUNICATOR.search(text):
+        events = list(_of_text(text.splitlines()))
+    else:
+        return Evidence()
+    return Evidence(events=tuple(events[:_MOST]))
+
+
+def _of_text(lines: Iterable[str]) -> Iterator[Event]:
+    """Yield the missing ranks of every communicator, and those of which fewer have launched the last operation."""
+    communicator, behind, most = "", "", 0
+    for line in lines:
+        if match := _COMMUNICATOR.match(line):
+            communicator, behind, most = match[1], "", 0
+        elif communicator and (match := _MISSING.match(line)):
+            for rank in _numbers(match[1]):
+                yield Event(
+                    at=0.0, rank=rank, kind="unreachable", text=f"NCCL RAS: no data of rank {rank} of {communicator}"
+                )
+        elif communicator and (match := _COUNTS.match(line)):
+            number = int(match[2])
+            behind = f"launched up to operation {number}, others up to {most}" if number < most else ""
+            most = max(most, number)
+        elif behind and (match := _MEMBER.match(line)):
+            text = f"NCCL RAS: rank {match[1]} (process {match[2]} on {match[3]}) has {behind}"
+            yield Event(at=0.0, rank=int(match[1]), kind="fewer-calls", text=text)
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of ``1, 4-6``."""
+    numbers: list[int] = []
+    for part in text.split(",")[:_MOST]:
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and len(first) < 7:
+            stop = int(last) if last.strip().isdigit() and len(last) < 7 else int(first)
+            numbers += range(int(first), min(stop, int(first) + _MOST) + 1)
+    return numbers[:_MOST]
+
+
+def _of_json(text: str) -> Iterator[Event]:
+    try:
+        value = parse_json(text[text.find("{") : text.rfind("}") + 1])
+    except UnreadableError:
+        return
+    communicators = value.get("communicators") if isinstance(value, dict) else None
+    rows = [row for row in communicators if isinstance(row, dict)] if isinstance(communicators, list) else []
+    if not rows:
+        return
+    largest = max(rows, key=_size)
+    for rank in _rows(largest.get("missing_ranks")):
+        number, host, process = rank.get("rank"), str(rank.get("host", ""))[:100], rank.get("pid")
+        if isinstance(number, int):
+            words = f"NCCL RAS: rank {number} (process {process} on {host}) does not answer"
+            yield Event(at=0.0, rank=number, kind="unreachable", text=words)
+    yield from _fewer(list(_rows(largest.get("ranks"))))
+
+
+def _size(row: Mapping[str, Any]) -> int:
+    size = row.get("size")
+    return size if isinstance(size, int) else 0
+
+
+def _rows(value: object) -> Iterator[Mapping[str, Any]]:
+    yield from (row for row in (value[:_MOST] if isinstance(value, list) else ()) if isinstance(row, dict))
+
+
+def _fewer(ranks: list[Mapping[str, Any]]) -> Iterator[Event]:
+    """Yield the minority that has called fewer collectives than the others."""
+    counts: dict[int, int] = {}
+    for row in ranks:
+        number, calls = row.get("rank"), row.get("collective_counts")
+        if isinstance(number, int) and isinstance(calls, dict):
+            counts[number] = sum(count for count in calls.values() if isinstance(count, int))
+    most = Counter(counts.values()).most_common(1)[0][0] if counts else 0
+    behind = {number: count for number, count in counts.items() if count < most}
+    for number, count in behind.items() if len(behind) * 2 < len(counts) else ():
+        text = f"NCCL RAS: rank {number} has called {count} collectives, others {most}"
+        yield Event(at=0.0, rank=number, kind="fewer-calls", text=text)

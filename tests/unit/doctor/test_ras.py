@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from envsmith.doctor.rank_failures import blame_texts
-from envsmith.doctor.read.host_logs import read_ras
+from envsmith.doctor.rank_failures import blame_texts, read_ras
 
 STOPPED = """\
 Communicators... (2.05s)
