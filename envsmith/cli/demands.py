@@ -16,8 +16,6 @@ from envsmith.errors import UsageError
 from envsmith.files import read_text
 from envsmith.model.cell import Request
 from envsmith.project.demand import Demand, Demands
-from envsmith.project.folder import Part, read_folder
-from envsmith.project.pip_format import read_requirement_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,14 +58,15 @@ def demands_of(flags: RequestFlags) -> Demands | None:
         )
     if not (flags.requirements or flags.project or flags.keep):
         return None
+    from envsmith.project import folder, pip_format  # only who names files waits for their readers
 
     def read(root: Path, extras: Collection[str]) -> Demands:
-        return read_folder(root, Part(extras=tuple(extras), leave_out=flags.without))
+        return folder.read_folder(root, folder.Part(extras=tuple(extras), leave_out=flags.without))
 
-    lists = [read_requirement_file(path, read, leave_out=flags.without) for path in flags.requirements]
+    lists = [pip_format.read_requirement_file(path, read, leave_out=flags.without) for path in flags.requirements]
     if flags.project is not None:
-        part = Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
-        lists.append(read_folder(flags.project, part))
+        part = folder.Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
+        lists.append(folder.read_folder(flags.project, part))
     if flags.keep:
         lists.append(versions_to_keep(flags.keep, flags.project))
     demands = Demands()

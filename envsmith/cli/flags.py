@@ -31,7 +31,6 @@ from envsmith.cli.values import (
     parse_requirement,
     parse_spec,
 )
-from envsmith.conda.model import CondaRequest
 from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
@@ -41,10 +40,11 @@ from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolic
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
-from envsmith.project.division import Division, divide
 
 if TYPE_CHECKING:
+    from envsmith.conda.model import CondaRequest
     from envsmith.model.finding import Finding
+    from envsmith.project.division import Division
 
 
 # Headings of ``--help``.
@@ -203,6 +203,8 @@ class RequestFlags:
         typed += [parse_requirement(text, "--with") for text in self.with_ if is_package(text, components())]
         if not typed and demands is None:
             return None
+        from envsmith.project.division import divide  # who asks for nothing but a cell does not wait for it
+
         every = Demands(demands=tuple(typed)).joined(demands or Demands())
         return divide(every, named, version_graph(), platform)
 
@@ -293,6 +295,8 @@ class LockFlags:
 
         ``UsageError`` for flags that exclude each other or a platform that does not exist.
         """
+        from envsmith.conda.model import CondaRequest
+
         if self.locked and self.frozen:
             raise UsageError(
                 "Cannot combine --locked with --frozen: --frozen does not check whether the lock is current.",

@@ -20,8 +20,6 @@ from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.graph.load import components, knowledge, version_graph
 from envsmith.graph.location import find_matrix, list_files, own_matrix
 from envsmith.matrix.document import changes, document, read_document, states
-from envsmith.matrix.refresh import gaps, measured_names
-from envsmith.matrix.refresh.updates import Plan, apply, open_context, plan_refresh
 from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId
@@ -32,6 +30,7 @@ from envsmith.text import clean
 if TYPE_CHECKING:
     from envsmith.matrix.cells import CellState
     from envsmith.matrix.refresh.shared import Progress
+    from envsmith.matrix.refresh.updates import Plan
 
 
 _VERBS = {
@@ -152,6 +151,12 @@ def refresh(
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
     shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
     """
+    from envsmith.matrix.refresh.updates import (
+        apply,
+        open_context,
+        plan_refresh,
+    )  # looking at cells does not wait for it
+
     root = folder or (own_matrix() if write else find_matrix())
     if names:
         return _refresh_names(root, components, write=write, offline=offline, jobs=jobs, again=again)
@@ -181,12 +186,14 @@ def refresh(
 
 
 def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
+    from envsmith.matrix.refresh import gaps, measured_names, updates  # as above
+
     with _progress() as progress:
-        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        context = updates.open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
         changes = measured_names.plan_names(root / "names", context, packages, context.cache / "names")
-        written = apply(changes) if write else []
+        written = updates.apply(changes) if write else []
         rules = gaps.plan_gaps(root, context.today)  # they follow from the names that were written
-        written += apply(rules) if write else []
+        written += updates.apply(rules) if write else []
     changes += rules
     for sentence in (sentence for change in changes for sentence in change.summary):
         say(f"  {clean(sentence)}")

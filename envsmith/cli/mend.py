@@ -229,11 +229,8 @@ def _print_commands(path: Path, judgement: Judgement) -> int:
 
 
 def _text_of(mend: FileMend) -> str:
-    from envsmith.project.uv_and_pixi import difference
-
-    diffs = [difference(old, new, str(path)) for path, (old, new) in mend.texts.items()]
     rows = [(change.sentence, f"[{change.why}]") for change in mend.changes]
-    return "\n".join([table(rows), *diffs, *(f"by hand: {clean(text)}" for text in mend.by_hand)])
+    return "\n".join([table(rows), *mend.diffs, *(f"by hand: {clean(text)}" for text in mend.by_hand)])
 
 
 _FILE_WORDS = {"mended": "mended", "nothing": "nothing to change"}

@@ -24,6 +24,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.version import minor_of
 from envsmith.project.demand import Demand, Demands
+from envsmith.project.uv_and_pixi import difference
 from envsmith.python.interpreters import find_interpreter, running_interpreter
 from envsmith.python.uv import Uv
 
@@ -43,6 +44,11 @@ class FileMend:
     changes: tuple[PackageChange, ...] = ()
     texts: Mapping[Path, tuple[str, str]] = field(default_factory=dict)
     by_hand: tuple[str, ...] = ()
+
+    @property
+    def diffs(self) -> list[str]:
+        """Return what changes in each file, as a unified diff."""
+        return [difference(old, new, str(path)) for path, (old, new) in self.texts.items()]
 
     def write(self) -> None:
         """Write the files. The old texts stay beside them until the next mend."""
