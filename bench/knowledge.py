@@ -7,6 +7,8 @@ pasted report; with a state inside the culprit's range for what was left unsaid.
 that its culprit names: components (torch and the CUDA it is built with count as one; a culprit inside a framework is that framework) and facts
 (``limit.shm``, ``NCCL_P2P_DISABLE``, ``tool.which``). A false alarm is an error on a negative record or on a cell that its framework's own CI runs or
 ships; warnings on those are counted beside.
+
+A corpus of sets (`bad`, `good`) is counted as ``bench/measuring/breakages.py`` says.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # where it is loaded by path, as tests do
 
+from measuring.breakages import judge_breakage, show_breakages, summarize
 from measuring.culprits import add_culprit, culprits
 from measuring.environments import read_env
 from measuring.healthy import healthy
@@ -43,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="every record with its set and findings")
     options = parser.parse_args(argv)
     records = [json.loads(line) for line in options.corpus.read_text().splitlines() if line.strip()]
+    if all("bad" in record for record in records):
+        return _sets(records, options)
     evaluable = [r for r in records if r.get("evaluable", True) and options.part in {None, r.get("part")}]
     started = time.process_time()
     rows = [judge(r) for r in evaluable if r["detectable_from"] in {"env", "both"} and not r.get("negative")]
@@ -58,6 +64,17 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\n{len(rows)} records, {len(negatives)} negatives, {len(cells)} cells in {seconds:.1f} CPU seconds")
     if options.show:
         show((*rows, *negatives))
+    return 0
+
+
+def _sets(records: list[dict[str, Any]], options: argparse.Namespace) -> int:
+    rows = [judge_breakage(record) for record in records]
+    if options.json:
+        print(json.dumps({"summary": summarize(rows)}, indent=1))
+        return 0
+    print("\n".join(f"{what}: {figure}" for what, figure in summarize(rows).items()))
+    if options.show:
+        show_breakages(rows)
     return 0
 
 
