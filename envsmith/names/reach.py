@@ -103,7 +103,7 @@ class PackageUses(Generic[_File]):
             content = self.content(step.module, step.function)
             for use in content.uses if content else ():
                 if use.function == step.function and self._is_certain(step.module, use.guard):
-                    yield Place(use=use, module=step.module, available=_available(step, use.guard))
+                    yield Place(use=use, module=step.module, available=self._available(step, use.guard))
 
     def _run(self, entry: Chain) -> Iterator[_Step]:
         """Yield what runs. What runs whatever is installed comes first."""
@@ -124,12 +124,12 @@ class PackageUses(Generic[_File]):
         for use in content.imports:
             if use.function == step.function and self._is_certain(step.module, use.guard) and not use.guard.tests:
                 for module in self._modules_in(use.chain):
-                    yield _Step(module, None, 0, _available(step, use.guard))
+                    yield _Step(module, None, 0, self._available(step, use.guard))
         for call in content.calls if step.depth < _DEPTH else ():
             if call.function == step.function and self._is_certain(step.module, call.guard) and not call.guard.tests:
                 target = self._function(call.chain)
                 for function in (target[1], f"{target[1]}.__init__") if target else ():
-                    yield _Step(target[0], function, step.depth + 1, _available(step, call.guard))  # type: ignore[index]
+                    yield _Step(target[0], function, step.depth + 1, self._available(step, call.guard))  # type: ignore[index]
 
     def _modules_in(self, chain: Chain, depth: int = 0) -> Iterator[str]:
         """Follow an import: ``a.b.c`` imports a, a.b and, where it is a module, a.b.c. A lazy module imports what it makes the name of."""
@@ -147,13 +147,20 @@ class PackageUses(Generic[_File]):
         """Return whether what runs is taken to come here. A way whose failure is caught never counts."""
         if guard.caught or guard.version or guard.branch:
             return False
-        return not any(self._asks_version(module, package) for package in guard.available if package not in _PRESENT)
+        return all(self._floor(module, package) is not None for package in guard.available)
 
-    def _asks_version(self, module: str, package: str) -> bool:
+    def _floor(self, module: str, package: str) -> str | None:
+        """Return from which version on ``is_PACKAGE_available()`` holds in a module, ``""`` where it does not ask."""
         content, name = self.content(module), f"is_{package}_available"
         origin = self._function(content.names.get(name, (*module.split("."), name))) if content else None
-        definition = self.content(origin[0]) if origin else None
-        return definition is not None and package in definition.versioned
+        definition = self.content(origin[0]) if origin and package not in _PRESENT else None
+        return definition.floors.get(package, "") if definition is not None else ""
+
+    def _available(self, step: _Step, guard: Guard) -> frozenset[str]:
+        """Return the packages that must be there (``accelerate``), or a release from one on (``accelerate>=0.26.0``)."""
+        names = [name for name in guard.available if name not in _PRESENT]
+        floors = ((name, self._floor(step.module, name)) for name in names)
+        return step.available | {f"{name}>={floor}" if floor else name for name, floor in floors}
 
     def _function(self, chain: Chain, depth: int = 0) -> tuple[str, str] | None:
         """Return the module that defines a function, through re-exports."""
@@ -175,7 +182,3 @@ def module_paths(files: Collection[str], top: str) -> dict[str, str]:
         for path in files
         if path.endswith(".py") and (path.startswith(base + "/") or path == base + ".py")
     }
-
-
-def _available(step: _Step, guard: Guard) -> frozenset[str]:
-    return step.available | (frozenset(guard.available) - _PRESENT)

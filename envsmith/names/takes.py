@@ -1,8 +1,8 @@
 """What the import of a release takes from other packages, as lines of a file beside theirs.
 
 A line is a name and how it is taken: ``torch.compiler.is_compiling =deepspeed.utils ?torch.compiler``. ``=`` is the
-module that takes it, ``:`` an import statement, ``(`` the arguments by name, ``+`` a package that must be installed,
-``?`` and ``!`` a ``hasattr`` that holds or does not.
+module that takes it, ``:`` an import statement, ``(`` the arguments by name, ``+`` a package that must be installed
+(``+accelerate>=0.26.0``), ``?`` and ``!`` a ``hasattr`` that holds or does not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def takes_of(places: Iterable[Place]) -> list[Take]:
     for place in places:
         use = place.use
         path = ".".join(use.chain)
-        if use.member or len(use.chain) < 2:
+        if use.member or (len(use.chain) < 2 and not use.imported):
             continue
         tests = {
             holds: sorted({".".join((*t.chain, t.name)) for t in use.guard.tests if t.holds is holds})

@@ -15,6 +15,7 @@ from functools import partial
 
 from envsmith.names.blocks import Blocks
 from envsmith.names.dotted import absolute, dotted
+from envsmith.names.floors import floor_of
 from envsmith.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.names.lazy_modules import lazy_names, makes_names, statements
 from envsmith.names.scopes import COMPREHENSIONS, FUNCTIONS, Chain, Origin, Scope, own_members, unsure_names
@@ -57,7 +58,7 @@ class ModuleUses:
     """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
 
     ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
-    ``versioned`` are packages of which a function like ``is_peft_available`` asks for a version, not for presence alone.
+    ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
     ``unseen`` are lines that choose a name at run time, and the package they choose from where that is known.
     """
 
@@ -66,7 +67,7 @@ class ModuleUses:
     calls: list[Use] = field(default_factory=list)
     names: dict[str, Chain] = field(default_factory=dict)
     lazy: dict[str, Chain] = field(default_factory=dict)
-    versioned: set[str] = field(default_factory=set)
+    floors: dict[str, str | None] = field(default_factory=dict)
     unseen: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -114,6 +115,7 @@ class _Reader:
         self.module, self.package, self.own = module, package, own
         self.later: dict[str, Callable[[], None]] | None = None
         self.lazy_annotations = False
+        self.texts: dict[str, str] = {}
         self.function: str | None = None
         self.bases: list[Origin | None] = []
         self.scopes: list[Scope] = []
@@ -125,6 +127,8 @@ class _Reader:
         nodes = ast.walk(tree) if rebinds else ()
         rebound = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
         self.scopes.append(Scope(unsure_names(tree.body) | rebound))
+        named = ((n.targets[0], _text(n.value)) for n in tree.body if isinstance(n, ast.Assign))
+        self.texts = {t.id: text for t, text in named if isinstance(t, ast.Name) and text is not None}
         self.block(tree.body, Guard())
         if makes_names(tree):
             tables = (lazy_names(node, self.package) for node in statements(tree.body))
@@ -227,7 +231,7 @@ class _Reader:
                     self.expression(annotation, guard)
         self.bind(node.name, None)
         if (match := AVAILABLE.fullmatch(name)) and "version" in ast.unparse(node).lower():
-            self.result.versioned.add(match[1])
+            self.result.floors[match[1]] = floor_of(node, self.texts)
         body = partial(self.body, node, name, guard, tuple(self.scopes), self.bases[-1] if self.bases else None)
         if self.later is not None and self.function is None:
             self.later[name] = body

@@ -259,10 +259,11 @@ def _steps(take: Take, index: NameIndex) -> Iterator[Presence]:
     A step that no release has is made at run time or is nowhere: nothing is said of it, nor of what is compiled.
     """
     parts = take.path.split(".")
-    for depth in range(2, len(parts) + 1):
+    for depth in range(1 if take.imported else 2, len(parts) + 1):
         path = ".".join(parts[:depth])
         # What an import passes through is a module, whatever its package answers for.
-        presence = index.ask_module(path) if take.imported and depth < len(parts) else index.ask(path)
+        is_module = take.imported and depth < max(len(parts), 2)
+        presence = index.ask_module(path) if is_module else index.ask(path)
         if presence is None or not presence.present or index.is_compiled(path):
             return
         yield presence
@@ -275,14 +276,21 @@ def _steps(take: Take, index: NameIndex) -> Iterator[Presence]:
 def _needs_others(take: Take, own: str, index: NameIndex) -> bool:
     """Return whether it runs only where a third package is installed."""
     offering = index.distribution_of(take.path)
-    return any(index.distribution_of(name) not in {offering, own} for name in take.available)
+    return any(index.distribution_of(_package(name)) not in {offering, own} for name in take.available)
+
+
+def _package(available: str) -> str:
+    return available.partition(">=")[0]
 
 
 def _reached(take: Take, index: NameIndex) -> frozenset[str]:
-    """Return the releases in which every ``hasattr`` on the way comes out as the use needs it."""
+    """Return the releases in which every ``hasattr`` on the way comes out as the use needs it, and that are new enough."""
     offering = index.distribution_of(take.path)
     start = index.ask(take.path)
     reached = frozenset(start.releases) if start else frozenset()
+    for name, _, floor in (name.partition(">=") for name in take.available):
+        if floor and index.distribution_of(name) == offering:
+            reached &= {release for release in reached if Spec.parse(f">={floor}").contains(release)}
     for paths, holds in ((take.holds, True), (take.lacks, False)):
         for path in paths:
             presence = index.ask(path)

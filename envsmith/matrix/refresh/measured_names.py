@@ -101,7 +101,7 @@ _KINDS = (
     _Kind(suffix=SUFFIX, reader=2, measure=_measure_names, has_moves=True),
     _Kind(
         suffix=takes.SUFFIX,
-        reader=1,
+        reader=2,
         measure=lambda s, versions, p: measure_takes(s, versions, p.roots, (*p.entries, *p.parts)),
     ),
 )

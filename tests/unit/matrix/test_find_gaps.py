@@ -98,3 +98,21 @@ def test_of_a_compiled_module_nothing_is_said_since_its_stub_may_leave_names_out
 
 def test_a_package_without_an_index_is_not_judged(index):
     assert gaps(index, path="numpy.product") == []
+
+
+def test_a_module_of_its_own_that_a_release_no_longer_has_is_missing_where_it_is_imported(tmp_path):
+    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in ("81.0", "82.0"))
+    head = Head(distribution="setuptools", reader=1, roots=("setuptools", "pkg_resources"), releases=releases)
+    (tmp_path / "setuptools.names").write_bytes(encode(head, {"setuptools": {"": 0b11}, "pkg_resources": {"": 0b01}}))
+    (tmp_path / SUMMARY).write_text("distribution\troots\nsetuptools\tsetuptools,pkg_resources\n")
+    index = NameIndex(tmp_path)
+
+    error = "ModuleNotFoundError: No module named 'pkg_resources'"
+    assert gaps(index, path="pkg_resources", imported=True) == [({"82.0"}, error)]
+    assert gaps(index, path="setuptools", imported=True) == []
+
+
+def test_a_release_older_than_the_one_that_is_asked_for_is_not_reached(index):
+    error = "ImportError: cannot import name 'is_compiling' from 'torch.compiler'"
+    take = {"path": "torch.compiler.is_compiling", "imported": True}
+    assert gaps(index, available=("torch>=2.0",), **take) == [({"2.0"}, error)]

@@ -85,14 +85,43 @@ def test_the_packages_that_must_be_installed_are_noted_on_the_whole_way():
     assert places == {"log": {"accelerate"}, "b": {"accelerate", "peft"}}
 
 
-def test_a_function_that_asks_for_a_version_of_a_package_decides_more_than_its_presence():
+_LEAST = "LEAST = '1.0'\ndef is_peft_available(least=LEAST):\n    "
+_ASKED = {
+    "from a version on": (
+        _LEAST + "return _exists('peft') and version.parse(found) >= version.parse(least)",
+        {"peft>=1.0"},
+    ),
+    "after a look": (
+        _LEAST + "there, found = look('peft')\n    return there and Version(found) >= Version(least)",
+        {"peft>=1.0"},
+    ),
+    "below a version": (_LEAST + "return version.parse(found) < version.parse(least)", None),
+    "two versions": (
+        _LEAST + "return version.parse(found) >= version.parse(least) and version.parse(b) >= version.parse(c)",
+        None,
+    ),
+    "a version of its own": (_LEAST + "return version.parse(found) >= version.parse(other)", None),
+    "a way of its own": (
+        _LEAST + "if version.parse(found) >= version.parse(least):\n        return True\n    return False",
+        None,
+    ),
+    "a warning": (
+        _LEAST + "if version.parse(found) < version.parse(least):\n        warn(least)\n    return _exists('peft')",
+        {"peft"},
+    ),
+    "another function": (_LEAST + "return compare_versions('peft', '>=', least)", None),
+}
+
+
+@pytest.mark.parametrize("function", _ASKED)
+def test_a_function_that_asks_for_a_version_of_a_package_says_from_which_on(function):
+    text, available = _ASKED[function]
     files = {
         "ds__init": "from .tools import is_peft_available as is_peft_available\nif is_peft_available():\n    from peft.a import b",
         "ds__tools": "from .deep import is_peft_available",
-        "ds__deep": "def is_peft_available(least='1.0'):\n    return version.parse(found) >= version.parse(least)",
+        "ds__deep": text,
     }
-    assert taken(**files) == set()
-    assert taken(**files | {"ds__deep": "def is_peft_available():\n    return _exists('peft')"}) == {"peft.a.b"}
+    assert [set(p.available) for p in uses_of(files).at_import("ds")] == ([] if available is None else [available])
 
 
 def test_a_module_that_cannot_be_read_takes_nothing():
@@ -114,7 +143,7 @@ def test_the_modules_of_a_package_are_those_below_its_folder():
 def test_a_name_is_taken_where_the_fewest_conditions_decide():
     source = "import torch\nif hasattr(torch.a, 'b'):\n    torch.a.b\nif is_peft_available():\n    torch.a.c\ntorch.a.c"
     takes = takes_of(uses_of({"ds__init": source}).at_import("ds"))
-    assert {t.path: (t.holds, t.available) for t in takes if t.path != "torch.a"} == {
+    assert {t.path: (t.holds, t.available) for t in takes if t.path not in {"torch", "torch.a"}} == {
         "torch.a.b": (("torch.a.b",), ()),
         "torch.a.c": ((), ()),
     }
