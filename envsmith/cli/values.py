@@ -86,7 +86,7 @@ def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
     name, equals, version = text.partition("==")
     if not equals:
         raise ValueError(f"{_short(text)}: it is not NAME==VERSION" + _spelt_otherwise(text, table))
-    component = table.find(name)
+    component = table.find(name.partition("[")[0] if name.endswith("]") else name)
     if component is None:
         return name[:60], version[:60]
     try:

@@ -13,7 +13,7 @@ from packaging.version import Version as Pep440
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version
 from envsmith.graph.torch_builds import Device, with_hash
 from envsmith.model.cell import Platform
-from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind
+from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, strict, text_of
 
@@ -63,6 +63,7 @@ class ReleaseLine:
     requires: Specs = field(default_factory=dict)
     requires_where: tuple[Where, ...] = ()
     python: SpecText | None = None
+    ready_python: SpecText | None = None
     sha256: Sha256 | None = None
     sdist_only: Flag | None = None
     cuda_majors: _Words | None = None
@@ -111,7 +112,8 @@ class ReleaseLine:
 _FACTS = tuple(
     f.name
     for f in fields(ReleaseLine)
-    if f.name not in {"version", "evidence", "date", "yanked", "requires", "requires_where", "python", "sha256"}
+    if f.name
+    not in {"version", "evidence", "date", "yanked", "requires", "requires_where", "python", "ready_python", "sha256"}
 )
 
 
@@ -196,15 +198,50 @@ def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
     return rules
 
 
-def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine], place: _Place) -> Row:
+def yanked_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
+    """Return the rule ``<component>-yanked``: the releases that their publisher took back, and why."""
+    rows: list[Row] = []
+    for reason, group in groupby(lines, key=lambda line: line.yanked):
+        if reason is not None:
+            run, words = list(group), "" if reason == "yanked" else f": {reason.strip()}"
+            cause = f"its publisher yanked it{words}"
+            when, evidence = _run_of(component, run), _evidence(run)
+            rows.append(Row(when=when, severity=Severity.WARNING, cause=cause, evidence=evidence))
+    fix = "Use another release."
+    rule = Rule(id=f"{component}-yanked", kind=RuleKind.CONFLICTS, rows=tuple(rows), stage="install", fix=fix)
+    return [rule] if rows else []
+
+
+def ready_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
+    """Return the rule ``<component>-ready-python``: the Pythons for which a release need not be compiled."""
+    rows: list[Row] = []
+    for spec, group in groupby(lines, key=lambda line: line.ready_python):
+        if spec is not None:
+            run = list(group)
+            when, evidence = _run_of(component, run), _evidence(run)
+            needs = {"python": spec}
+            rows.append(Row(when=when, needs=needs, severity=Severity.WARNING, cause=WHEELS_ONLY, evidence=evidence))
+    rule_id, fix = f"{component}-ready-python", "Use a release with a wheel for that Python, or another Python."
+    rule = Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install", fix=fix)
+    return [rule] if rows else []
+
+
+def _run_of(component: str, run: Sequence[ReleaseLine]) -> dict[str, Spec]:
     first, last = run[0].version, run[-1].version
-    when = {component: Spec.parse(f"=={first}" if len(run) == 1 else f">={first},<={last}")}
-    evidence = tuple(dict.fromkeys(e for line in run for e in line.sources))
+    return {component: Spec.parse(f"=={first}" if len(run) == 1 else f">={first},<={last}")}
+
+
+def _evidence(run: Sequence[ReleaseLine]) -> tuple[Evidence, ...]:
+    return tuple(dict.fromkeys(e for line in run for e in line.sources))[:4]
+
+
+def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine], place: _Place) -> Row:
+    when = _run_of(component, run)
     platform, python = place
     return Row(
         when=when if python is None else {**when, "python": python},
         needs={target: spec},
         platforms=(platform,) if platform else (),
         cause="its metadata says so",
-        evidence=evidence[:4],
+        evidence=_evidence(run),
     )

@@ -85,11 +85,13 @@ def _line(version: str, files: tuple[IndexFile, ...]) -> dict[str, Any]:
     has_sdist = any(not f.is_wheel for f in files)
     tags = ["-".join(f.filename.removesuffix(".whl").split("-")[-3:]) for fs in wheels.values() for f in fs]
     pythons = pythons_of(tags) or None
+    listed = pythons if isinstance(pythons, list) and not pure else None
     line = {
         "version": version,
         "date": _published(files),
         "yanked": yanked_text(files),
-        "python": pythons if isinstance(pythons, list) and not pure and not has_sdist else None,
+        "python": None if has_sdist else listed,
+        "ready_python": listed if has_sdist else None,
         "sdist_only": True if has_sdist and not usable else None,
     }
     return {k: v for k, v in line.items() if v is not None}
@@ -102,6 +104,7 @@ _FIELDS = (
     "requires",
     "requires_where",
     "python",
+    "ready_python",
     "sdist_only",
     "build_imports",
     "cuda_majors",
@@ -111,7 +114,9 @@ _FIELDS = (
 
 
 # Fields of a line that end with the artifact they were read from.
-_READ_AGAIN = frozenset({"yanked", "requires", "requires_where", "python", "sdist_only"})
+_READ_AGAIN = frozenset({"yanked", "requires", "requires_where", "python", "ready_python", "sdist_only"})
+# Of those the file list alone tells these.
+_LISTED = ("date", "yanked", "ready_python")
 
 
 def ordered(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,15 +255,10 @@ def _merge(
 
 
 def _touch(table: Table, component: str, line: dict[str, Any], fresh: Mapping[str, Any]) -> list[str]:
-    """Return date and withdrawal of a release that was not read: the file list is the evidence already."""
-    new = dict(line)
-    for name in ("date", "yanked"):
-        if name in fresh:
-            new[name] = fresh[name]
-    if "yanked" not in fresh:
-        new.pop("yanked", None)
+    """Bring up to date what the file list tells of a release that was not read: that is the evidence already."""
+    new = {k: v for k, v in line.items() if k not in _LISTED[1:]} | {k: fresh[k] for k in _LISTED if k in fresh}
     changed = table.replace(line, ordered(new))
-    names = [k for k in ("date", "yanked") if line.get(k) != new.get(k)]
+    names = [k for k in _LISTED if line.get(k) != new.get(k)]
     return (
         [f"{component} {line['version']}: " + ", ".join(f"{k}: {line.get(k)} -> {new.get(k)}" for k in names)]
         if changed and names

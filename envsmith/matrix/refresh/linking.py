@@ -82,6 +82,7 @@ LINKED: Mapping[str, Linked] = {
     ),
     "torchaudio": Linked(severity="error", symptom=_UNDEFINED, outcome="its import fails"),
     "torchdata": Linked(severity="error", symptom=_UNDEFINED, outcome="its import fails"),
+    "torchtext": Linked(severity="error", symptom=_UNDEFINED, outcome="its import fails"),
     "torchvision": Linked(
         severity="error", symptom="Couldn't load custom C++ ops", outcome="its operators cannot be used"
     ),
@@ -106,7 +107,7 @@ def update_linking(
     for name, records in releases.items():
         earlier = {} if context.again else specs.get(name, {})
         open_releases = {str(r["version"]) for r in records if not _pins_torch(r)}
-        wheels = {v: f for v, f in _wheels(context, name).items() if v in open_releases}
+        wheels = {v: f for v, f in wheels_of(context, name).items() if v in open_releases}
         tasks = {v: f"{name} {v}" for v in wheels if v not in earlier}
         read = in_parallel(
             context,
@@ -124,7 +125,7 @@ def _pins_torch(record: Mapping[str, Any]) -> bool:
     return _PINNED.fullmatch(str((record.get("requires") or {}).get("torch", ""))) is not None
 
 
-def _wheels(context: Context, name: str) -> dict[str, IndexFile]:
+def wheels_of(context: Context, name: str) -> dict[str, IndexFile]:
     """Return a wheel for x86-64 of every final release."""
     wheels = {}
     for version, files in context.project(name).releases().items():

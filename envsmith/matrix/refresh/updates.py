@@ -18,6 +18,7 @@ from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.read import read_components
 from envsmith.http import HttpClient
+from envsmith.matrix.refresh.array_abi import ARRAYS, update_arrays
 from envsmith.matrix.refresh.distribution_releases import update_releases
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.line_table import Table
@@ -217,6 +218,8 @@ class _Run:
             return own[name]
         if name in LINKED:
             return lambda: [*update_releases(table, context, name), *self._linking(name)]
+        if name in ARRAYS:
+            return lambda: [*update_releases(table, context, name), *self._arrays(name)]
         framework = FRAMEWORKS.get(name)
         if framework and framework.toolkit_table:
             toolkit_rule = ToolkitRule(name, framework.toolkit_table)
@@ -236,12 +239,23 @@ class _Run:
 
     def _linking(self, name: str) -> list[str]:
         """Add what new compiled wheels of a component link with to ``rules/linking.yaml``."""
-        folder, path = self._releases.parent / "symbols", self._releases.parent / "rules" / "linking.yaml"
+        folder = self._releases.parent / "symbols"
         if not (folder / FILE).is_file():
             return []
+        records, table = self.table(name).records, SymbolTable(folder)
+        return self._beside("linking.yaml", lambda text: update_linking(text, {name: records}, table, self._context))
+
+    def _arrays(self, name: str) -> list[str]:
+        """Add which new compiled wheels of a component were built for numpy 1 to ``rules/arrays.yaml``."""
+        records = self.table(name).records
+        return self._beside("arrays.yaml", lambda text: update_arrays(text, name, records, self._context))
+
+    def _beside(self, filename: str, update: Callable[[str | None], tuple[str | None, list[str]]]) -> list[str]:
+        """Bring a file of measured rules up to date, to which several components of a run may add."""
+        path = self._releases.parent / "rules" / filename
         before = next((c for c in self._apart if c.path == path), None)  # of another component in this run
         text = str(before.new) if before else _text(path) if path.is_file() else None
-        new, summary = update_linking(text, {name: self.table(name).records}, SymbolTable(folder), self._context)
+        new, summary = update(text)
         if new is not None and new != text:
             if before is not None:
                 self._apart.remove(before)

@@ -19,9 +19,9 @@ def _solve(capsys, *words):
 
 def test_a_package_that_is_not_a_component_makes_a_cell_of_its_own(capsys):
     _, bare = _solve(capsys, "-f", "deepspeed")
-    code, answer = _solve(capsys, "-f", "deepspeed", "--with", "wandb", "--with", "hydra-core>=1.3")
+    code, answer = _solve(capsys, "-f", "deepspeed", "--with", "tyro", "--with", "hydra-core>=1.3")
     assert code == 0
-    assert answer["cell"]["further"] == ["hydra-core>=1.3", "wandb"]
+    assert answer["cell"]["further"] == ["hydra-core>=1.3", "tyro"]
     assert answer["cell"]["components"] == bare["cell"]["components"]
     assert answer["cell"]["id"].startswith(bare["cell"]["id"] + "-with.")
 

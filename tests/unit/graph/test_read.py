@@ -32,6 +32,18 @@ def test_releases_come_in_version_order_whatever_the_file_says(matrix):
     assert (releases[2].yanked, releases[2].facts) == ("yanked", {"sdist_only": True})
 
 
+def test_releases_that_were_yanked_are_a_warning_with_the_reason(matrix):
+    (row,) = rule(read_knowledge(matrix.root), "alpha-yanked").rows
+    assert (row.when["alpha"].text, row.severity, row.cause) == ("==2.0.0", Severity.WARNING, "its publisher yanked it")
+
+    matrix.change("releases/alpha.yaml", "yanked: true", 'yanked: "It cannot be imported"')
+
+    assert (
+        rule(read_knowledge(matrix.root), "alpha-yanked").rows[0].cause
+        == "its publisher yanked it: It cannot be imported"
+    )
+
+
 def test_declarations_become_one_row_per_run_of_equal_ones(matrix):
     rows = rule(read_knowledge(matrix.root), "alpha-declares-torch").rows
     assert [(r.when["alpha"].text, r.needs["torch"].text) for r in rows] == [
