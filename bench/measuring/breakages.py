@@ -82,7 +82,9 @@ def summarize(rows: Sequence[Breakage]) -> dict[str, str]:
 def show_breakages(rows: Iterable[Breakage]) -> None:
     """Print every record, with what was found."""
     for row in rows:
-        print(f"\n{row.outcome or 'healthy':9} {row.record['kind']:9} {' '.join(row.record['bad'] or row.record['good'])}")
+        print(
+            f"\n{row.outcome or 'healthy':9} {row.record['kind']:9} {' '.join(row.record['bad'] or row.record['good'])}"
+        )
         for side, judgement in (("bad", row.bad), ("good", row.good)):
             for finding in judgement.findings if judgement else ():
                 print(f"    {side}: {finding.severity.value} {finding.rule}: {finding.message[:150]}")
