@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -107,8 +108,11 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
 
 @lru_cache(maxsize=4)
 def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
-    """Return the index that uv would ask: it resolves nothing and names its index in the output."""
-    command = ["pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url"]
+    """Return the index that uv would ask: it resolves nothing and names its index in the output.
+
+    uv wants an interpreter for that. PATH may have none, but the one that envsmith runs in is there.
+    """
+    command = ["pip", "compile", "-", "--quiet", "--no-header", "--emit-index-url", "--python", sys.executable]
     answer = Uv(environ=dict(environ)).run(command)
     match = re.search(r"^--index-url\s+(\S+)", answer.stdout, re.MULTILINE)
     if not match:
