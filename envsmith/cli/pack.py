@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envsmith import build
 from envsmith.cli.console import Console, dumps, print_out, say
 from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
@@ -13,9 +12,7 @@ from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE
-from envsmith.lock import store
 from envsmith.model.cell import RUNTIME
-from envsmith.pack import archive, local_wheels
 from envsmith.progress import Clock
 
 # Headings of ``--help``.
@@ -49,6 +46,10 @@ def pack(settings: PackFlags) -> int:
     It holds every wheel, what source distributions are built with, uv, envsmith, the lock and install.sh. With
     --project, it also holds a wheel of the project itself.
     """
+    from envsmith import build  # --help waits for no installer
+    from envsmith.lock import store
+    from envsmith.pack import archive, local_wheels
+
     flags = settings.request
     project = flags.project
     asks = replace(flags, project=None if settings.lock else project)
