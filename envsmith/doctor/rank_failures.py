@@ -61,12 +61,8 @@ def read_evidence(source: str, text: str) -> Evidence:
     return merged([_of_launcher(lines), read_remains(source, lines), read_host_logs(text), read_ras(text)])
 
 
-def read_launch(text: str) -> Evidence:
-    """Return what a launcher's text says of its ranks: errors by rank, exit statuses, the size of the world."""
-    return _of_launcher(spoken(text)[:_MOST_LINES])
-
-
 def _of_launcher(lines: Sequence[tuple[str, str]]) -> Evidence:
+    """Return what a launcher's text says of its ranks: errors by rank, exit statuses, the size of the world."""
     plain = "\n".join(line for _, line in lines)
     errors = dict(_errors(lines))
     ends = {int(rank): (int(status), int(pid)) for rank, status, pid in _ROW.findall(plain)}

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from envsmith.doctor.rank_failures import read_launch
+from envsmith.doctor.rank_failures import read_evidence
 from envsmith.doctor.read.remains import read_folder
 from envsmith.errors import UsageError
 from envsmith.ranks.decide import decide
@@ -28,7 +28,7 @@ def test_the_files_of_ranks_are_one_text_and_the_first_to_end_comes_first(tmp_pa
 
     ((source, text, notes),) = read_folder(tmp_path)
 
-    answer = decide(read_launch(text))
+    answer = decide(read_evidence("train.log", text))
     assert (answer.kind, answer.rank, answer.message) == (
         "rank-failed",
         1,

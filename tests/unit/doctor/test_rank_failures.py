@@ -6,7 +6,7 @@ import pytest
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.judge_facts import diagnose
-from envsmith.doctor.rank_failures import read_launch
+from envsmith.doctor.rank_failures import read_evidence
 from envsmith.doctor.read import clean, read_text
 from envsmith.ranks.decide import decide
 
@@ -38,7 +38,7 @@ def table(exits: dict[int, int]) -> str:
 
 
 def _blamed(text: str):
-    answer = decide(read_launch(text))
+    answer = decide(read_evidence("train.log", text))
     return (answer.kind, answer.rank) if answer else None
 
 
@@ -87,7 +87,9 @@ def test_nobody_is_blamed_where_the_ranks_do_not_differ(text):
 
 
 def test_the_message_says_where_and_what_follows():
-    answer = decide(read_launch(rank(1, "ValueError: label 7", "data.py:42") + rank(0, CLOSED) + rank(2, CLOSED)))
+    answer = decide(
+        read_evidence("train.log", rank(1, "ValueError: label 7", "data.py:42") + rank(0, CLOSED) + rank(2, CLOSED))
+    )
 
     assert answer is not None
     assert answer.message == (
