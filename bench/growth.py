@@ -20,7 +20,6 @@ import json
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import statistics
 import subprocess
@@ -31,6 +30,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+
+import uv
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # where a child process loads it by path
 
@@ -225,7 +226,8 @@ sys.exit(1 if status else 0)
 
 def _uv(port: int, lines: list[str], folder: Path, until: float) -> tuple[list[int], float, float] | None:
     """Run uv once. ``None`` when it is not ready in time."""
-    command = [str(shutil.which("uv")), "pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"]
+    command = [uv.find_uv_bin(), "pip", "compile", "-", "--python", sys.executable]
+    command += ["--quiet", "--no-header", "--no-annotate"]
     command += ["--index-url", f"http://127.0.0.1:{port}/simple", "--cache-dir", str(folder / "cache")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]

@@ -29,7 +29,7 @@ _Value = TypeVar("_Value")
 # Another one when the shape of an entry changes.
 _SCHEMA = b"envsmith cache 4\0"
 _TIME = struct.Struct(">d")
-_HEAD = hashlib.sha256().digest_size + _TIME.size
+_DIGEST = hashlib.sha256().digest_size
 # The largest entry of our own (the compiled graph) has 2 MB.
 _LIMIT = 64 << 20
 _KEEP = 12
@@ -56,25 +56,25 @@ def load_entry(
     try:
         # Not through a link, and without waiting for the other end of a pipe.
         with open(path, "rb", opener=_open_own) as file:
-            data = file.read(limit + _HEAD + 1)
+            digest, stored, content = file.read(_DIGEST), file.read(_TIME.size), file.read(limit + 1)
     except OSError:
         return None
-    if len(data) > limit + _HEAD or data[:32] != _digest(made_of, data[32:]):
+    if len(content) > limit or digest != _digest(made_of, stored, content):
         return None
-    age = clock() - _TIME.unpack(data[32:_HEAD])[0]
-    return Entry(data[_HEAD:], age if age >= 0 else math.inf)
+    age = clock() - _TIME.unpack(stored)[0]
+    return Entry(content, age if age >= 0 else math.inf)
 
 
 def store_entry(path: Path, made_of: str, content: bytes, *, clock: Callable[[], float] = time.time) -> None:
     """Keep ``content`` until it is stored again. A folder that cannot be written is not an error."""
-    body = _TIME.pack(clock()) + content
+    stored = _TIME.pack(clock())
     with suppress(StorageError):
-        write_whole(path, _digest(made_of, body) + body, mode=0o600, durable=False)
+        write_whole(path, _digest(made_of, stored, content) + stored + content, mode=0o600, durable=False)
 
 
-def _digest(made_of: str, body: bytes) -> bytes:
-    digest = hashlib.sha256(_SCHEMA + hashlib.sha256(made_of.encode()).digest())
-    digest.update(body)
+def _digest(made_of: str, stored: bytes, content: bytes) -> bytes:
+    digest = hashlib.sha256(_SCHEMA + hashlib.sha256(made_of.encode()).digest() + stored)
+    digest.update(content)
     return digest.digest()
 
 

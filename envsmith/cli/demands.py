@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
-from envsmith.files import read_text
 from envsmith.model.cell import Request
-from envsmith.project.demand import Demand, Demands
+from envsmith.project.demand import Demands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +63,8 @@ def demands_of(flags: RequestFlags) -> Demands | None:
         part = folder.Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
         lists.append(folder.read_folder(flags.project, part))
     if flags.keep:
+        from envsmith.cli.keep import versions_to_keep  # only who keeps something looks at locks and environments
+
         lists.append(versions_to_keep(flags.keep, flags.project))
     demands = Demands()
     for listed in lists:
@@ -76,52 +73,3 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     for note in dict.fromkeys(demands.notes):
         say(note)
     return demands
-
-
-# ``--keep NAME``: the version that a lock of the project pins, or that is installed in the active environment.
-
-_LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "pixi.lock", "requirements.lock", "requirements-lock.txt")
-_ENVIRONMENTS = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-
-def versions_to_keep(names: Iterable[str], project: Path | None, environ: Mapping[str, str] | None = None) -> Demands:
-    """Return each name with the exact version to keep. ``UsageError`` for one that neither lock nor environment has."""
-    places = [*_locked(project), *_installed(os.environ if environ is None else environ)]
-    demands = []
-    for name in names:
-        distribution = canonicalize_name(name)
-        place = next(((versions[distribution], where) for versions, where in places if distribution in versions), None)
-        if place is None:
-            looked_at = ", ".join(where for _, where in places) or "no lock and no active environment"
-            raise UsageError(
-                f"Cannot keep {name}: its version is not in {looked_at}.",
-                hint="Name the version with --with, or activate the environment that has it.",
-            )
-        version, where = place
-        requirement = Requirement(f"{distribution}=={version}")
-        demands.append(Demand(requirement=requirement, where=f"--keep: {where}"))
-    return Demands(demands=tuple(demands))
-
-
-def _locked(project: Path | None) -> Iterable[tuple[Mapping[str, str], str]]:
-    """Yield the distributions of each lock of a project."""
-    from envsmith.doctor.read import Draft  # only who keeps something waits for them
-    from envsmith.doctor.read import read_text as read_packages_of
-
-    for path in [project / name for name in _LOCKS] if project else ():
-        if path.is_file():
-            draft = Draft()
-            read_packages_of(read_text(path), draft, str(path), ())
-            yield dict(draft.done().distributions), str(path)
-
-
-def _installed(environ: Mapping[str, str]) -> Iterable[tuple[Mapping[str, str], str]]:
-    """Yield the distributions of the active environment."""
-    from importlib.metadata import distributions  # only who keeps something looks at an environment
-
-    for variable in _ENVIRONMENTS:
-        root = environ.get(variable)
-        folders = [str(path) for path in Path(root).glob("lib/python3*/site-packages")] if root else []
-        if folders:
-            installed = ((d.metadata["Name"], d.version) for d in distributions(path=folders))
-            yield {canonicalize_name(name): version for name, version in installed if name}, f"{variable} {root}"

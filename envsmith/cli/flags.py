@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +36,6 @@ from envsmith.errors import UsageError
 from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.load import components, gpu_names, version_graph
-from envsmith.graph.stacks import find_stack, stack_names
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
@@ -75,7 +75,7 @@ class RequestFlags:
         "NAME",
         "Packages that people install together (hf, diffusion, …); repeatable.",
         multiple=True,
-        shell_complete=completion(stack_names),
+        shell_complete=completion(lambda: _stacks().stack_names()),
     )
     requirements: tuple[Path, ...] = option(
         "--requirements",
@@ -174,7 +174,7 @@ class RequestFlags:
                 gpus.append(only_version(spec, "--with gpu"))
             else:
                 require(constraints, component.name, spec)
-        for name, spec in (pair for stack in map(find_stack, self.stack) for pair in stack.requires.items()):
+        for name, spec in (pair for stack in self.stack for pair in _stacks().find_stack(stack).requires.items()):
             require(frameworks if table.by_name[name].role is Role.FRAMEWORK else constraints, name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
             value = getattr(self, name)
@@ -323,6 +323,13 @@ class Talk:
             raise UsageError(
                 "Cannot combine --verbose with --quiet: they contradict each other.", hint="Leave one of them out."
             )
+
+
+def _stacks() -> ModuleType:
+    """Return the module of the stacks: most requests name none and do not wait for it."""
+    from envsmith.graph import stacks
+
+    return stacks
 
 
 # What ``--from`` names, the same on ``check`` and ``doctor``.

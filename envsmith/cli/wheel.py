@@ -21,7 +21,8 @@ from envsmith.python.compiled import measure
 from envsmith.python.index import find_index
 from envsmith.python.index_wheels import index_offers
 from envsmith.symbols.table import SymbolTable
-from envsmith.wheels.offers import answer, distributions_of, proof_of, target_of
+from envsmith.wheels.answer import answer, distributions_of, proof_of
+from envsmith.wheels.offers import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from envsmith.model.cell import Request
     from envsmith.model.wheel import ReadyWheel
     from envsmith.python.compiled import Link
-    from envsmith.wheels.offers import Answer, Offer
+    from envsmith.wheels.answer import Answer
+    from envsmith.wheels.offers import Offer
 
 _SHOWN = 5
 

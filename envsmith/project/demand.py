@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.errors import DataError
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # Problems that a refusal lists.
 _SHOWN = 20
@@ -53,6 +56,8 @@ class Demand:
 
 def parse_line(text: str, where: str, *, is_bound: bool = False, hashes: tuple[str, ...] = ()) -> Demand:
     """Parse a requirement of the package index. ``ValueError`` says what is wrong with it."""
+    from packaging.requirements import InvalidRequirement, Requirement  # most requests have none
+
     try:
         requirement = Requirement(text) if len(text) <= LONGEST else None
     except InvalidRequirement as error:

@@ -56,18 +56,19 @@ class _Arc:
         return union
 
 
-def _refined(classes: list[tuple[int, int]], mask: int, keep: int) -> list[tuple[int, int]]:
-    """Return the classes in which the values of ``mask`` leave no more than ``keep``."""
-    refined = []
-    for values, row in classes:
+def _refine(classes: list[tuple[int, int]], mask: int, keep: int) -> None:
+    """Split the classes so that the values of ``mask`` leave no more than ``keep``."""
+    for number, (values, row) in enumerate(classes):
         inside = values & mask
-        if not inside or row & keep == row:
-            refined.append((values, row))
+        if not inside:
             continue
-        refined.append((inside, row & keep))
-        if inside != values:
-            refined.append((values ^ inside, row))
-    return refined
+        if row & keep != row:
+            classes[number] = inside, row & keep
+            if inside != values:
+                classes.append((values ^ inside, row))
+        mask ^= inside
+        if not mask:
+            break
 
 
 def _merged(classes: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -103,8 +104,8 @@ class Net:
                 self.start[variable] &= ~mask
             elif len(nogood) == 2:
                 for (a, mask), (b, second) in (nogood, nogood[::-1]):
-                    classes = tables.get((a, b)) or [(full[a], full[b])]
-                    tables[a, b] = _refined(classes, mask, ~second)
+                    classes = tables.setdefault((a, b), [(full[a], full[b])])
+                    _refine(classes, mask & full[a], ~second)
             else:
                 for variable, _ in nogood:
                     self.long[variable].append(nogood)

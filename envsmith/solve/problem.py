@@ -342,7 +342,7 @@ class _Lay:
         if None in literals:
             return []
         joined: dict[str, int] = {}
-        needs_toolkit = any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
+        needs_toolkit = "toolkit" in self.index and any(n < 0 and self.masks[n][0] == "toolkit" for n in numbers)
         for component, mask in [*filter(None, literals), *(self.on_a_gpu() if needs_toolkit else ())]:
             joined[component] = joined.get(component, -1) & mask
         if declared in self.brought:
