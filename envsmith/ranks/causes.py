@@ -117,11 +117,13 @@ class Blame:
 
 
 def ranks_text(ranks: Iterable[int], start: str = "R") -> str:
-    """Return ``Rank 2`` or ``Ranks 0, 1, 3``, and a span where they are many."""
+    """Return ``Rank 2`` or ``Ranks 0, 1, 3``, and a span where they are many. ``start="r"`` stands within a sentence."""
     numbers = sorted(ranks)
     word = f"{start}ank{'s' if len(numbers) > 1 else ''}"
     if len(numbers) > 8:
-        return f"{word} {numbers[0]} to {numbers[-1]} ({len(numbers)} of them)"
+        first, last = numbers[0], numbers[-1]
+        gaps = "" if last - first + 1 == len(numbers) else f" ({len(numbers)} of them)"
+        return f"{word} {first} to {last}{gaps}"
     return f"{word} {', '.join(map(str, numbers))}"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envsmith.model.record import Verdict
-from envsmith.ranks.causes import Cause
+from envsmith.ranks.causes import Cause, ranks_text
 from envsmith.ranks.deaths import SMALL_SHM, cause_of, says_lost
 from envsmith.smoke.agent.processes import describe_exit, fell
 from envsmith.smoke.agent.protocol import Exit, Phase, Startup
@@ -51,12 +51,6 @@ class Blame:
     code: Exit
     case: int | None = None
     ranks: tuple[int, ...] = ()
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """Return ``rank 2`` or ``ranks 0, 1, 3``."""
-    numbers = sorted(ranks)
-    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[list[int], str, str]:
@@ -102,7 +96,7 @@ def blame_halt(halt: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], names
         case = int(where[0]["case"])
         silent = float(halt.get("silent") or 0)
         sentence = f"rank 0 does not answer for {silent:.0f} s: its store is silent while "
-        sentence += f"{ranks_text([int(where[0]['rank'])])} waits in {_place(case, names)}"
+        sentence += f"{ranks_text([int(where[0]['rank'])], 'r')} waits in {_place(case, names)}"
         owner = halt.get("owner") or {}
         if owner.get("state") == "T":
             sentence += f"; rank 0 (pid {owner.get('pid')}) is stopped (SIGSTOP or a debugger)"
@@ -184,7 +178,7 @@ def _blame_manifest(row: Mapping[str, Any]) -> Blame:
         parts.append(
             f"{key} {'/'.join(sorted(odd))} instead of {'/'.join(sorted(majority))}" if rows else f"{key} differs"
         )
-    sentence = f"{ranks_text(ranks)} of the group does not match the others: {'; '.join(parts)}; no case was run"
+    sentence = f"{ranks_text(ranks, 'r')} of the group does not match the others: {'; '.join(parts)}; no case was run"
     return Blame(sentence=sentence, verdict=Verdict.ERROR, code=Exit.MISMATCH, ranks=tuple(ranks))
 
 
@@ -252,7 +246,9 @@ def _blame_raise(
     detail, case = str(raised[rank].get("detail", "")), int(raised[rank]["case"])
     code = Exit.MEMORY if cause_of(detail) in _NO_ROOM else Exit.ERROR
     peers = [r for r in raised if r != rank and _innocent(raised[r])]
-    after = f"; {ranks_text(peers)} lost the connection after that" if peers and not _innocent(raised[rank]) else ""
+    after = (
+        f"; {ranks_text(peers, 'r')} lost the connection after that" if peers and not _innocent(raised[rank]) else ""
+    )
     sentence = f"{_who([rank], where)} raised in {_place(case, names)}: {explained(detail)}{after}"
     return Blame(sentence=sentence, verdict=Verdict.ERROR, code=code, case=case, ranks=(rank,))
 
@@ -282,9 +278,7 @@ def blame_unsupervised(
         return None
     first = min(reports.values(), key=lambda row: int(row["case"]))
     place = _place(int(first["case"]), names)
-    sentence = (
-        f"the launcher ended {ranks_text(reports)} ({first.get('signal')}) in {place}; no rank raised or died before"
-    )
+    sentence = f"the launcher ended {ranks_text(reports, 'r')} ({first.get('signal')}) in {place}; no rank raised or died before"
     return Blame(sentence=sentence, verdict=Verdict.NOT_RUN, code=Exit.ERROR)
 
 
@@ -293,10 +287,10 @@ def _blame_silent(
 ) -> Blame:
     """Name, of the ranks of which nothing more was heard, the one that had come least far."""
     rank = min(missing, key=lambda r: last[r])
-    sentence = f"{ranks_text([rank])} ended without a word in {_place(last[rank] + 1, names)}"
+    sentence = f"{ranks_text([rank], 'r')} ended without a word in {_place(last[rank] + 1, names)}"
     if raised:
         detail = str(next(iter(raised.values())).get("detail", ""))
-        sentence += f"; {ranks_text(raised)} raised after that: {detail[:160]}"
+        sentence += f"; {ranks_text(raised, 'r')} raised after that: {detail[:160]}"
     sentence += "; the launcher's log has its exit status"
     return Blame(sentence=sentence, verdict=Verdict.CRASH, code=Exit.CRASH, case=last[rank] + 1, ranks=(rank,))
 
@@ -348,10 +342,10 @@ def _blame_deadline(halt: Mapping[str, Any], where: Sequence[Mapping[str, Any]],
         sentence = f"{_who(ranks, where)} {does} {place}{_rest(where, case, ranks)}"
     stack = halt.get("stacks", {}).get(str(ranks[0])) if ranks else None
     if stack:
-        sentence += f"; {ranks_text(ranks[:1])} was in {stack[0]}"
+        sentence += f"; {ranks_text(ranks[:1], 'r')} was in {stack[0]}"
     unkillable = halt.get("unkillable")
     if unkillable:
-        sentence += f"; unkillable: {ranks_text(unkillable)}"
+        sentence += f"; unkillable: {ranks_text(unkillable, 'r')}"
     index = case if case >= 0 else None
     return Blame(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG, case=index, ranks=tuple(ranks))
 
@@ -363,12 +357,12 @@ def _rest(where: Sequence[Mapping[str, Any]], case: int, ranks: Sequence[int]) -
         return ""
     step = str(waiting[0]["step"])
     waited = min(float(r.get("age", 0)) for r in waiting)
-    return f"; {ranks_text(int(r['rank']) for r in waiting)} {_WAITING.get(step, step)} for {waited:.1f} s"
+    return f"; {ranks_text([int(r['rank']) for r in waiting], 'r')} {_WAITING.get(step, step)} for {waited:.1f} s"
 
 
 def _who(ranks: Sequence[int], where: Sequence[Mapping[str, Any]]) -> str:
     pids = [str(row["pid"]) for row in where if int(row["rank"]) in ranks and row.get("pid")]
-    return ranks_text(ranks) + (f" (pid {', '.join(pids)})" if pids else "")
+    return ranks_text(ranks, "r") + (f" (pid {', '.join(pids)})" if pids else "")
 
 
 # -- a value is wrong -------------------------------------------------------------------------------------------------
@@ -382,9 +376,11 @@ def blame_wrong(name: str, case: int, rows: Sequence[Mapping[str, Any]]) -> str:
     calls = {int(r["rank"]): str(r["sig"]) for r in rows if r.get("sig")}
     odd, theirs, common = odd_ones(calls)
     wrong = [r for r in rows if r.get("status") == "wrong"]
-    detail = f"{ranks_text(int(r['rank']) for r in wrong)}: {wrong[0].get('detail', '')}"
+    detail = f"{ranks_text([int(r['rank']) for r in wrong], 'r')}: {wrong[0].get('detail', '')}"
     if odd:
-        return f"{ranks_text(odd)} called {theirs} where the others called {common}, in case {case} {name}; {detail}"
+        return (
+            f"{ranks_text(odd, 'r')} called {theirs} where the others called {common}, in case {case} {name}; {detail}"
+        )
     return f"case {case} {name} is wrong on {detail}"
 
 

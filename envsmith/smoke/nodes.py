@@ -28,9 +28,9 @@ from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.files import read_text, scratch
 from envsmith.model.record import Fault
 from envsmith.programs import execute
+from envsmith.ranks.causes import ranks_text
 from envsmith.schema import AsJson, parse_json, written
 from envsmith.smoke.agent.protocol import Exit
-from envsmith.smoke.blame_sentence import ranks_text
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.fault import Cause
@@ -360,7 +360,7 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
         status = item.process.returncode
         ending = f"status {status}" if status is not None else "it had to be ended"
         last = f": {lines[-1][:300]}" if lines else ""
-        sentences.append(f"node {item.command.node}: {ranks_text(silent)} did not start ({ending}){last}")
+        sentences.append(f"node {item.command.node}: {ranks_text(silent, 'r')} did not start ({ending}){last}")
     if not sentences:
         return result
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""

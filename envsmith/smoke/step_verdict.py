@@ -11,7 +11,7 @@ from typing import Any
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import StepOutcome, Verdict
-from envsmith.smoke.blame_sentence import ranks_text
+from envsmith.ranks.causes import ranks_text
 
 
 def words_of_framework(error: str) -> str:
@@ -66,7 +66,7 @@ def _judge_losses(step: Step, rows: Sequence[Mapping[str, Any]], facts: dict[str
     worst = max(differences.values(), default=0.0)
     if step.tolerance is not None and worst > step.tolerance:
         odd = [rank for rank, difference in differences.items() if difference > step.tolerance]
-        whose = f"{ranks_text(odd)}: the" if len(odd) < len(rows) else "the"
+        whose = f"{ranks_text(odd, 'r')}: the" if len(odd) < len(rows) else "the"
         problems.append(f"{whose} losses differ from the reference by {worst:.2e}, allowed are {step.tolerance:.0e}")
     return problems, worst
 

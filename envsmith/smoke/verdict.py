@@ -10,6 +10,7 @@ from typing import Any
 
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome, Verdict
+from envsmith.ranks.causes import ranks_text
 from envsmith.smoke.agent.processes import fell
 from envsmith.smoke.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
@@ -19,7 +20,6 @@ from envsmith.smoke.blame_sentence import (
     blame_unsupervised,
     blame_wrong,
     first_fallen,
-    ranks_text,
     refreshed,
     transport_sentence,
     transports,
@@ -285,7 +285,7 @@ def _cases(plan: Plan, log: Events, backend: str, blame: Blame | None) -> tuple[
             continue
         if silent:
             lacking.update(silent)
-            reason = f"{ranks_text(silent)} reported nothing"
+            reason = f"{ranks_text(silent, 'r')} reported nothing"
             outcomes.append(CaseOutcome(case=case.id, verdict=Verdict.ERROR, seconds=seconds, blame=reason))
             continue
         line = plan.expect(case.id, backend)
@@ -358,7 +358,7 @@ def _step(step: Step, log: Events) -> StepOutcome:
         text, facts = str(skipped[0].get("detail", "")), dict(skipped[0].get("facts", {}))
         return StepOutcome(name=name, verdict=Verdict.SKIPPED, seconds=seconds, detail=text, facts=facts)
     if silent := sorted(set(range(ranks)) - {row["rank"] for row in rows}):
-        text = f"{ranks_text(silent)} of {ranks} reported nothing"
+        text = f"{ranks_text(silent, 'r')} of {ranks} reported nothing"
         return StepOutcome(name=name, verdict=Verdict.CRASH, seconds=seconds, detail=text)
     return judge_step(step, rows, seconds)
 
