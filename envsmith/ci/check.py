@@ -411,7 +411,6 @@ def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool)
     first = rows[0]
     bound = _bounds(case, rows)
     sentence = rule_sentence(rule, rows, {})
-    fix = first.fix or rule.fix
     case.add(
         Finding(
             rule=rule.id,
@@ -419,8 +418,8 @@ def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool)
             components={c: case.spec(c).text for c in scope},
             message=f"{join_words(declared)} {'gives' if installed else 'admits'} what is known to fail: {sentence}",
             evidence=strongest([e for row in rows for e in row.evidence]),
-            fix="; ".join(x for x in (f"declare {bound[1]}" if bound else "", fix) if x) or None,
-            symptom=first.symptom or rule.symptom,
+            fix="; ".join(x for x in (f"declare {bound[1]}" if bound else "", first.fix) if x) or None,
+            symptom=first.symptom,
             stage=rule.stage,
         ),
         at=bound[0] if bound else old,

@@ -135,7 +135,7 @@ class Space:
             if best is None or rank < best[0]:
                 row = tuple(axis.values[i] for axis, i in zip(self.axes, rank, strict=True))
                 line = rule.rows[number]
-                symptom = line.symptom or rule.symptom or rule_sentence(rule, [line], {})
+                symptom = line.symptom or rule_sentence(rule, [line], {})
                 best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, symptom)
         return best[1] if best else None
 

@@ -393,11 +393,11 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
         components={n: (facts.version(n) or str(spec)) for n, spec in row.when.items()},
         message=(
             f"If {name} is {row.when[name]} (the report does not name its version), it does not go with {companions}:"
-            f" {row.cause or rule.cause or rule.id}"
+            f" {row.cause or rule.id}"
         ),
         evidence=row.evidence,
-        fix=row.fix or rule.fix,
-        symptom=row.symptom or rule.symptom,
+        fix=row.fix,
+        symptom=row.symptom,
         stage=rule.stage,
     )
     return Diagnosed(finding=finding, confidence="low", score=Weight.POSSIBLE, taxonomy=taxonomy_of(finding))

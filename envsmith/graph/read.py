@@ -271,9 +271,9 @@ def _row(rule: _RuleLine, row: _RowLine, path: str) -> Row:
         platforms=(row.platform,) if row.platform else (),
         severity=severity,
         feature=feature,
-        symptom=row.symptom or rule.symptom,
-        cause=row.cause or rule.cause,
-        fix=row.fix or rule.fix,
+        symptom=row.symptom,
+        cause=row.cause,
+        fix=row.fix,
         evidence=evidence,
     )
 

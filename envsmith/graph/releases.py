@@ -13,7 +13,7 @@ from packaging.version import Version as Pep440
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version
 from envsmith.graph.torch_builds import Device, with_hash
 from envsmith.model.cell import Platform
-from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind, Severity
+from envsmith.model.rule import WHEELS_ONLY, WHEELS_OR_SOURCE, Evidence, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, strict, text_of
 
@@ -206,9 +206,9 @@ def yanked_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
             run, words = list(group), "" if reason == "yanked" else f": {reason.strip()}"
             cause = f"its publisher yanked it{words}"
             when, evidence = _run_of(component, run), _evidence(run)
-            rows.append(Row(when=when, severity=Severity.WARNING, cause=cause, evidence=evidence))
-    fix = "Use another release."
-    rule = Rule(id=f"{component}-yanked", kind=RuleKind.CONFLICTS, rows=tuple(rows), stage="install", fix=fix)
+            fix = "Use another release."
+            rows.append(Row(when=when, severity=Severity.WARNING, cause=cause, fix=fix, evidence=evidence))
+    rule = Rule(id=f"{component}-yanked", kind=RuleKind.CONFLICTS, rows=tuple(rows), stage="install")
     return [rule] if rows else []
 
 
@@ -218,11 +218,16 @@ def ready_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
     for spec, group in groupby(lines, key=lambda line: line.ready_python):
         if spec is not None:
             run = list(group)
-            when, evidence = _run_of(component, run), _evidence(run)
-            needs = {"python": spec}
-            rows.append(Row(when=when, needs=needs, severity=Severity.WARNING, cause=WHEELS_ONLY, evidence=evidence))
-    rule_id, fix = f"{component}-ready-python", "Use a release with a wheel for that Python, or another Python."
-    rule = Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install", fix=fix)
+            row = Row(
+                when=_run_of(component, run),
+                needs={"python": spec},
+                severity=Severity.WARNING,
+                cause=WHEELS_OR_SOURCE,
+                fix="Use a release with a wheel for that Python, or another Python.",
+                evidence=_evidence(run),
+            )
+            rows.append(row)
+    rule = Rule(id=f"{component}-ready-python", kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install")
     return [rule] if rows else []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from envsmith.model.cell import Platform, WheelPolicy
@@ -15,6 +15,8 @@ from envsmith.schema import AsJson, Day, Sha256, Text, strict, written
 LOCK_STAGE = "lock"
 # The cause of a row that needs one of some Pythons, where there is no source distribution for the others.
 WHEELS_ONLY = "there are wheels for these only"
+# The same of a release that has a source archive too.
+WHEELS_OR_SOURCE = "For any other Python, pip compiles it from its source"
 
 
 class RuleKind(str, Enum):
@@ -56,8 +58,7 @@ class Release:
 class Row:
     """One statement. All of ``when`` hold => all of ``needs`` hold. With empty ``needs`` the combination itself is bad.
 
-    ``platforms`` empty means everywhere. A note with a ``feature`` is an error where that feature is in use. Fields left
-    ``None`` or empty are taken from the rule.
+    ``platforms`` empty means everywhere. A note with a ``feature`` is an error where that feature is in use.
     """
 
     when: Mapping[str, Spec]
@@ -80,7 +81,8 @@ class Row:
 class Rule:
     """A named statement over releases: its rows share id, kind and stage. No rule is without evidence.
 
-    ``policies`` are those of ready wheels under which it holds. Empty means under every one.
+    ``policies`` are those of ready wheels under which it holds. Empty means under every one. A row without a symptom,
+    cause or fix of its own has that of the rule.
     """
 
     id: str
@@ -93,6 +95,14 @@ class Rule:
     symptom: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
     policies: tuple[WheelPolicy, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Fill what the rows leave to the rule."""
+        rows = (
+            replace(r, symptom=r.symptom or self.symptom, cause=r.cause or self.cause, fix=r.fix or self.fix)
+            for r in self.rows
+        )
+        object.__setattr__(self, "rows", tuple(rows))
 
     @property
     def locking(self) -> bool:

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
-from envsmith.model.rule import WHEELS_ONLY, Evidence, Row, Rule, RuleKind, Severity
+from envsmith.model.rule import WHEELS_ONLY, WHEELS_OR_SOURCE, Evidence, Row, Rule, RuleKind, Severity
 from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.solve.problem import exact_version
 
@@ -115,7 +115,7 @@ def _unready_sentence(row: Row, *, cause: bool) -> str:
 
 def _needs_words(rule: Rule, row: Row) -> str:
     verb = "declares" if "-declares-" in rule.id else "carries" if rule.kind is RuleKind.BUNDLES else "needs"
-    if row.cause == WHEELS_ONLY:
+    if row.cause in {WHEELS_ONLY, WHEELS_OR_SOURCE}:
         verb = "has wheels only for"
     who = join_words([shown_spec(c, s) for c, s in row.when.items()], last="with")
     return f"{who} {verb} " + join_words([shown_spec(c, s) for c, s in row.needs.items()])

@@ -206,7 +206,7 @@ def search_data(knowledge: Knowledge, records: Iterable[Record], choices: Mappin
         if r.failure and not r.passed and not r.of_host
     ]
     warnings = [
-        [number, row.severity is Severity.NOTE, row.cause or rule.cause or "", row.fix or rule.fix or "", where]
+        [number, row.severity is Severity.NOTE, row.cause or "", row.fix or "", where]
         for number, rule in enumerate(rules)
         for row in rule.rows
         if row.severity is not Severity.ERROR and (where := _where(rule, row, choices)) is not None

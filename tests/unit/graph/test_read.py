@@ -35,6 +35,7 @@ def test_releases_come_in_version_order_whatever_the_file_says(matrix):
 def test_releases_that_were_yanked_are_a_warning_with_the_reason(matrix):
     (row,) = rule(read_knowledge(matrix.root), "alpha-yanked").rows
     assert (row.when["alpha"].text, row.severity, row.cause) == ("==2.0.0", Severity.WARNING, "its publisher yanked it")
+    assert row.fix == "Use another release."
 
     matrix.change("releases/alpha.yaml", "yanked: true", 'yanked: "It cannot be imported"')
 
