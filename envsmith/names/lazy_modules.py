@@ -15,6 +15,7 @@ from envsmith.names.dotted import constant, dotted
 _MAKERS = ("_LazyModule", "LazyModule", "attach", "_attach", "lazy_import", "lazy_attach", "attach_stub")
 # ``globals()[…] =``, and the same under a name that a module gave it.
 _WRITES = re.compile(r"globals(?:\(\))?\[")
+_LONGEST = 100
 _NAMESPACES = {"globals()", "vars()", "locals()"}
 _NAMES = dict[str, frozenset[str]]
 
@@ -28,6 +29,22 @@ def makes_names(tree: ast.Module) -> bool:
         if isinstance(called, ast.Call) and dotted(called.func).rpartition(".")[2] in _MAKERS:
             return True
     return False
+
+
+def lists_folder(tree: ast.Module) -> bool:
+    """Return whether a package answers for what the packages in its folder list: ``define_import_structure(_file)``."""
+    calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "define_import_structure")
+    return any(dotted(c.args[0]) in {"_file", "__file__"} for c in calls if c.args)
+
+
+def endings(node: ast.ClassDef) -> set[str]:
+    """Return the endings of names for which a class of modules has an answer of its own: ``if name.endswith("Fast"):``."""
+    if not any(dotted(base).rpartition(".")[2] == "ModuleType" for base in node.bases):
+        return set()
+    methods = (m for m in node.body if isinstance(m, ast.FunctionDef) and m.name == "__getattr__")
+    tests = (n.test for m in methods for n in ast.walk(m) if isinstance(n, ast.If))
+    calls = (t for t in tests if isinstance(t, ast.Call) and dotted(t.func) == "name.endswith" and t.args)
+    return {text for call in calls if (text := constant(call.args[0])).isidentifier()}
 
 
 def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -46,6 +63,12 @@ def texts_of(tree: ast.Module) -> set[str]:
     """Return the texts of a module that may be names: it might answer for each of them, or refuse it."""
     texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
     return {t for t in texts if t.isidentifier()}
+
+
+def aliases_of(tree: ast.Module) -> set[str]:
+    """Return the texts of a module that may be names of modules which it makes: ``f"{__name__}.name"`` and ``name``."""
+    texts = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return {name for text in texts if len(text) < _LONGEST and (name := text.removeprefix(".")).isidentifier()}
 
 
 def star_of_loop(node: ast.For | ast.AsyncFor | ast.While) -> str | None:

@@ -9,7 +9,8 @@ A line is ``NAME BODY``. ``BODY`` begins with marks and then a kind:
 ``*``  listed in ``__all__`` and bound by a star import     ``^x`` a message of the module says: use ``x``
 
 Members are ``Class.member``: ``=`` and ``(`` as above, ``.`` set on instances, ``!`` a field. The name ``*`` speaks of the
-whole module (``C.*`` of a class): ``>m`` a star import (``>=x`` of what ``x`` is here), ``?`` names are made at run time, ``!`` a compiled module.
+whole module (``C.*`` of a class): ``>m`` a star import (``>=x`` of what ``x`` is here), ``?`` names are made at run time (``?x`` those that end in
+``x``), ``/`` what the packages in its folder list, ``!`` a compiled module.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ from dataclasses import dataclass, field
 from envsmith.names.blocks import Blocks, remember
 from envsmith.names.conditions import Truth, cannot_fail, provides_dummies, truth
 from envsmith.names.dotted import absolute, constant, dotted
-from envsmith.names.lazy_modules import lazy_names, makes_names, names_of_loop, star_of_loop, texts_of
+from envsmith.names.lazy_modules import (
+    aliases_of,
+    endings,
+    lazy_names,
+    lists_folder,
+    makes_names,
+    names_of_loop,
+    star_of_loop,
+    texts_of,
+)
 from envsmith.names.signature_text import class_text, function_text, instance_names
 from envsmith.names.stubs import without_types
 
@@ -30,6 +40,8 @@ from envsmith.names.stubs import without_types
 # of one in the syntax of a later Python (numpy).
 _STUBBED = re.compile(rb"^(?:def |class |async def )?([A-Za-z_]\w*)(?= *[:=(])", re.MULTILINE)
 _LONG_STUB = 1_000_000
+# A module of another name is put beside this one.
+_MAKES_MODULES = re.compile(rb"sys\.modules\[(?!__name__\])[^\]]+\] = |sys\.meta_path\.(?:append|insert)")
 _MAKERS = {"globals().update", "vars().update", "locals().update"}
 _EXTENDERS = {"__all__.extend", "__all__.append"}
 _WORDS = ("deprecated", "removed", "renamed")
@@ -121,8 +133,11 @@ class _Reader:
             lines.add(f"{name} *")
         mark = "-" if listed is not None else ""
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}
+        if b"define_import_structure" in source and lists_folder(self.tree):
+            lines.add("* /")
         made_later = _globals_of(self.tree) if b"global " in source else set()
         made_later |= texts_of(self.tree) if self.lazy and not self.replaced else set()
+        made_later |= aliases_of(self.tree) if self.replaced and _MAKES_MODULES.search(source) else set()
         lines |= {f"{name} ~" for name in made_later - bindings.keys()}
         if any(word in source for word in _MESSAGE_WORDS):
             lines |= {f"{old} ^{new}" for node in self.tree.body for old, new in _successors(node)}
@@ -315,7 +330,7 @@ class _Reader:
         for name in instance_names(node) - bindings.keys():
             self.members.add(f"{path}.{name} ?" if name == "*" else f"{path}.{name} .")
         if "__getattr__" in bindings or "__getattribute__" in bindings:
-            self.members.add(f"{path}.* ?")
+            self.members |= {f"{path}.* ?", *(f"{path}.* ?{ending}" for ending in endings(node))}
 
 
 class _ClassReader(_Reader):

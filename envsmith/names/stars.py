@@ -91,7 +91,7 @@ class _Closure:
 
     def _follow(self, module: str, body: str, bits: int, brought: _Brought) -> None:
         """Add what a module's own star, or its being open, means for a star import of it."""
-        if body.startswith("-"):
+        if body.startswith("-") or (body.startswith("?") and body != "?"):
             return
         origin = self._origin(module, body[1:]) if body.startswith(">") and not body.startswith(">=") else ""
         inner = self._of(origin) if origin and origin != module else _Brought(open_bits=0 if origin else _ALL)

@@ -7,6 +7,7 @@ a ``try`` that catches its failure, or under a condition that asks for a version
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -184,6 +185,8 @@ class _Reader:
             inner = replace(guard, branch=True)
         elif "suppress" in ast.unparse(node.items[0].context_expr):
             inner = replace(guard, caught=True)
+        elif any(self.is_own_call(item.context_expr) for item in node.items):
+            inner = replace(guard, branch=True)  # it may take every failure, as import_plugin() of modelopt does
         self.block(node.body, inner)
         self.block(getattr(node, "orelse", []), inner)
 
@@ -383,6 +386,13 @@ class _Reader:
                 self.add_use(replace(origin, chain=(*origin.chain, name)), node.lineno, caught)
             elif not self.is_own(origin.chain) and _is_foreign(origin.chain):
                 self.result.unseen.append((node.lineno, origin.chain[0]))
+
+    def is_own_call(self, node: ast.expr) -> bool:
+        """Return whether an expression calls a function or class of the own package by its name."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            return False
+        origin = self.lookup(node.func.id)
+        return node.func.id not in vars(builtins) and (origin is None or self.is_own(origin.chain))
 
     def call(self, node: ast.expr, guard: Guard) -> None:
         """Note a function of the own package that is called: its body runs where this runs."""

@@ -104,7 +104,11 @@ class Walk:
         """Return the releases in which a path is a module, a file or a folder."""
         facts = self.module(path)
         present = facts.bits if facts else 0
-        return Answer(present=present, unknown=self._everything & ~present if self._unmeasured(path) else 0)
+        parent, _, name = path.rpartition(".")
+        above = self.module(parent)
+        unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
+        unknown = self._everything if self._unmeasured(path) else unknown
+        return Answer(present=present, unknown=unknown & ~present)
 
     def is_compiled(self, path: str) -> bool:
         """Return whether a release has a name from a compiled module."""
@@ -177,12 +181,13 @@ class Walk:
         if name in _ALWAYS:
             return Reached(places=(Place(bits=bits, kind="value", module=module, name=name),))
         places: list[Place] = []
+        below = None if star else self.module(f"{module}.{name}")
         for body, having in facts.of(name):
-            if bits & having and not (star and not is_brought(name, body)):
-                reached = self._bound(module, name, body, bits & having, depth)
+            covered = bits & having & ~(below.bits if below is not None and body == "~" else 0)
+            if covered and not (star and not is_brought(name, body)):
+                reached = self._bound(module, name, body, covered, depth)
                 places += reached.places
                 unknown |= reached.unknown
-        below = None if star else self.module(f"{module}.{name}")
         if below is not None:  # it can be imported, whatever the package itself makes of it
             places.append(Place(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
         remaining = bits & ~_union(p.bits for p in places)
@@ -205,6 +210,8 @@ class Walk:
                 continue
             if body.lstrip("-") == "?" or (body == "!" and not stubbed):
                 unknown |= covered
+            elif body.startswith("?"):
+                unknown |= covered if name.endswith(body[1:]) and not star else 0
             elif body.lstrip("-").startswith(">"):
                 reached = self._star(module, body.lstrip("-")[1:], name, covered, depth)
                 places += reached.places

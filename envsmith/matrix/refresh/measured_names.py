@@ -248,6 +248,8 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
     for module, paths in sources.items():
         _add_module(table[module], store, module, paths, with_compiled & ~_compiled_bits(binaries, module))
     _add_folders(table, roots)
+    _add_listed(table, {module for module, paths in sources.items() if any("/__init__." in path for path in paths)})
+    _add_endings(table, roots)
     return {module: dict(lines) for module, lines in table.items() if lines[""]}
 
 
@@ -297,6 +299,26 @@ def _add_folders(table: Table, roots: Sequence[str]) -> None:
         bits = lines[""]
         while is_below(module := module.rpartition(".")[0], roots):
             table[module][""] |= bits
+
+
+def _add_listed(table: Table, packages: Iterable[str]) -> None:
+    """Write out ``* /``: such a package brings what the packages in its folder list, whether or not it names them."""
+    for package in packages:
+        above = table.get(package.rpartition(".")[0], {})
+        if listing := above.get("* /", 0) & table[package].get("", 0):
+            above[f"* >{package}"] = above.get(f"* >{package}", 0) | listing
+    for lines in table.values():
+        lines.pop("* /", None)
+
+
+def _add_endings(table: Table, roots: Iterable[str]) -> None:
+    """Add to the roots what a class of modules makes of names with some ending (``_LazyModule`` of transformers 5)."""
+    ended = [
+        (line.partition(".* ")[2], bits) for lines in table.values() for line, bits in lines.items() if ".* ?" in line
+    ]
+    for body, bits in ended:
+        for root in roots if body != "?" else ():
+            table[root][f"* {body}"] |= bits
 
 
 def merge(*parts: tuple[Table, Sequence[str], Sequence[str]], versions: Sequence[str]) -> Table:

@@ -174,3 +174,44 @@ def test_what_the_import_takes_is_measured_with_the_names_of_a_release(folder):
 
     assert table["pkg"] == {"torch.a.b =pkg :": 0b01, "torch.a.d =pkg :": 0b10}
     assert table["pkg.far"] == {"torch.a.c =pkg.far :": 0b01}
+
+
+def test_a_package_that_lists_its_folder_brings_what_the_packages_in_it_list(folder):
+    lazy = "from lazy import _LazyModule\nif TYPE_CHECKING:\n    from {0} import *\nelse:\n    import sys\n    _file = __file__\n"
+    lazy += "    sys.modules[__name__] = _LazyModule(__name__, _file, define_import_structure(_file))"
+    index = Index()
+    index.release(
+        "1.0",
+        {
+            "pkg/__init__.py": "from .models import *",
+            "pkg/models/__init__.py": lazy.format(".bert"),
+            "pkg/models/bert/__init__.py": lazy.format(".modeling"),
+            "pkg/models/bert/modeling.py": "__all__ = ['Bert']\nclass Bert: ...",
+            "pkg/models/glm/__init__.py": lazy.format(".modeling"),
+            "pkg/models/glm/modeling.py": "__all__ = ['Glm']\nclass Glm: ...\nclass Inner: ...",
+            "pkg/models/convert.py": "def run(): ...",
+        },
+    )
+    apply(plan(folder, index))
+
+    names = NameIndex(folder)
+
+    assert [bool(names.ask(f"pkg.{name}").present) for name in ("Bert", "Glm", "Inner", "run")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_nothing_is_said_of_an_ending_for_which_a_class_of_modules_has_its_own_answer(folder):
+    index = Index()
+    source = "class _LazyModule(ModuleType):\n    def __getattr__(self, name):\n        if name.endswith('Fast'): return self.slow(name)"
+    index.release("1.0", {"pkg/__init__.py": "class OneFast: ...", "pkg/lazy.py": ""})
+    index.release("2.0", {"pkg/__init__.py": "class One: ...", "pkg/lazy.py": source})
+    apply(plan(folder, index))
+
+    answer = NameIndex(folder).ask("pkg.OneFast")
+
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, frozenset(), {"2.0"})
+    assert NameIndex(folder).ask("pkg.Two").absent == {"1.0", "2.0"}

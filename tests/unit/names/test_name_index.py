@@ -54,6 +54,14 @@ def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_
     assert index.ask("pkg._y").absent == {"1.0", "2.0"}
 
 
+def test_nothing_is_said_of_a_module_that_another_one_may_make(tmp_path):
+    source = "import sys\nsys.modules[__name__] = _LazyModule()\nfor name in ('old',):\n    sys.modules[f'pkg.{name}'] = make(name)"
+    index = index_of(tmp_path, {"pkg": "", "pkg.old": "x = 1"}, {"pkg": source})
+
+    assert (index.ask_module("pkg.old").present, index.ask_module("pkg.old").unknown) == ({"1.0"}, {"2.0"})
+    assert (index.ask("pkg.old.x").present, index.ask("pkg.old.x").unknown) == ({"1.0"}, {"2.0"})
+
+
 def test_a_name_comes_through_imports_and_stars(tmp_path):
     sources = {
         "pkg": "from .a import *\nfrom .b import g as h",

@@ -44,6 +44,7 @@ def test_an_object_that_is_made_at_import_runs_its_constructor():
     [
         "if compatible():\n    from . import far",
         "try:\n    from . import far\nexcept ImportError:\n    pass",
+        "from .tools import optional\nwith optional('torch'):\n    from . import far",
         "if TYPE_CHECKING:\n    from . import far",
         "def __getattr__(name):\n    from . import far",
     ],

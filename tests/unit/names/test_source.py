@@ -106,3 +106,11 @@ def test_a_list_that_a_function_extends_does_not_say_what_a_star_import_brings()
     )
 
     assert "* >pkg.a" in read_module(source, "pkg.m", package=False)
+
+
+def test_a_module_that_a_lazy_one_puts_beside_itself_is_not_said_to_be_missing():
+    lazy = "import sys\nsys.modules[__name__] = _LazyModule(__name__, {})\n"
+    alias = "def alias(name):\n    sys.modules[name] = None\nalias(f'{__name__}.old')"
+
+    assert "old ~" in read_module((lazy + alias).encode(), "m", package=True)
+    assert "old ~" not in read_module((lazy + "alias('old')").encode(), "m", package=True)
