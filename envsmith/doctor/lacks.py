@@ -34,6 +34,8 @@ _ALIAS = re.compile(r"\bimport ([A-Za-z_][\w.]{0,120}) as (\w{1,40})")
 _CALL = re.compile(r"(?<![\w.\"'])([A-Za-z_]\w{0,60}(?:\.[A-Za-z_]\w{0,60}){0,6})\((?!\))")
 # Configurations name a class by its whole path: `Error in call to target 'pytorch_lightning.trainer.trainer.Trainer'`.
 _CLASS_PATH = re.compile(r"['\"]([a-z_]\w{0,60}(?:\.\w{1,60}){0,6}\.[A-Z]\w{1,60})['\"]")
+# `the pl.Trainer call`: a class by the short name of its package.
+_DOTTED_CLASS = re.compile(r"(?<![\w./\\-])([A-Za-z_]\w{0,20}(?:\.[a-z_]\w{0,60}){0,4}\.[A-Z]\w{1,60})\b")
 _CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
 # A file of one's own that Python found under the name of a package (Python 3.13 says so itself).
 _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
@@ -63,6 +65,11 @@ class Lack:
     def user_of(self, distribution: str | None) -> str | None:
         """Return the package that asks: the innermost call of a package other than the one that lacks something."""
         return next((f.package for f in reversed(self.frames) if f.package and f.package != distribution), None)
+
+    @property
+    def is_of_bare_folder(self) -> bool:
+        """Return whether Python took a folder for the package: a module of its own would have a file."""
+        return self.kind == "name" and "." not in self.owner and "(unknown location)" in self.hit.text
 
     @property
     def script(self) -> str | None:
@@ -157,7 +164,14 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
     else:
         for callable_name in _callables(lack):
             for path, is_guess in paths(callable_name, lack, facts, index):
-                yield Question(path=path, argument=lack.name, is_guess=is_guess)
+                argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
+                yield Question(path=path, argument=argument, is_guess=is_guess)
+
+
+def by_position(path: str, count: str) -> str:
+    """Return the question for as many arguments by position. Python counts the object of a method, the index does not."""
+    of_object = any(part[:1].isupper() for part in path.split(".")[-2:])
+    return f"#{max(0, int(count) - of_object)}"
 
 
 def _callables(lack: Lack) -> Iterator[str]:
@@ -174,6 +188,9 @@ def _callables(lack: Lack) -> Iterator[str]:
     calls = [c for line in reversed(before.split("\n")[-8:]) for c in _CALL.findall(line) if c not in _OWN]
     yield from dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))
     yield from dict.fromkeys(_CLASS_NAME.findall(before[-400:]))
+    yield from dict.fromkeys(
+        name for name in _DOTTED_CLASS.findall(lack.around) if name.split(".")[0] in words().aliases
+    )
 
 
 def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tuple[str, bool]]:
@@ -246,7 +263,7 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     for search in (False, True):
         for question in itertools.islice(questions(lack, facts, index, search=search), _QUESTIONS):
             presence = index.ask(question.path, question.argument)
-            if presence is None:
+            if presence is None or (lack.kind == "positional" and not _has_taken(question, lack, index)):
                 continue
             if lack.kind == "required":
                 presence = _not_required(presence, index)
@@ -260,6 +277,26 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
         return None
     return best[1], best[2]
+
+
+def _has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
+    """Return whether a release takes as many arguments by position as the message says, and no more."""
+    most = lack.hit.groups.get("most", "0")
+    enough = index.ask(question.path, by_position(question.path, most))
+    more = index.ask(question.path, by_position(question.path, str(int(most) + 1)))
+    return enough is not None and more is not None and bool(enough.present - more.present)
+
+
+def rivals(lack: Lack, question: Question, facts: Facts, index: NameIndex) -> tuple[Presence, ...]:
+    """Return the answers of other packages where nothing in the text says which package is meant."""
+    if not question.is_guess:
+        return ()
+    found: dict[str, Presence] = {}
+    for other in itertools.islice(questions(lack, facts, index, search=False), _QUESTIONS):
+        presence = index.ask(other.path, other.argument)
+        if presence is not None and _weight(presence, facts) >= 2:
+            found.setdefault(presence.distribution, presence)
+    return tuple(found.values())
 
 
 def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:

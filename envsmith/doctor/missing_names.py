@@ -12,7 +12,16 @@ from dataclasses import dataclass, field
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.lacks import Lack, Question, best_answer, installed_version, is_in, overridden, shadowing_file
+from envsmith.doctor.lacks import (
+    Lack,
+    Question,
+    best_answer,
+    installed_version,
+    is_in,
+    overridden,
+    rivals,
+    shadowing_file,
+)
 from envsmith.doctor.parties import caller_fix, owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.signatures import Hit
@@ -71,9 +80,13 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
         return _shadowed(lack, shadow)
     if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
         return _damaged(lack)
+    if lack.is_of_bare_folder:
+        return _bare_folder(lack)
     answer = best_answer(lack, facts, index)
     if answer is None:
         return _overridden(lack, facts, index) or _unmeasured(lack, facts)
+    if lack.kind == "positional" and not (answer[1].present and answer[1].absent):
+        return None
     question, presence = answer
     version = installed_version(presence.distribution, facts)
     if lack.kind == "required":
@@ -85,7 +98,8 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
         return _always(lack, question, presence, version)
-    return _gone(lack, question, presence, version if inside is False else None)
+    gone = _gone(lack, question, presence, version if inside is False else None)
+    return _of_several(gone, rivals(lack, question, facts, index))
 
 
 def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> Diagnosed:
@@ -131,6 +145,8 @@ def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> 
 
 
 def _thing(lack: Lack, question: Question) -> str:
+    if lack.kind == "positional":
+        return f"{lack.name} arguments by position of {question.path}"
     if question.argument:
         return f"the argument {question.argument} of {question.path}"
     return f"the module {question.path}" if lack.kind == "module" else question.path
@@ -165,6 +181,22 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
         age = "a newer release of" if oldest and not newest else "an older release of" if newest and not oldest else ""
         return f", or {age or 'another release of'} {user}" if version or age else ""
     return f", or use {presence.successor}" if presence.successor else ""
+
+
+def _of_several(gone: Explanation, answers: Sequence[Presence]) -> Explanation:
+    """Return the explanation for each of several packages, where nothing in the text says which one is meant."""
+    specs = {presence.distribution: presence.short_spec() for presence in answers}
+    others = {name: spec for name, spec in specs.items() if name not in gone.needs}
+    if not others:
+        return gone
+    likewise = " or ".join(f"{name}{spec}" for name, spec in others.items())
+    return dataclasses.replace(
+        gone,
+        message=f"{gone.message} The message does not say of which package it speaks: {likewise} has it too.",
+        fix=f"{gone.fix.removesuffix('.')}, or {likewise} if that is the package in use.",
+        needs={**gone.needs, **others},
+        components={**gone.components, **dict.fromkeys(others, "*")},
+    )
 
 
 def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation | None:
@@ -295,8 +327,27 @@ def _damaged(lack: Lack) -> Explanation:
     )
 
 
+def _bare_folder(lack: Lack) -> Explanation:
+    """Explain a package that Python took for a folder without ``__init__.py``."""
+    name = fold(lack.root)
+    return Explanation(
+        rule="broken-installation",
+        message=f"Python took a folder without __init__.py for {lack.root}, which has no {lack.name} therefore: a folder"
+        f" of that name lies where the script runs, or the files of {name} are missing.",
+        fix=f"Rename a folder {lack.root} of your own. If there is none, install {name} again.",
+        taxonomy=_BROKEN,
+        components={name: "*"},
+        lines=(
+            f"python -c 'import {lack.root} as m; print(m.__path__)'",
+            f"pip install --force-reinstall --no-deps {name}",
+        ),
+    )
+
+
 def _unmeasured(lack: Lack, facts: Facts) -> Explanation | None:
     """Say that it was not measured. An attribute of an object is left out if no known package owns it."""
+    if lack.kind == "positional":
+        return None
     root = lack.root
     owner = component_of(root) or root if root else owner_of(lack.owner.split(".")[0]) or owner_of(lack.name)
     if not owner and lack.kind == "argument":

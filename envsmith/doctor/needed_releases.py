@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from envsmith.doctor.facts import Facts
+from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import key_of
 from envsmith.doctor.signatures import Hit
 from envsmith.graph.data import cached_table
@@ -61,8 +62,12 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     names = hit.signature.components
     if requirement or "needs" in hit.groups:
         return _agreed([requirement] if requirement else hit.groups["needs"].split("; "))
+    if hit.signature.needs:
+        return dict(hit.signature.needs)
     if bound := _bound_of_compiler(hit):
         return {"gcc": bound}
+    if "pin" in hit.groups:
+        return _pythons_of(component_of(hit.groups["need"]), hit.groups["pin"], environment_of(facts))
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
     gpu = {"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {}
@@ -111,6 +116,26 @@ def _bound_of_compiler(hit: Hit) -> str | None:
     if hit.groups.get("limit", "").isdecimal():
         return f"<{int(hit.groups['limit']) + 1}"
     return f">={hit.groups['floor']}" if "floor" in hit.groups else None
+
+
+def _pythons_of(name: str | None, pin: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the Pythons that a pinned release has wheels for, unless the stated one is among them."""
+    if name is None:
+        return {}
+    specs = [row.needs["python"].text for row in _rows_of_wheels(name, pin)]
+    minors = sorted({int(text.strip()[2:]) for spec in specs for text in spec.split("||")})
+    if not minors or minors != list(range(minors[0], minors[-1] + 1)):
+        return {}
+    spec = f">=3.{minors[0]},<3.{minors[-1] + 1}"
+    stated = environment.get("python")
+    return {} if stated and Spec.parse(spec).contains(stated) else {"python": spec}
+
+
+def _rows_of_wheels(name: str, pin: str) -> list[Row]:
+    """Return the rows that list the Pythons of the wheels of a release, one for each of its builds."""
+    rows = [row for row in _table().rows.get(frozenset({name, "python"}), ()) if "python" in row.needs]
+    listed = [row for row in rows if re.fullmatch(r"3\.\d+(?: \|\| 3\.\d+)*", row.needs["python"].text)]
+    return [row for row in listed if public(row.when[name].text.removeprefix("==")) == public(pin)]
 
 
 def _agreed(requirements: Sequence[str]) -> dict[str, str]:

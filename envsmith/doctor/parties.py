@@ -24,6 +24,9 @@ _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
 # pip and uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
 _DEPENDS = re.compile(r"\bdepends on ([A-Za-z][\w.-]{0,60}?)\s?((?:[<>=!~]=?=?\d[\w.*]{0,30}(?:,(?=[<>=!~]))?){1,4})")
 
+# Ray prints two pairs, the cluster's first.
+_RAY = re.compile(r"Ray: (\d[\w.]{1,30})[^\n]{0,40}\n[^\n]{0,120}?Python: (3\.\d{1,2}(?:\.\d{1,2})?)")
+
 
 def with_parties(hit: Hit, text: str) -> Hit:
     """Return the hit with the requirements or the packages that it is about."""
@@ -31,6 +34,8 @@ def with_parties(hit: Hit, text: str) -> Hit:
         around = text[max(0, hit.position - 400) : hit.position + 4000]
         needs = dict.fromkeys(f"{name}{spec}" for name, spec in _DEPENDS.findall(around))
         return dataclasses.replace(hit, groups={**hit.groups, "needs": "; ".join(needs)[:400]}) if needs else hit
+    if hit.signature.id == "ray-cluster-versions":
+        return _of_cluster(hit, text[hit.position : hit.position + 800])
     if hit.signature.id not in _REMOVED:
         return hit
     frames = frames_before(text, hit.position)
@@ -39,6 +44,25 @@ def with_parties(hit: Hit, text: str) -> Hit:
     user = next((f.package for f in reversed(frames) if f.package and f.package != owner), None)
     names = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
     return dataclasses.replace(hit, groups={**hit.groups, **names}) if names else hit
+
+
+def _of_cluster(hit: Hit, message: str) -> Hit:
+    """Return the hit with the releases of the cluster and of the process, and the one that ends it, if one does."""
+    found = _RAY.findall(message)[:2]
+    if len(found) < 2:
+        return hit
+    (cluster_ray, cluster_python), (own_ray, own_python) = found
+    groups = {
+        "cluster_ray": cluster_ray,
+        "cluster_python": cluster_python,
+        "own_ray": own_ray,
+        "own_python": own_python,
+    }
+    if cluster_ray != own_ray and cluster_python == own_python:
+        groups["needs"] = f"ray=={cluster_ray}"
+    elif cluster_ray == own_ray:
+        groups["needs"] = f"python=={cluster_python}"
+    return dataclasses.replace(hit, groups={**hit.groups, **groups})
 
 
 def owner_of(name: str) -> str | None:

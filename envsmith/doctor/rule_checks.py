@@ -26,6 +26,7 @@ Words = Mapping[str, Any]
 # How many ranks and nodes a start command asks for.
 
 _RANKS = ("nproc-per-node", "num-gpus", "num-processes", "nprocs-per-node", "ntasks-per-node")
+_TASKS = (("ntasks", "n"), ("ntasks-per-node", "tasks-per-node"))
 _NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
 # These say how many ranks there are on all nodes together, and horovodrun which hosts these are: -np 4 -H a:2,b:2.
 _OF_ALL_NODES = {"accelerate": _RANKS, "horovodrun": ("np", "num-proc")}
@@ -56,7 +57,7 @@ def words_of_launch(launch: Launch) -> Words:
 
 def _world(facts: Facts) -> int | None:
     """Return the world size that the first command, hostfile or variable says."""
-    for launch in facts.launches:
+    for launch in (each for each in facts.launches if each.tool != "sbatch"):
         if (ranks := _ranks_of(launch)) is not None:
             return ranks if launch.tool in _OF_ALL_NODES else ranks * _nodes_of(launch)
         if launch.tool == "hostfile":
@@ -364,6 +365,15 @@ def _batch(scene: Scene, _argument: None) -> Iterator[Words]:
         yield words | {"world": f" {world}" if world else "", "right": right}
 
 
+def _tasks(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give the tasks of a batch file that are fewer than those that it asks for on each node."""
+    options = _launch(scene).options
+    tasks, each = (number_in(options.get(long, options.get(short))) for long, short in _TASKS)
+    nodes = number_in(options.get("nodes", options.get("n-nodes"))) or 1
+    if tasks and each and tasks < nodes * each:
+        yield {"tasks": tasks, "each": each, "nodes": nodes, "right": nodes * each}
+
+
 def _hostfile(scene: Scene, _argument: None) -> Iterator[Words]:
     """Give what a hostfile says: hosts that stand twice, a line that cannot be read, slots."""
     options = _launch(scene).options
@@ -427,6 +437,7 @@ CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
     "world_size": (_world_size, list),
     "world_size_of_job": (_world_size_of_job, list),
     "batch": (_batch, type(None)),
+    "tasks": (_tasks, type(None)),
     "hostfile": (_hostfile, type(None)),
     "differing": (_differing, list),
     "same_node_rank": (_same_node_rank, type(None)),

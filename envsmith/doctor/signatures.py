@@ -97,6 +97,7 @@ class Signature:
     lines: tuple[Text, ...] = ()
     consequence_of: tuple[Text, ...] = ()
     tells: Text | None = None
+    needs: Mapping[Text, Text] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     evidence: Annotated[tuple[Annotated[Evidence, Named(_source)], ...], Checked(_some)]
     rule: Flag = False

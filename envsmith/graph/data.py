@@ -15,7 +15,7 @@ from envsmith.schema import Problems, UnreadableError, parse_document
 
 _Value = TypeVar("_Value")
 # Raised when the shape of a kept value changes.
-_SHAPE = 7
+_SHAPE = 8
 _LOADED: dict[tuple[str, str], Any] = {}
 
 

@@ -51,6 +51,9 @@ _HARMLESS = (
     "jit",
     "custom_op",
 )
+# Decorators that take an argument by its old name too, which their own first argument says (transformers and trl:
+# ``@deprecate_kwarg("tokenizer", version="5.0.0", new_name="processing_class")``).
+_OLD_NAME = "deprecate_kwarg"
 _PROPERTIES = ("property", "getter", "classproperty", "lazyproperty")
 _REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_module"}
 
@@ -65,8 +68,32 @@ def _function_text(node: _Function, *, method: bool) -> str:
     if any(n.endswith(_PROPERTIES) for n in names):
         return "="
     bound = method and "staticmethod" not in names
-    changed = not all(n.rpartition(".")[2] in _HARMLESS or n.endswith("cache") for n in names)
-    return ("~(" if changed else "(") + ",".join(_arguments(node.args, bound=bound))
+    old = [name for d in node.decorator_list if (name := _old_name(d))]
+    plain = [n for n in names if n.rpartition(".")[2] != _OLD_NAME]
+    changed = len(plain) + len(old) < len(names) or not all(_is_harmless(n) for n in plain)
+    return ("~(" if changed else "(") + ",".join(_with_old_names([*_arguments(node.args, bound=bound)], old))
+
+
+def _is_harmless(name: str) -> bool:
+    return name.rpartition(".")[2] in _HARMLESS or name.endswith("cache")
+
+
+def _old_name(decorator: ast.expr) -> str | None:
+    """Return the old name of an argument that a decorator still takes."""
+    if not isinstance(decorator, ast.Call) or _name_of(decorator).rpartition(".")[2] != _OLD_NAME:
+        return None
+    words = [*decorator.args[:1], *(k.value for k in decorator.keywords if k.arg == "old_name")]
+    return constant(words[0]) if words else None
+
+
+def _with_old_names(words: list[str], old: list[str]) -> list[str]:
+    """Return arguments with further ones that are taken by name alone."""
+    added = [f"{name}=" for name in old if name not in words and f"{name}=" not in words]
+    if not added:
+        return words
+    end = words.index("**") if "**" in words else len(words)
+    mark = [] if "*" in words or "|" in words else ["|"]
+    return [*words[:end], *mark, *added, *words[end:]]
 
 
 def _arguments(arguments: ast.arguments, *, bound: bool) -> Iterator[str]:

@@ -346,7 +346,10 @@ class Walk:
         return Answer(present=reached.bits, unknown=reached.unknown & ~reached.bits)
 
     def accepts(self, reached: Reached, argument: str) -> Answer:
-        """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name."""
+        """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name.
+
+        ``#5`` asks for five arguments by position. A method does not count the object that it is called of.
+        """
         answer = Answer(unknown=reached.unknown)
         for place in reached.places:
             answer |= self._takes(place, argument, 0)
@@ -377,6 +380,8 @@ class Walk:
             remaining &= ~_union(having for _, having in signatures)
         fields = _union(h for body, h in facts.of(f"{place.name}.{argument}") if body.lstrip("?").startswith("!"))
         bases = list(self._bases(place, remaining, depth))
+        if argument.startswith("#") and (place.body.startswith("@") or any(b.kind == "external" for b in bases)):
+            return answer | Answer(unknown=remaining)
         if place.body.startswith("@") or any(b.kind == "external" for b in bases):
             answer |= Answer(present=remaining & fields)
             remaining &= ~fields
@@ -412,10 +417,21 @@ def _listed(place: Place, argument: str) -> Answer:
     if "(" not in text[:2]:
         return Answer(unknown=place.bits)
     words = text.partition("(")[2].split(",")
+    if argument.startswith("#"):
+        return _by_position(place, words, int(argument[1:]))
     by_name = words[words.index("/") + 1 :] if "/" in words else words
     if argument in by_name or f"{argument}=" in by_name:
         return Answer(present=place.bits)  # a wrapper that is not seen passes it on
     return Answer(unknown=place.bits if "**" in words or text.startswith("~") else 0)
+
+
+def _by_position(place: Place, words: Sequence[str], count: int) -> Answer:
+    """Return whether a function with these arguments takes as many by position."""
+    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
+    positions = [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
+    if len(positions) >= count or "*" in words:
+        return Answer(present=place.bits)
+    return Answer(unknown=place.bits if place.body.startswith("~") else 0)
 
 
 def _of_builtin(place: Place, name: str) -> bool | None:

@@ -13,6 +13,8 @@ from envsmith.doctor.read.lines import note_present, version_in
 from envsmith.doctor.vocabulary import words
 
 _OPTION = re.compile(r"(?<!\S)--?([A-Za-z][\w-]{0,60})(?:[ =]([^\s\\-][^\s\\]{0,200}))?")
+# What a batch file asks Slurm for. A comment sign before it takes it out of use.
+_DIRECTIVE = re.compile(r"^[ \t]{0,8}#SBATCH[ \t]{1,20}(-[^#\n]{1,300})", re.MULTILINE)
 _HOST = re.compile(r"^\s{0,4}([A-Za-z0-9][\w.-]{0,100})[ \t]{1,80}slots=(\d{1,4})[ \t]{0,80}(?:#.*)?$", re.MULTILINE)
 _HOST_LIKE = re.compile(
     r"[A-Za-z0-9][\w.:-]{0,100}(?:[ \t]{1,40}(?:max[-_])?(?:slots?|gpus?)[ \t]?[=:]?[ \t]?\w{0,8}){0,2}"
@@ -30,6 +32,17 @@ def read_launches(text: str, draft: Draft, source: str) -> list[str]:
             excerpt = f"{source}: {line.strip()[:300]}"
             draft.launch(tool, _options(line), excerpt, source=source, places={"": number})
             kinds.append(f"{tool} command")
+    if directives := list(_DIRECTIVE.finditer(text[:2_000_000]))[:_MOST]:
+        options = {name: value for line in directives for name, value in _options(line[1]).items()}
+        lines = "; ".join(line[1].strip()[:60] for line in directives[:6])
+        draft.launch(
+            "sbatch",
+            options,
+            f"{source}: {lines}",
+            source=source,
+            places={"": _line_of(text, directives[0][0].strip())},
+        )
+        kinds.append("batch file of Slurm")
     hosts = _HOST.findall(text[:500_000])[:2000]
     if hosts:
         names = [name for name, _ in hosts]

@@ -98,7 +98,7 @@ def _measure_names(sources: SourceStore, versions: Sequence[str], package: Packa
 
 
 _KINDS = (
-    _Kind(suffix=SUFFIX, reader=2, measure=_measure_names, has_moves=True),
+    _Kind(suffix=SUFFIX, reader=3, measure=_measure_names, has_moves=True),
     _Kind(
         suffix=takes.SUFFIX,
         reader=2,

@@ -19,18 +19,26 @@ SOURCES = {
     "datasets": {
         "1.0": {
             "datasets": "from .core import Loader, Store\nfrom . import old",
-            "datasets.core": "class Loader:\n  def __init__(self, batch): ...\n  def seek(self): ...\nclass Store:\n  def get(self, key): ...\n  def put(self, scope=1): ...",
+            "datasets.core": "def merge(a, b): ...\nclass Loader:\n  def __init__(self, batch): ...\n  def seek(self): ...\nclass Store:\n  def get(self, key): ...\n  def put(self, scope=1): ...",
             "datasets.old": "gone = 1\nstays = 2",
         },
         "2.0": {
             "datasets": "from .core import Loader, Store\nfrom . import new",
-            "datasets.core": "class Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...\n  def put(self, scope): ...",
+            "datasets.core": "def merge(a, b, c=1): ...\nclass Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...\n  def put(self, scope): ...",
             "datasets.new": "fresh = 1",
         },
     },
     "peft": {
-        "1.0": {"peft": "class Loader:\n  def __init__(self, rank): ..."},
-        "2.0": {"peft": "class Loader:\n  def __init__(self, rank): ..."},
+        "1.0": {
+            "peft": "class Loader:\n  def __init__(self, rank): ...\nclass Tuner:\n  def __init__(self, gpus): ..."
+        },
+        "2.0": {
+            "peft": "class Loader:\n  def __init__(self, rank): ...\nclass Tuner:\n  def __init__(self, cards): ..."
+        },
+    },
+    "trl": {
+        "1.0": {"trl": "class Tuner:\n  def __init__(self, gpus): ..."},
+        "2.0": {"trl": "class Tuner:\n  def __init__(self): ..."},
     },
 }
 
@@ -215,3 +223,50 @@ def test_an_argument_that_no_release_of_the_package_gives_is_the_scripts_own(ind
 )
 def test_what_was_called_is_named_beside_a_message_of_a_constructor(text, index):
     assert dict(first(text, index).finding.needs) == {"datasets": "<2.0"}
+
+
+@pytest.mark.parametrize(
+    ("message", "spec"),
+    [
+        ("import datasets\nTypeError: merge() takes 2 positional arguments but 3 were given", ">=2.0"),
+        ("import datasets\nTypeError: Store.get() takes 2 positional arguments but 3 were given", ">=2.0"),
+        ("import datasets\nTypeError: Store.get() takes from 1 to 2 positional arguments but 3 were given", ">=2.0"),
+    ],
+)
+def test_a_function_that_takes_fewer_arguments_by_position_is_of_another_release(message, spec, index):
+    finding = first(message, index).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("name-not-in-release", {"datasets": spec})
+    assert "3 arguments by position" in finding.message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "TypeError: forward() takes 2 positional arguments but 3 were given",
+        "import datasets\nTypeError: merge() takes 5 positional arguments but 6 were given",
+        "import datasets\nTypeError: merge() takes 0 positional arguments but 2 were given",
+    ],
+)
+def test_of_a_function_with_another_number_of_arguments_nothing_is_said(message, index):
+    assert first(message, index) is None
+
+
+def test_where_nothing_says_whose_class_it_is_every_package_with_such_releases_is_named(index):
+    finding = first("TypeError: Tuner.__init__() got an unexpected keyword argument 'gpus'", index).finding
+
+    assert dict(finding.needs) == {"peft": "<2.0", "trl": "<2.0"}
+    assert "does not say of which package" in finding.message
+
+
+def test_an_import_says_whose_class_it_is(index):
+    text = "from trl import Tuner\nTypeError: Tuner.__init__() got an unexpected keyword argument 'gpus'"
+
+    assert dict(first(text, index).finding.needs) == {"trl": "<2.0"}
+
+
+def test_a_folder_in_the_place_of_a_package_is_no_matter_of_releases(index):
+    finding = first("ImportError: cannot import name 'Loader' from 'datasets' (unknown location)", index).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("broken-installation", {})
+    assert "a folder without __init__.py" in finding.message

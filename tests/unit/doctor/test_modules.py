@@ -37,7 +37,7 @@ def test_the_fact_names_file_line_and_where_it_is_from() -> None:
     facts = read_texts([("job.sbatch", "#!/bin/bash\n#SBATCH -N 2\nmodule load cuda/12.4\n")])
 
     assert facts.components["toolkit"].source == "job.sbatch:3 (module load)"
-    assert facts.read[0].kinds == ("module load lines",)
+    assert facts.read[0].kinds == ("batch file of Slurm", "module load lines")
 
 
 def test_a_module_without_a_version_is_present() -> None:

@@ -112,3 +112,46 @@ def test_of_a_library_of_bitsandbytes_the_releases_that_carry_it_are_named(libra
     text = f"Could not find the bitsandbytes CUDA binary at PosixPath('/x/libbitsandbytes_cuda{library}.so')"
 
     assert needs(text)["bitsandbytes"] == spec
+
+
+@pytest.mark.parametrize(
+    ("pin", "python", "spec"),
+    [
+        ("1.13.1", "", ">=3.7,<3.12"),
+        ("1.13.1+cu117", "", ">=3.7,<3.12"),
+        ("1.13.1", "Python version: 3.12.3\n", ">=3.7,<3.12"),
+        ("1.13.1", "Python version: 3.10.1\n", None),
+    ],
+)
+def test_a_pinned_torch_that_pip_does_not_find_needs_a_python_of_its_wheels(pin, python, spec):
+    text = f"{python}ERROR: Could not find a version that satisfies the requirement torch=={pin} (from versions: none)"
+
+    assert needs(text).get("python") == spec
+
+
+def test_what_a_signature_says_to_end_its_fault_is_what_ends_it():
+    assert needs("libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent") == {"mkl": "<2024.1"}
+
+
+RAY = """RuntimeError: Version mismatch: The cluster was started with:
+    Ray: {}
+    Python: {}
+This process on node 10.1.1.1 was started with:
+    Ray: {}
+    Python: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("versions", "ends"),
+    [
+        (("2.2.0", "3.8.10", "2.3.0", "3.8.10"), {"ray": "==2.2.0"}),
+        (("2.9.3", "3.10.13", "2.9.3", "3.10.12"), {"python": "==3.10.13"}),
+        (("2.12.0", "3.11.11", "2.42.0", "3.9.21"), {}),
+    ],
+)
+def test_of_a_process_that_joins_a_cluster_of_another_ray_what_differs_alone_is_named(versions, ends):
+    finding = root(RAY.format(*versions)).finding
+
+    assert dict(finding.needs) == ends
+    assert f"Install ray=={versions[0]} into an environment with Python {versions[1]}" in finding.fix

@@ -61,6 +61,12 @@ TORCHRUN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=h:29500 pretr
         ),
         ('gpu: Tesla V100\n{"train_batch_size": 16, "bf16": {"enabled": true}}', "bf16-on-old-gpu", "error"),
         ("worker-1 slots=8\nworker-1 slots=8\n", "hostfile-host-twice", "error"),
+        ("#SBATCH --ntasks=1\n#SBATCH --ntasks-per-node=2\n", "slurm-tasks-contradict", "warning"),
+        (
+            "#SBATCH -N 2\n#SBATCH -n 4\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n",
+            "slurm-tasks-contradict",
+            "warning",
+        ),
         ("# ours\nworker-1 slots=8\nworker-2 slot=8\n", "hostfile-bad-line", "error"),
         ("worker-1 slots=8\nworker-2\n", "hostfile-bad-line", "error"),
         ("localhost slots=8\nworker-1 slots=8\n", "hostfile-localhost", "error"),
@@ -167,3 +173,22 @@ def test_an_environment_without_torch_is_unknown_and_says_so():
 def test_what_keeps_nccl_from_infiniband_cards_that_are_active_is_found(host, gpu, rules) -> None:
     facts = Facts(host=host, components=known("gpu", gpu))
     assert {diagnosed.finding.rule for diagnosed in judge_setup(facts)} == rules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#SBATCH --ntasks=8\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n",
+        "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=4\n",
+        "##SBATCH --ntasks=1\n#SBATCH --ntasks-per-node=4\n",
+        "#SBATCH --ntasks=$N\n#SBATCH --ntasks-per-node=4\n",
+    ],
+)
+def test_a_batch_file_that_asks_for_one_number_of_tasks_is_left_in_peace(text):
+    assert "slurm-tasks-contradict" not in rules(text)
+
+
+def test_the_tasks_of_a_batch_file_are_not_the_ranks_that_its_launcher_starts():
+    batch = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
+
+    assert "world-size-not-divisible" not in rules(batch + TORCHRUN.format(tp=8, pp=2))

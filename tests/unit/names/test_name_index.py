@@ -225,6 +225,8 @@ _GROUPS = "megatron.core.process_groups_config.ProcessGroupCollection"
     ("path", "argument", "last", "first_without"),
     [
         ("accelerate.Accelerator", "dispatch_batches", "0.34.2", "1.0.0"),
+        ("trl.SFTTrainer", "tokenizer", "0.15.2", "0.16.0"),
+        ("transformers.Trainer", "tokenizer", "4.57.1", "5.0.0"),
         ("trl.trainer.ConstantLengthDataset", None, "0.19.1", "0.20.0"),
         ("transformers.deepspeed", None, "4.45.2", "4.46.0"),
         ("transformers.Conversation", None, "4.41.2", "4.42.0"),
@@ -276,3 +278,29 @@ def test_the_evidence_of_a_release_is_the_file_that_was_read():
     assert [e.source for e in between] == ["accelerate-1.0.0-py3-none-any.whl", "accelerate-1.0.1-py3-none-any.whl"]
     assert len(before) == 1
     assert index.evidence("nothing-of-this-name", "1.0.0") == ()
+
+
+def test_a_decorator_that_takes_the_old_name_of_an_argument_is_read(tmp_path):
+    old = "class A:\n  def __init__(self, size): ..."
+    both = "class A:\n  @deprecate_kwarg('size', version='3.0', new_name='length')\n  def __init__(self, length): ..."
+    index = index_of(tmp_path, {"pkg": old}, {"pkg": both}, {"pkg": "class A:\n  def __init__(self, length): ..."})
+
+    answer = index.ask("pkg.A", "size")
+
+    assert (answer.spec(), answer.unknown) == ("<3.0", frozenset())
+    assert index.ask("pkg.A", "length").spec() == ">=2.0"
+
+
+def test_a_decorator_whose_old_name_is_computed_leaves_it_open(tmp_path):
+    index = index_of(tmp_path, {"pkg": "@deprecate_kwarg(NAME, version='3.0')\ndef f(length): ..."})
+
+    assert index.ask("pkg.f", "size").unknown == {"1.0"}
+
+
+@pytest.mark.parametrize(("count", "spec"), [(1, ""), (2, ">=2.0"), (3, ">=3.0"), (9, ">=3.0")])
+def test_as_many_arguments_by_position_are_those_that_a_release_takes(count, spec, tmp_path):
+    index = index_of(
+        tmp_path, {"pkg": "def f(a, *, b): ..."}, {"pkg": "def f(a, b=1): ..."}, {"pkg": "def f(a, *b): ..."}
+    )
+
+    assert index.ask("pkg.f", f"#{count}").spec() == spec
