@@ -63,7 +63,7 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     if requirement or "needs" in hit.groups:
         return _agreed([requirement] if requirement else hit.groups["needs"].split("; "))
     if hit.signature.needs:
-        return dict(hit.signature.needs)
+        return {name: spec.format(**hit.groups) for name, spec in hit.signature.needs.items()}
     if bound := _bound_of_compiler(hit):
         return {"gcc": bound}
     if "pin" in hit.groups:

@@ -155,3 +155,52 @@ def test_of_a_process_that_joins_a_cluster_of_another_ray_what_differs_alone_is_
 
     assert dict(finding.needs) == ends
     assert f"Install ray=={versions[0]} into an environment with Python {versions[1]}" in finding.fix
+
+
+XFORMERS = """WARNING[XFORMERS]: xFormers can't load C++/CUDA extensions. xFormers was built for:
+    PyTorch {} with CUDA {} (you have {})
+    Python  3.10.13 (you have 3.10.12)"""
+
+
+@pytest.mark.parametrize(
+    ("built", "cuda", "have", "cause"),
+    [
+        ("2.1.2+cu121", "1201", "2.1.2+cpu", "cpu-only-torch"),
+        ("2.1.0+cu121", "1201", "2.1.0+cu118", "extension-built-for-other-torch"),
+        ("2.0.0+cu118", "1108", "2.4.0+cu121", "extension-built-for-other-torch"),
+    ],
+)
+def test_the_torch_that_xformers_was_built_for_is_the_one_it_needs(built, cuda, have, cause):
+    found = root(XFORMERS.format(built, cuda, have))
+
+    assert found.taxonomy.cause == cause
+    assert dict(found.finding.needs) == {"torch": f"=={built}"}
+
+
+def test_of_an_xformers_that_was_built_for_this_torch_no_other_torch_is_named():
+    text = XFORMERS.format("2.0.1+cu118", "1108", "2.0.1")
+
+    assert diagnose(read_texts([("log", text)]), [("log", text)]).root is None
+
+
+def test_a_range_that_a_pinned_release_fulfils_does_not_stand_against_a_wish():
+    sides = "kornia 0.6.0 depends on torch>=1.8.1\n    torchvision 0.13.0 depends on torch==1.12.0"
+
+    found = root(CONFLICT.format("1.12.1", "1.12.1", sides))
+
+    assert dict(found.finding.needs) == {"torch": "==1.12.0"}
+    assert ">=1.8.1" not in found.finding.fix
+
+
+@pytest.mark.parametrize(
+    ("host", "nccl", "ends"),
+    [
+        ("OS: Ubuntu through WSL 2", "2.7.8", {"nccl": ">=2.10"}),
+        ("OS: Ubuntu through WSL 2", "2.20.5", {}),
+        ("OS: Ubuntu 20.04", "2.7.8", {}),
+    ],
+)
+def test_an_nccl_that_does_not_know_wsl_needs_a_newer_one(host, nccl, ends):
+    text = f"{host}\nNCCL version {nccl}\nncclSystemError: System call (socket, malloc, munmap, etc) failed"
+
+    assert needs(text) == ends
