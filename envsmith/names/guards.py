@@ -26,12 +26,14 @@ class Test(NamedTuple):
 class Guard:
     """``caught``: a handler takes the failure. ``version``: a condition asks for it. ``branch``: another condition.
 
-    ``available`` are packages that a condition wants to be there (``is_accelerate_available()``).
+    ``available`` are packages that a condition wants to be there (``is_accelerate_available()``). ``nested``: in a
+    function inside of another one, which may never be called.
     """
 
     caught: bool = False
     version: bool = False
     branch: bool = False
+    nested: bool = False
     available: tuple[str, ...] = ()
     tests: tuple[Test, ...] = ()
 

@@ -25,6 +25,7 @@ class Memo(Generic[_File]):
     """What each text of a module takes at import, what its functions take, and the blocks of each module."""
 
     contents: dict[tuple[str, str | None, _File], ModuleUses | None] = field(default_factory=dict)
+    later: dict[tuple[str, _File], tuple[Use, ...]] = field(default_factory=dict)
     blocks: dict[str, Blocks] = field(default_factory=dict)
 
 
@@ -104,6 +105,25 @@ class PackageUses(Generic[_File]):
             for use in content.uses if content else ():
                 if use.function == step.function and self._is_certain(step.module, use.guard):
                     yield Place(use=use, module=step.module, available=self._available(step, use.guard))
+
+    def in_functions(self, entry: str) -> Iterator[Place]:
+        """Yield what functions import when they are called, of the modules that the import of ``entry`` runs.
+
+        Only an import that no condition but the presence of a package decides, and no guard takes the failure of.
+        """
+        for step in self._run(tuple(entry.split("."))):
+            for use in self._imports_later(step.module) if step.function is None else ():
+                guard = use.guard
+                if not (guard.nested or guard.tests) and self._is_certain(step.module, guard):
+                    yield Place(use=use, module=step.module, available=self._available(step, guard))
+
+    def _imports_later(self, name: str) -> tuple[Use, ...]:
+        path = self._paths[name]
+        later, key = self._memo.later, (name, self._files[path])
+        if key not in later:
+            module = self._open(name, path)
+            later[key] = module.imports_later() if module else ()
+        return later[key]
 
     def _run(self, entry: Chain) -> Iterator[_Step]:
         """Yield what runs. What runs whatever is installed comes first."""

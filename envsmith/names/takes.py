@@ -1,8 +1,9 @@
 """What the import of a release takes from other packages, as lines of a file beside theirs.
 
 A line is a name and how it is taken: ``torch.compiler.is_compiling =deepspeed.utils ?torch.compiler``. ``=`` is the
-module that takes it, ``:`` an import statement, ``(`` the arguments by name, ``+`` a package that must be installed
-(``+accelerate>=0.26.0``), ``?`` and ``!`` a ``hasattr`` that holds or does not.
+module that takes it, ``@`` the function that does so when it is called, ``:`` an import statement, ``(`` the arguments
+by name, ``+`` a package that must be installed (``+accelerate>=0.26.0``), ``?`` and ``!`` a ``hasattr`` that holds or
+does not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Take:
 
     path: str
     module: str
+    function: str = ""
     imported: bool = False
     arguments: tuple[str, ...] = ()
     available: tuple[str, ...] = ()
@@ -29,7 +31,8 @@ class Take:
 
     def line(self) -> str:
         """Return the line that :func:`parse` reads."""
-        words = [self.path, f"={self.module}", *([":"] if self.imported else [])]
+        words = [self.path, f"={self.module}", *([f"@{self.function}"] if self.function else [])]
+        words += [":"] if self.imported else []
         words += [f"({','.join(self.arguments)}"] if self.arguments else []
         marked = (("+", self.available), ("?", self.holds), ("!", self.lacks))
         return " ".join([*words, *(f"{mark}{name}" for mark, names in marked for name in names)])
@@ -38,12 +41,13 @@ class Take:
 def parse(line: str) -> Take:
     """Return what :meth:`Take.line` wrote."""
     path, *words = line.split(" ")
-    by_mark: dict[str, list[str]] = {mark: [] for mark in "=:(+?!"}
+    by_mark: dict[str, list[str]] = {mark: [] for mark in "=@:(+?!"}
     for word in words:
         by_mark[word[0]].append(word[1:])
     return Take(
         path=path,
         module=by_mark["="][0],
+        function="".join(by_mark["@"]),
         imported=bool(by_mark[":"]),
         arguments=tuple(name for names in by_mark["("] for name in names.split(",")),
         available=tuple(by_mark["+"]),
@@ -52,8 +56,10 @@ def parse(line: str) -> Take:
     )
 
 
-def takes_of(places: Iterable[Place]) -> list[Take]:
+def takes_of(places: Iterable[Place], *, later: bool = False) -> list[Take]:
     """Return each name once that places take: where the fewest conditions decide about it.
+
+    ``later``: in functions, when they are called.
 
     Members of objects are left out: what an object is given at run time may have them.
     """
@@ -70,6 +76,7 @@ def takes_of(places: Iterable[Place]) -> list[Take]:
         take = Take(
             path=path,
             module=place.module,
+            function=use.function or "" if later else "",
             imported=use.imported,
             arguments=use.keywords,
             available=tuple(sorted(place.available)),
@@ -81,5 +88,5 @@ def takes_of(places: Iterable[Place]) -> list[Take]:
     return list(takes.values())
 
 
-def _conditions(take: Take) -> tuple[int, str]:
-    return len(take.available) + len(take.holds) + len(take.lacks), take.module
+def _conditions(take: Take) -> tuple[int, str, str]:
+    return len(take.available) + len(take.holds) + len(take.lacks), take.module, take.function

@@ -91,6 +91,12 @@ class OpenModule:
         self._reader.later = {}
         self.at_import = _read(self._reader, source, blocks.parse)
 
+    def imports_later(self) -> tuple[Use, ...]:
+        """Return what the public functions and classes of the module import from other packages when they run."""
+        public = [name for name in self._reader.later or {} if not name.startswith("_")]
+        inner = (self.function(name) for name in public)
+        return tuple(use for content in inner if content for use in content.uses if use.imported)
+
     def function(self, name: str) -> ModuleUses | None:
         """Return what a function of it takes (``Class.method`` in a class), ``None`` where it has none of that name."""
         body = (self._reader.later or {}).get(name)
@@ -253,7 +259,7 @@ class _Reader:
         function, outer, bases = self.function, self.scopes, self.bases
         self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
         # Nothing in a function is caught by what stood around its definition.
-        self.block(node.body, replace(guard, caught=False))
+        self.block(node.body, replace(guard, caught=False, nested=function is not None))
         self.function, self.scopes, self.bases = function, outer, bases
 
     def klass(self, node: ast.ClassDef, guard: Guard) -> None:

@@ -35,10 +35,10 @@ evidence:
 """
 _EVIDENCE = '  {name}: {{kind: measured, source: "sources of {name} {first} to {last} on the package index, held against matrix/names", date: {day}}}\n'
 _RULE = """\
-- id: {name}-imports-{offering}
+- id: {name}-{verb}-{offering}
   kind: requires
-  severity: error
-  stage: import
+  severity: {severity}
+  stage: {stage}
   fix: "Use a release of {offering} with that name, or another one of {name}."
   rows:
 {rows}
@@ -93,7 +93,9 @@ def measure_gaps(matrix_dir: Path) -> Iterator[Measured]:
             is_whole = offering and len(knowledge.components.by_name[offering].distributions) == 1
             if offering and is_whole and offering != user:
                 gaps[offering].append(gap)
-        text = "".join(_rule(knowledge, (user, versions), offering, gaps[offering], parts) for offering in sorted(gaps))
+        text = "".join(
+            _rules(knowledge, (user, versions), offering, gaps[offering], parts) for offering in sorted(gaps)
+        )
         if text:
             yield Measured(name=user, first=versions[0], last=versions[-1], text=text)
 
@@ -106,33 +108,44 @@ def _component(distribution: str, table: ComponentTable) -> str | None:
 
 def _merged(gaps: Iterable[Gap]) -> Iterator[Gap]:
     """Yield gaps of one name as one, whichever modules take it."""
-    same: dict[tuple[str, str, frozenset[str]], Gap] = {}
+    same: dict[tuple[str, bool, str, frozenset[str]], Gap] = {}
     for gap in gaps:
-        key = (gap.entry, gap.name, gap.lacking)
+        key = (gap.entry, bool(gap.function), gap.name, gap.lacking)
         earlier = same.get(key, gap)
         newest = max(earlier, gap, key=lambda g: g.users)
         same[key] = replace(newest, users=earlier.users | gap.users)
     yield from same.values()
 
 
-def _rule(
+def _rules(
     knowledge: Knowledge, users: tuple[str, Sequence[str]], offering: str, gaps: Sequence[Gap], parts: frozenset[str]
 ) -> str:
+    """Return a rule of what the import takes, and one of what functions import when they are called."""
     user, versions = users
     forbidden = _forbidden(knowledge, users, (offering, gaps[0].releases))
-    rows = [
-        (bits, _row(user, offering, [v for at, v in enumerate(versions) if bits >> at & 1], gap, parts))
-        for gap, bits in _choose(gaps, [forbidden[v] for v in versions], parts)
-    ]
-    texts = [text for _, text in sorted(rows, key=lambda row: (row[0] & -row[0], row[1]))]
-    return _RULE.format(name=user, offering=offering, rows="\n".join(texts)) if texts else ""
+    rows: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
+    for gap, bits in _choose(gaps, [forbidden[v] for v in versions], parts):
+        run = [v for at, v in enumerate(versions) if bits >> at & 1]
+        rows[bool(gap.function)].append((bits, _row(user, offering, run, gap, parts)))
+    kinds = ((False, "imports", "error", "import"), (True, "calls", "warning", "train"))
+    return "".join(
+        _RULE.format(name=user, offering=offering, verb=verb, severity=severity, stage=stage, rows=_lines(rows[later]))
+        for later, verb, severity, stage in kinds
+        if rows[later]
+    )
+
+
+def _lines(rows: Sequence[tuple[int, str]]) -> str:
+    return "\n".join(text for _, text in sorted(rows, key=lambda row: (row[0] & -row[0], row[1])))
 
 
 def _row(user: str, offering: str, run: Sequence[str], gap: Gap, parts: frozenset[str]) -> str:
     when = f"=={run[0]}" if len(run) == 1 else f">={run[0]},<={run[-1]}"
     needs = spec_of(gap.releases, frozenset(gap.releases) - gap.lacking)
     cause = f"The import of {gap.entry} takes {gap.name} in {gap.module}."
-    severity = "severity: warning, " if gap.entry in parts else ""
+    if gap.function:
+        cause = f"{gap.module}.{gap.function} imports {gap.name} when it is called."
+    severity = "severity: warning, " if gap.entry in parts and not gap.function else ""
     return (
         f'  - {{when: {{{user}: "{when}"}}, needs: {{{offering}: "{needs}"}}, {severity}'
         f"symptom: {json.dumps(gap.error)}, cause: {json.dumps(cause)}}}"
@@ -145,15 +158,25 @@ def _choose(
     """Yield the gaps that say something new, each with runs of the releases for which it does.
 
     Of two names of which more releases lack the one, that one says it all. What stops a part only says nothing of what
-    stops every program.
+    stops every program, and what stops a function when it is called nothing of either.
     """
     chosen: dict[Gap, int] = defaultdict(int)
     order = sorted(
-        gaps, key=lambda gap: (gap.entry in parts, -len(gap.lacking), -gap.users.bit_count(), gap.entry, gap.name)
+        gaps,
+        key=lambda gap: (
+            bool(gap.function),
+            gap.entry in parts,
+            -len(gap.lacking),
+            -gap.users.bit_count(),
+            gap.entry,
+            gap.name,
+        ),
     )
     for at, pairs in enumerate(forbidden):
         covered: list[frozenset[str]] = []
         for gap in (_new_side(gap, pairs) for gap in order if gap.users >> at & 1):
+            if gap.function and pairs.issuperset(set(gap.releases) - gap.lacking):
+                continue  # the package allows no release that has the name, so what takes it is not called
             if gap.lacking and not any(gap.lacking <= lacking for lacking in covered):
                 covered.append(gap.lacking)
                 chosen[gap] |= 1 << at
@@ -183,10 +206,10 @@ def _forbidden(
 ) -> dict[str, frozenset[str]]:
     """Return for each release of the one which releases of the other a rule forbids with it, whatever else is there."""
     names = {user[0], offering[0]}
-    own = f"{user[0]}-imports-{offering[0]}"
+    own = {f"{user[0]}-{verb}-{offering[0]}" for verb in ("imports", "calls")}
     forbidden: dict[str, frozenset[str]] = dict.fromkeys(user[1], frozenset())
     for rule in knowledge.rules:
-        if rule.locking or rule.policies or rule.id == own or not names & set(rule.components):
+        if rule.locking or rule.policies or rule.id in own or not names & set(rule.components):
             continue
         for row in rule.rows:
             if row.severity is not Severity.ERROR or row.platforms or not set(row.scope) <= names:
@@ -215,11 +238,14 @@ def _admits(specs: Mapping[str, Spec], name: str, version: str) -> bool:
 class Gap:
     """A name that the import of ``entry`` takes in ``module``, and the releases of ``offering`` that lack it.
 
+    ``function`` takes it when it is called.
+
     ``users`` are the bits of the releases that take it. ``error`` is what Python says with the newest of ``lacking``.
     """
 
     entry: str
     module: str
+    function: str = ""
     name: str
     error: str
     users: int
@@ -238,12 +264,15 @@ def find_gaps(table: Table, own: str, index: NameIndex) -> Iterator[Gap]:
                 continue
             missing = list(_steps(take, index))
             lacking = frozenset().union(*(p.absent for p in missing)) & _reached(take, index)
+            if take.function:
+                lacking = _gone(missing[0].releases if missing else (), lacking)
             newest = max(lacking, key=missing[0].releases.index, default="") if lacking else ""
             first = next((p for p in missing if newest in p.absent), None)
             if first is not None:
                 yield Gap(
                     entry=entry,
                     module=take.module,
+                    function=take.function,
                     name=f"{first.path}({first.argument}=)" if first.argument else first.path,
                     error=_error(take, first, index),
                     users=users,
@@ -251,6 +280,15 @@ def find_gaps(table: Table, own: str, index: NameIndex) -> Iterator[Gap]:
                     releases=first.releases,
                     lacking=lacking,
                 )
+
+
+def _gone(releases: Sequence[str], lacking: frozenset[str]) -> frozenset[str]:
+    """Return the releases behind the last one that has a name, where one has it: for a function it is gone for good.
+
+    What came later is often asked for only where it is used.
+    """
+    last = max((at for at, release in enumerate(releases) if release not in lacking), default=len(releases))
+    return frozenset(releases[last + 1 :])
 
 
 def _steps(take: Take, index: NameIndex) -> Iterator[Presence]:

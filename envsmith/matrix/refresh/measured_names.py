@@ -101,7 +101,7 @@ _KINDS = (
     _Kind(suffix=SUFFIX, reader=3, measure=_measure_names, has_moves=True),
     _Kind(
         suffix=takes.SUFFIX,
-        reader=2,
+        reader=3,
         measure=lambda s, versions, p: measure_takes(s, versions, p.roots, (*p.entries, *p.parts)),
     ),
 )
@@ -370,7 +370,8 @@ def count_names(table: Mapping[str, Mapping[str, int]]) -> int:
 def measure_takes(store: SourceStore, versions: Sequence[str], roots: Sequence[str], entries: Sequence[str]) -> Table:
     """Return the lines of each entry, each with the bits of the releases that have it.
 
-    What an earlier entry takes is not repeated: where it lacks, that one fails too.
+    What an earlier entry takes is not repeated: where it lacks, that one fails too. Then comes what functions import
+    when they are called.
     """
     table: Table = {entry: defaultdict(int) for entry in entries}
     memo: Memo[Member] = Memo()
@@ -383,6 +384,11 @@ def measure_takes(store: SourceStore, versions: Sequence[str], roots: Sequence[s
             for take in takes:
                 table[entry][take.line()] |= 1 << at
             before |= {take.path for take in takes}
+        for entry in entries:
+            later = [take for take in takes_of(uses.in_functions(entry), later=True) if take.path not in before]
+            for take in later:
+                table[entry][take.line()] |= 1 << at
+            before |= {take.path for take in later}
     return {entry: dict(lines) for entry, lines in table.items()}
 
 

@@ -120,3 +120,35 @@ def test_what_stops_a_part_is_a_warning_that_hides_no_error(matrix):
 
     (rule,) = (r for r in read_knowledge(matrix).rules if r.id == "user-imports-offer")
     assert [(r.severity.value, r.needs["offer"].text) for r in rule.rows] == [("error", ">=2.0"), ("warning", ">=3.0")]
+
+
+def call(matrix: Path, name: str) -> None:
+    line = Take(path=f"offer.{name}", module="user.part", function="Part.run", imported=True).line()
+    (matrix / "names" / "user.takes").write_bytes(encode(head("user", _USERS), {"user": {line: 0b1111}}))
+
+
+def test_what_a_function_imports_when_it_is_called_is_a_warning_that_names_it(matrix):
+    call(matrix, "old")
+
+    apply(plan_gaps(matrix, "2026-01-01"))
+
+    rule = next(rule for rule in read_knowledge(matrix).rules if rule.id == "user-calls-offer")
+    row = rule.rows[0]
+    assert (str(row.when["user"]), str(row.needs["offer"]), row.severity.value) == (">=1.0,<=3.0", "<2.0", "warning")
+    assert row.cause == "user.part.Part.run imports offer.old when it is called."
+
+
+def test_a_name_that_came_later_than_a_function_may_need_makes_no_rule(matrix):
+    call(matrix, "new")
+
+    assert plan_gaps(matrix, "2026-01-01") == ()
+
+
+def test_a_function_is_not_said_to_fail_with_every_release_that_its_package_allows(matrix):
+    call(matrix, "old")
+    declare(matrix, "3.0", ">=2.0")
+
+    apply(plan_gaps(matrix, "2026-01-01"))
+
+    rule = next(rule for rule in read_knowledge(matrix).rules if rule.id == "user-calls-offer")
+    assert str(rule.rows[0].when["user"]) == ">=1.0,<=2.0"

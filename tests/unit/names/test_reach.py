@@ -77,6 +77,33 @@ def test_a_lazy_module_runs_what_makes_the_name_that_is_asked_for():
     assert taken("ds.user", **files) == {"torch.dist.log"}
 
 
+@pytest.mark.parametrize(
+    ("source", "imports"),
+    [
+        ("def f():\n    from torch.dist import log", {"torch.dist.log": "f"}),
+        ("class K:\n    def _f(self):\n        import torch.dist.rpc", {"torch.dist.rpc": "K._f"}),
+        ("if is_torch_available():\n    def f():\n        from torch.dist import log", {"torch.dist.log": "f"}),
+        ("def f():\n    import torch\n    torch.dist.log()", {}),
+        ("def _f():\n    from torch.dist import log", {}),
+        ("def f():\n    def g():\n        from torch.dist import log\n    return g", {}),
+        ("def f(x):\n    if x:\n        from torch.dist import log", {}),
+        ("def f():\n    try:\n        from torch.dist import log\n    except ImportError:\n        pass", {}),
+        ("def f():\n    if version > 2:\n        from torch.dist import log", {}),
+        ("if TYPE_CHECKING:\n    def f():\n        from torch.dist import log", {}),
+    ],
+)
+def test_a_public_function_imports_when_it_is_called_what_no_condition_decides(source, imports):
+    places = uses_of({"ds__init": "from . import far", "ds__far": source}).in_functions("ds")
+
+    assert {".".join(p.use.chain): p.use.function for p in places if len(p.use.chain) > 2} == imports
+
+
+def test_a_module_that_the_import_does_not_run_imports_nothing_later():
+    source = "def f():\n    from torch.dist import log"
+
+    assert list(uses_of({"ds__init": "", "ds__far": source}).in_functions("ds")) == []
+
+
 def test_the_packages_that_must_be_installed_are_noted_on_the_whole_way():
     files = {
         "ds__init": "if is_accelerate_available() and is_torch_available():\n    from . import far",
@@ -153,6 +180,7 @@ def test_a_name_is_taken_where_the_fewest_conditions_decide():
 @pytest.mark.parametrize(
     "take",
     [
+        Take(path="a.b", module="c", function="K.f", imported=True),
         Take(path="torch.log", module="ds"),
         Take(path="torch.log", module="ds.a", imported=True, available=("peft", "accelerate")),
         Take(path="torch.f", module="ds", arguments=("a", "b"), holds=("torch.f",), lacks=("torch.g", "torch.h")),
