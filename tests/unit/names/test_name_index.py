@@ -226,6 +226,7 @@ _GROUPS = "megatron.core.process_groups_config.ProcessGroupCollection"
     [
         ("accelerate.Accelerator", "dispatch_batches", "0.34.2", "1.0.0"),
         ("trl.SFTTrainer", "tokenizer", "0.15.2", "0.16.0"),
+        ("transformers.Trainer", "tokenizer", "4.57.1", "5.0.0"),
         ("trl.trainer.ConstantLengthDataset", None, "0.19.1", "0.20.0"),
         ("transformers.deepspeed", None, "4.45.2", "4.46.0"),
         ("transformers.Conversation", None, "4.41.2", "4.42.0"),
