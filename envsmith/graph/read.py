@@ -14,7 +14,16 @@ from envsmith.frameworks import CORE, FRAMEWORKS
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, check_file
 from envsmith.graph.location import DataFiles, find_matrix, list_files
 from envsmith.graph.ready import Readiness
-from envsmith.graph.releases import GpuFile, ReleasesFile, Short, declared_rules, in_order, ready_rules, yanked_rules
+from envsmith.graph.releases import (
+    GpuFile,
+    ReleasesFile,
+    Short,
+    declared_rules,
+    extra_rules,
+    in_order,
+    ready_rules,
+    yanked_rules,
+)
 from envsmith.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
 from envsmith.graph.wheel_files import catalogue
@@ -149,7 +158,7 @@ def _assemble(
                     problems.add(name, f"{file.component} has releases in another file too", "join them")
                 lines = in_order(file.releases)
                 releases[file.component] = tuple(line.release(file.component) for line in lines)
-                for rules_of in (declared_rules, yanked_rules, ready_rules):
+                for rules_of in (declared_rules, extra_rules, yanked_rules, ready_rules):
                     rules += rules_of(file.component, lines)
         elif name.startswith("rules/"):
             rules_file = check_file(_RulesFile, name, document, problems, table)

@@ -62,6 +62,7 @@ class ReleaseLine:
     yanked: Annotated[str | None, Parsed(_yanked)] = None
     requires: Specs = field(default_factory=dict)
     requires_where: tuple[Where, ...] = ()
+    extras: Specs = field(default_factory=dict)
     python: SpecText | None = None
     ready_python: SpecText | None = None
     sha256: Sha256 | None = None
@@ -113,8 +114,11 @@ _FACTS = tuple(
     f.name
     for f in fields(ReleaseLine)
     if f.name
-    not in {"version", "evidence", "date", "yanked", "requires", "requires_where", "python", "ready_python", "sha256"}
-)
+    not in {
+        "version", "evidence", "date", "yanked", "requires", "requires_where", "extras", "python", "ready_python",
+        "sha256",
+    }
+)  # fmt: skip
 
 
 def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
@@ -195,6 +199,26 @@ def declared_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
         if rows:
             rule_id = f"{component}-declares-{target}"
             rules.append(Rule(id=rule_id, kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install"))
+    return rules
+
+
+def extra_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
+    """Return the rules ``<component>-extra-<target>``: the oldest releases that extras of a component admit."""
+    rules = []
+    for target in dict.fromkeys(target for line in lines for target in line.extras):
+        rows = [
+            Row(
+                when=_run_of(component, run := list(group)),
+                needs={target: spec},
+                severity=Severity.WARNING,
+                cause="Without that extra no installer keeps to it, and what the extra serves can fail with an older release",
+                fix=f"Use such a release of {target}, or leave out what needs it.",
+                evidence=_evidence(run),
+            )
+            for spec, group in groupby(lines, key=lambda line, t=target: line.extras.get(t))  # type: ignore[misc]
+            if spec is not None
+        ]
+        rules.append(Rule(id=f"{component}-extra-{target}", kind=RuleKind.REQUIRES, rows=tuple(rows), stage="init"))
     return rules
 
 

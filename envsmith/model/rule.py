@@ -105,6 +105,16 @@ class Rule:
         object.__setattr__(self, "rows", tuple(rows))
 
     @property
+    def is_declared(self) -> bool:
+        """Tell whether it is what releases require in their METADATA."""
+        return "-declares-" in self.id
+
+    @property
+    def is_extra(self) -> bool:
+        """Tell whether it is what an extra of releases requires."""
+        return "-extra-" in self.id
+
+    @property
     def locking(self) -> bool:
         """Return whether it says what can be locked. What somebody has may work all the same."""
         return self.stage == LOCK_STAGE

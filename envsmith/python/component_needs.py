@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.model.cell import Platform
@@ -17,6 +18,14 @@ from envsmith.python.metadata import active
 # The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every
 # release that is listed.
 _MINORS = tuple(f"3.{n}" for n in range(6, 16))
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# An extra in a marker, and words in the names of extras that are for developers of a package or for other hardware.
+_EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
+_LEFT_OUT = re.compile(
+    "all|full|complete|dev|develop(ment)?|tests?|testing|docs?|documentation|quality|lint(ing)?|style|ci|typing|types?|"
+    "mypy|bench(marks?)?|examples?|release|notebooks?|tutorials?|check|cover(age)?|enabler|core|build|ruff|format|qa|"
+    "amd|rocm|xpu|npu|tpu|hpu|mps|mlx|neuronx?|ascend|musa|intel|gaudi|habana"
+)
 
 
 def spec_text(specifier: SpecifierSet | str, *, drop_patch: bool = False) -> str:
@@ -95,6 +104,25 @@ class ComponentNeeds:
                 specs[component.name] = "*" if "*" in texts else " || ".join(filter(None, texts))
         return _first(specs, ("python", "cuda", "torch"))
 
+    def of_extras(self) -> dict[str, str]:
+        """Return by component the oldest release that its extras ask for, where all that speak of it name one.
+
+        Of several extras the one that asks least counts. Extras for developers and other hardware are left out,
+        and what it requires of everybody.
+        """
+        lines_of: dict[str, list[str]] = {}
+        for line in self._about_components():
+            for extra in _EXTRA.findall(line.partition(";")[2]):
+                if not any(_LEFT_OUT.fullmatch(word) for word in re.split(r"[-_.]", extra.lower())):
+                    lines_of.setdefault(extra, []).append(line)
+        floors: dict[str, list[Version | None]] = {}
+        for extra, lines in lines_of.items():
+            for name, spec in replace(self, requires=tuple(lines), extras=(extra,)).everywhere().items():
+                floors.setdefault(name, []).append(_floor(spec))
+        bounds = {n: min(filter(None, listed)) for n, listed in floors.items() if None not in listed and n != "python"}
+        always = {name: _floor(spec) for name, spec in self.everywhere().items()}
+        return {n: f">={bound}" for n, bound in sorted(bounds.items()) if bound > (always.get(n) or Version("0"))}
+
     def somewhere(self) -> list[dict[str, Any]]:
         """Return what the release asks for on one platform or some Pythons only: ``{platform, python, requires}``."""
         minors = _minors(self.requires_python)
@@ -123,15 +151,39 @@ class ComponentNeeds:
         skipped = component is None or component.name == self.own or component.name in self.ignore
         return None if skipped else component
 
+    def _about_components(self) -> list[str]:
+        """Return the requirements that this reading is about: the others need no evaluation of their markers."""
+        named = [(match[0], line) for line in self.requires if (match := _NAME.match(line))]
+        core = f"{self.cuda_core}-cu" if self.cuda_core else None
+        return [
+            line for name, line in named if self._component(name) or (core and canonicalize_name(name).startswith(core))
+        ]
+
     def _by_place(self) -> dict[str, dict[tuple[Platform, str], str | None]]:
         """Return for each distribution what is asked of it by platform and Python, ``None`` where it is not required."""
+        requires = self._about_components()
         at = {
-            (platform, python): active(self.requires, python=python, platform=platform, extras=self.extras)
+            (platform, python): active(requires, python=python, platform=platform, extras=self.extras)
             for python in _minors(self.requires_python)
             for platform in Platform
         }
         names = dict.fromkeys(name for lines_of_place in at.values() for name in lines_of_place)
         return {n: {place: spec_text(rs[n].specifier) if n in rs else None for place, rs in at.items()} for n in names}
+
+
+def _floor(spec: str) -> Version | None:
+    """Return the oldest release that a spec names as a bound. ``None`` where one of its alternatives has none."""
+    floors = []
+    for alternative in spec.split(" || "):
+        bounds = (
+            [c for c in SpecifierSet(alternative) if c.operator in {">=", ">", "~=", "=="}]
+            if alternative != "*"
+            else []
+        )
+        if not bounds:
+            return None
+        floors.append(max(Version(Version(clause.version.removesuffix(".*")).public) for clause in bounds))
+    return min(floors)
 
 
 def _range_of(some: Sequence[str], minors: Sequence[str]) -> str:

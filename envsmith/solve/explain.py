@@ -349,7 +349,7 @@ def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver
     sentences = [f"{rule.id} ({rule.kind.value}, {join_words(list(rule.components))})."]
     sentences += list(dict.fromkeys(rule_sentence(rule, [row], {}, cause=False) + "." for row in rows[-8:]))
     causes = dict.fromkeys(row.cause for row in rows if row.cause and row.needs and not rule.id.startswith("torch-"))
-    sentences += [f"Why: {cause}" for cause in list(causes)[:3] if "-declares-" not in rule.id]
+    sentences += [f"Why: {cause}" for cause in list(causes)[:3] if not rule.is_declared]
     if len(rows) > 8:
         sentences.append(f"{len(rows) - 8} more rows say the like of older releases.")
     sentences += _killed(solver, rule, platform)

@@ -29,7 +29,7 @@ def stated_by_metadata(rule: Rule) -> bool:
 
     Declared requirements, and what torch wheels carry and exist for.
     """
-    return "-declares-" in rule.id or rule.kind is RuleKind.BUNDLES or rule.id.startswith("torch-wheels-")
+    return rule.is_declared or rule.is_extra or rule.kind is RuleKind.BUNDLES or rule.id.startswith("torch-wheels-")
 
 
 def known_bad(knowledge: Knowledge, *, worst: bool = False) -> Iterator[KnownBad]:

@@ -244,7 +244,7 @@ def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Pl
     """
     demands: dict[tuple[str, str], None] = {}
     for rule in knowledge.rules:
-        if "-declares-" in rule.id or rule.kind is RuleKind.BUNDLES:
+        if rule.is_declared or rule.kind is RuleKind.BUNDLES:
             continue
         for row in rule.rows:
             if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):

@@ -100,7 +100,7 @@ def rule_sentence(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequen
             if together
             else f"{sentence}: {because}{elsewhere}"
         )
-    why = first.cause if cause and "-declares-" not in rule.id else None
+    why = first.cause if cause and not rule.is_declared else None
     return sentence + (f" ({why.rstrip('.')})" if why else "")
 
 
@@ -114,7 +114,9 @@ def _unready_sentence(row: Row, *, cause: bool) -> str:
 
 
 def _needs_words(rule: Rule, row: Row) -> str:
-    verb = "declares" if "-declares-" in rule.id else "carries" if rule.kind is RuleKind.BUNDLES else "needs"
+    verb = "declares" if rule.is_declared else "carries" if rule.kind is RuleKind.BUNDLES else "needs"
+    if rule.is_extra:
+        verb = "asks in an extra for"
     if row.cause in {WHEELS_ONLY, WHEELS_OR_SOURCE}:
         verb = "has wheels only for"
     who = join_words([shown_spec(c, s) for c, s in row.when.items()], last="with")
@@ -257,7 +259,7 @@ def message_of(rule: Rule, rows: Sequence[Row], affected: Mapping[str, Sequence[
     if present and rule.id != "torch-runs-on-gpu":
         sentence += f"; {join_words(present)} is there"
     cause = rows[0].cause
-    if cause and rows[0].needs and "-declares-" not in rule.id and not rule.id.startswith("torch-"):
+    if cause and rows[0].needs and not rule.is_declared and not rule.id.startswith("torch-"):
         sentence += f". {cause.rstrip('.')}"
     return sentence
 

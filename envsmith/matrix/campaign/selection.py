@@ -205,7 +205,7 @@ def _changed(knowledge: Knowledge, cell: Cell, since: str) -> str:
             if release.version == version and release.date and release.date >= since:
                 return f"{name} {version} was released on {release.date}"
     for rule in knowledge.rules:
-        if rule.id.startswith("torch-") or "-declares-" in rule.id:
+        if rule.id.startswith("torch-") or rule.is_declared or rule.is_extra:
             continue
         for row in rule.rows:
             newest = max((e.date for e in row.evidence), default="")

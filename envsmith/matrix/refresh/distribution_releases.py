@@ -103,6 +103,7 @@ _FIELDS = (
     "yanked",
     "requires",
     "requires_where",
+    "extras",
     "python",
     "ready_python",
     "sdist_only",
@@ -114,7 +115,7 @@ _FIELDS = (
 
 
 # Fields of a line that end with the artifact they were read from.
-_READ_AGAIN = frozenset({"yanked", "requires", "requires_where", "python", "ready_python", "sdist_only"})
+_READ_AGAIN = frozenset({"yanked", "requires", "requires_where", "extras", "python", "ready_python", "sdist_only"})
 # Of those the file list alone tells these.
 _LISTED = ("date", "yanked", "ready_python")
 
@@ -230,7 +231,7 @@ def _merge(
         cuda_core=policy.cuda_core,
     )
     requires, where = needs.everywhere(), needs.somewhere()
-    demands = {"requires": requires, "requires_where": where}
+    demands = {"requires": requires, "requires_where": where, "extras": needs.of_extras()}
     fresh = {**fresh, "sha256": facts.sha256, **{name: value for name, value in demands.items() if value}}
     if line is None:
         if "torch" in facts.setup_imports:

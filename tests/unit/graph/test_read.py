@@ -45,6 +45,15 @@ def test_releases_that_were_yanked_are_a_warning_with_the_reason(matrix):
     )
 
 
+def test_what_an_extra_asks_for_is_a_warning_with_the_reason(matrix):
+    matrix.change("releases/alpha.yaml", "yanked: true,", 'yanked: true, extras: {torch: ">=2.3"},')
+
+    (row,) = rule(read_knowledge(matrix.root), "alpha-extra-torch").rows
+
+    assert (row.when["alpha"].text, row.needs["torch"].text, row.severity) == ("==2.0.0", ">=2.3", Severity.WARNING)
+    assert row.fix == "Use such a release of torch, or leave out what needs it."
+
+
 def test_declarations_become_one_row_per_run_of_equal_ones(matrix):
     rows = rule(read_knowledge(matrix.root), "alpha-declares-torch").rows
     assert [(r.when["alpha"].text, r.needs["torch"].text) for r in rows] == [

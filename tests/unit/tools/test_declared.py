@@ -102,6 +102,28 @@ def test_what_depends_on_the_machine_of_the_maker_is_ignored():
     assert _declared("nvidia-ml-py>=11", ignore=frozenset({"nvidia-ml-py"})) == {}
 
 
+def _of_extras(*requires, python=None):
+    return _needs(requires, python, own="deepspeed").of_extras()
+
+
+def test_of_several_extras_the_one_that_asks_least_counts():
+    lines = ('transformers>=4.40,<5; extra == "inf"', 'transformers>=4.30; extra == "sd"', 'numpy<2; extra == "sd"')
+    assert _of_extras(*lines) == {"transformers": ">=4.30"}
+
+
+def test_extras_of_developers_are_left_out():
+    assert _of_extras('torch>=2.4; extra == "dev"', 'torch>=2.5; extra == "gpu-testing"') == {}
+
+
+def test_an_extra_that_asks_no_more_than_the_release_itself_says_nothing():
+    assert _of_extras("torch>=2.1", 'torch>=2.0; extra == "sd"', 'pydantic>=2; extra == "sd"') == {"pydantic": ">=2"}
+    assert _of_extras("torch>=1.4", 'torch>=2.6; extra == "sd"') == {"torch": ">=2.6"}
+
+
+def test_what_an_extra_asks_on_some_pythons_only_is_no_rule():
+    assert _of_extras('pydantic>=2.13; python_version >= "3.14" and extra == "serve"', python=">=3.10") == {}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
