@@ -56,6 +56,11 @@ class CompiledRule(NamedTuple):
     notes: tuple[tuple[str, ...], ...] = ()
 
     @property
+    def is_extra(self) -> bool:
+        """Tell whether it is what an extra of releases requires."""
+        return "-extra-" in self.id
+
+    @property
     def declared(self) -> tuple[str, str] | None:
         """Return the component whose releases declare something, and of what. ``None`` for any other rule."""
         source, middle, target = self.id.partition("-declares-")

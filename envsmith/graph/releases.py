@@ -10,6 +10,7 @@ from typing import Annotated
 
 from packaging.version import Version as Pep440
 
+from envsmith.frameworks import FRAMEWORKS
 from envsmith.graph.fields import ComponentName, Sources, Specs, SpecText, Version
 from envsmith.graph.torch_builds import Device, with_hash
 from envsmith.model.cell import Platform
@@ -237,7 +238,11 @@ def yanked_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
 
 
 def ready_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
-    """Return the rule ``<component>-ready-python``: the Pythons for which a release need not be compiled."""
+    """Return the rule ``<component>-ready-python``: the Pythons for which a release need not be compiled.
+
+    It is a note for a framework, which a lock compiles wherever that is needed.
+    """
+    severity = Severity.NOTE if component in FRAMEWORKS else Severity.WARNING
     rows: list[Row] = []
     for spec, group in groupby(lines, key=lambda line: line.ready_python):
         if spec is not None:
@@ -245,7 +250,7 @@ def ready_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
             row = Row(
                 when=_run_of(component, run),
                 needs={"python": spec},
-                severity=Severity.WARNING,
+                severity=severity,
                 cause=WHEELS_OR_SOURCE,
                 fix="Use a release with a wheel for that Python, or another Python.",
                 evidence=_evidence(run),

@@ -479,7 +479,7 @@ def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
             earlier += [_exactly(posed, answer, n) for n in (name, *(["cuda"] if with_cuda else []))]
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
-    warnings = [] if "warning" in answer.avoided else list(_warnings(solver, posed, answer))
+    warnings = list(_warnings(solver, posed, answer))
     why += _ready(solver, answer.cell, posed.request.wheels)
     warnings += _lock_notes(solver, answer.cell, posed.request.wheels)
     return Solution(
@@ -601,9 +601,9 @@ def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, lis
 
 
 def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:
-    """Return the warning rows that the cell could not avoid."""
+    """Return the warning rows that the cell could not avoid, and the advice that it does not follow."""
     domains = list(answer.domains)
-    for group in posed.problem.groups:
+    for group in (*posed.problem.groups, *posed.problem.advice):
         if group.severity is not Severity.WARNING:
             continue
         for number, nogood in group.nogoods:

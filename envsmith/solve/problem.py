@@ -56,7 +56,7 @@ class Problem:
     """Variables and groups, indexed by variable. Wishes are added by who poses the problem.
 
     ``names`` ends before the components that others bring along. ``compiling`` are combinations of which a lock must
-    compile something.
+    compile something. ``advice`` are warnings that are told of an answer and cost it nothing.
     """
 
     compiled: Compiled
@@ -67,6 +67,7 @@ class Problem:
     groups: tuple[Group, ...]
     wishes: tuple[Wish, ...] = ()
     compiling: tuple[Nogood, ...] = ()
+    advice: tuple[Group, ...] = ()
     _nets: dict[str, Net] = field(default_factory=dict)
 
     @property
@@ -207,13 +208,24 @@ def pose(
     for variable, component in enumerate(components):
         index.setdefault(component, []).append(variable)
     lay = _Lay(compiled, platform, index, extras, brought=frozenset(brought), features=features, gaps=gaps)
-    groups, compiling = [], []
+    groups: list[Group] = []
+    advice: list[Group] = []
+    compiling: list[Nogood] = []
     for rule in compiled.rules_of(index):
         if rule.locking and (lockable is None or (rule.policies and lockable not in rule.policies)):
             continue
-        groups += lay.groups(rule, carried)
+        (advice if gaps and rule.is_extra else groups).extend(lay.groups(rule, carried))
         compiling += lay.notes(rule) if rule.locking else []
-    return Problem(compiled, platform, tuple(names), components, tuple(values), tuple(groups), (), tuple(compiling))
+    return Problem(
+        compiled=compiled,
+        platform=platform,
+        names=tuple(names),
+        components=components,
+        values=tuple(values),
+        groups=tuple(groups),
+        compiling=tuple(compiling),
+        advice=tuple(advice),
+    )
 
 
 def _brought(compiled: Compiled, components: Iterable[str]) -> tuple[str, ...]:
