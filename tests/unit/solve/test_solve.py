@@ -12,6 +12,13 @@ from envsmith.model.version import Spec
 from envsmith.solve import cells, check, solve, solver_of
 
 
+def write_files(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 def request(
     *frameworks, driver=None, gpus=(), platform=Platform.LINUX_64, exclude_newer=None, narrowed=None, **constraints
 ):
@@ -53,6 +60,19 @@ def test_a_warning_is_avoided_when_it_can_be(solver):
 def test_a_warning_that_cannot_be_avoided_is_listed(solver):
     solution = solve(request("alpha", torch="2.3", python="3.12"), solver=solver)
     assert [w.rule for w in solution.warnings] == ["alpha-compile-python"]
+
+
+def test_what_an_extra_asks_for_is_told_and_changes_no_answer(matrix_files, tmp_path):
+    asked = matrix_files["releases/alpha.yaml"].replace(
+        '"2.0.0", date: 2025-02-01,', '"2.0.0", date: 2025-02-01, extras: {torch: ">=2.4"},'
+    )
+    with_extra = solver_of(read_knowledge(write_files(tmp_path, {**matrix_files, "releases/alpha.yaml": asked})))
+
+    solution = solve(request("alpha"), solver=with_extra)
+
+    assert str(solution.cell.id).startswith("alpha2.0.0-torch2.3.0-cu130")
+    assert [w.rule for w in solution.warnings] == ["alpha-extra-torch"]
+    assert "alpha-extra-torch" in {f.rule for f in check(dict(solution.cell.components), solver=with_extra).findings}
 
 
 def test_components_stand_in_the_documented_order(solver):
@@ -227,10 +247,7 @@ sources:
 @pytest.fixture
 def compiling(matrix_files, tmp_path):
     """The solver of a knowledge in which numpy is compiled with nvcc."""
-    for name, text in {**matrix_files, "runtime.yaml": RUNTIME}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return solver_of(read_knowledge(tmp_path))
+    return solver_of(read_knowledge(write_files(tmp_path, {**matrix_files, "runtime.yaml": RUNTIME})))
 
 
 def test_what_is_compiled_gets_a_cuda_whose_compiler_can_be_locked_and_says_how_long_it_takes(compiling):
