@@ -54,13 +54,12 @@ def check() -> dict[str, str]:
     stated, ranges = "caught, all records, env alone", "caught, all records, env + culprit's range"
     final = _bench("bench/knowledge.py", "bench/corpus/threads.jsonl", "--part", "final")
     third = _bench("bench/knowledge.py", "bench/corpus/threads-3.jsonl")
-    sets, later = (_bench("bench/knowledge.py", f"bench/corpus/breakages{number}.jsonl") for number in ("", "-2"))
-    good = [run[f"{what} with an error"] for run in (sets, later) for what in ("good neighbours", "healthy sets")]
+    sets = [_bench("bench/knowledge.py", f"bench/corpus/breakages{number}.jsonl") for number in ("", "-2", "-3")]
+    good = [run[f"{what} with an error"] for run in sets for what in ("good neighbours", "healthy sets")]
     return {
         "check-stated": _sum(final[stated], third[stated]),
         "check-range": _sum(final[ranges], third[ranges]),
-        "check-breakages-today": _sum(sets["bad sets caught"]),
-        "check-breakages-2": _sum(later["bad sets caught"]),
+        "check-breakages-today": _sum(*(run["bad sets caught"] for run in sets)),
         "check-breakages-alarms": _sum(*good),
         "check-healthy": _sum(third["false alarms on healthy cells (errors)"]),
         "check-healthy-warned": _sum(third["  healthy cells with a warning only"]),
