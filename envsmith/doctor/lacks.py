@@ -283,20 +283,20 @@ def _has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
     """Return whether a release takes as many arguments by position as the message says, and no more."""
     most = lack.hit.groups.get("most", "0")
     enough = index.ask(question.path, by_position(question.path, most))
-    more = index.ask(question.path, by_position(question.path, str(int(most) + 1)))
-    return enough is not None and more is not None and bool(enough.present - more.present)
+    too_many = index.ask(question.path, by_position(question.path, str(int(most) + 1)))
+    return enough is not None and too_many is not None and bool(enough.present - too_many.present)
 
 
 def rivals(lack: Lack, question: Question, facts: Facts, index: NameIndex) -> tuple[Presence, ...]:
     """Return the answers of other packages where nothing in the text says which package is meant."""
     if not question.is_guess:
         return ()
-    found: dict[str, Presence] = {}
-    for other in itertools.islice(questions(lack, facts, index, search=False), _QUESTIONS):
-        presence = index.ask(other.path, other.argument)
+    answers: dict[str, Presence] = {}
+    for rival in itertools.islice(questions(lack, facts, index, search=False), _QUESTIONS):
+        presence = index.ask(rival.path, rival.argument)
         if presence is not None and _weight(presence, facts) >= 2:
-            found.setdefault(presence.distribution, presence)
-    return tuple(found.values())
+            answers.setdefault(presence.distribution, presence)
+    return tuple(answers.values())
 
 
 def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:

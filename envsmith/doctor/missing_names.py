@@ -186,16 +186,16 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
 def _of_several(gone: Explanation, answers: Sequence[Presence]) -> Explanation:
     """Return the explanation for each of several packages, where nothing in the text says which one is meant."""
     specs = {presence.distribution: presence.short_spec() for presence in answers}
-    others = {name: spec for name, spec in specs.items() if name not in gone.needs}
-    if not others:
+    rival_specs = {name: spec for name, spec in specs.items() if name not in gone.needs}
+    if not rival_specs:
         return gone
-    likewise = " or ".join(f"{name}{spec}" for name, spec in others.items())
+    likewise = " or ".join(f"{name}{spec}" for name, spec in rival_specs.items())
     return dataclasses.replace(
         gone,
         message=f"{gone.message} The message does not say of which package it speaks: {likewise} has it too.",
         fix=f"{gone.fix.removesuffix('.')}, or {likewise} if that is the package in use.",
-        needs={**gone.needs, **others},
-        components={**gone.components, **dict.fromkeys(others, "*")},
+        needs={**gone.needs, **rival_specs},
+        components={**gone.components, **dict.fromkeys(rival_specs, "*")},
     )
 
 

@@ -64,10 +64,10 @@ def _contains(spec: str, version: str) -> bool:
 
 def _of_cluster(hit: Hit, message: str) -> Hit:
     """Return the hit with the releases of the cluster and of the process, and the one that ends it, if one does."""
-    found = _RAY.findall(message)[:2]
-    if len(found) < 2:
+    pairs = _RAY.findall(message)[:2]
+    if len(pairs) < 2:
         return hit
-    (cluster_ray, cluster_python), (own_ray, own_python) = found
+    (cluster_ray, cluster_python), (own_ray, own_python) = pairs
     groups = {
         "cluster_ray": cluster_ray,
         "cluster_python": cluster_python,

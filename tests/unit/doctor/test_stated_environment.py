@@ -64,7 +64,7 @@ def graves(judgement):
         ({"toolkit": "11.7"}, (), ("TORCH_CUDA_ARCH_LIST=8.0;9.0",), {"arch-list-toolkit": "error"}),
         ({"toolkit": "11.8"}, (), ("TORCH_CUDA_ARCH_LIST=8.0;9.0",), {}),
         ({"accelerate": "0.12.0"}, (), ("CUDA_VISIBLE_DEVICES=2,4",), {"visible-devices-and-accelerate": "warning"}),
-        ({"accelerate": "0.13.0", "torch": "2.1.2"}, (), ("CUDA_VISIBLE_DEVICES=2,4",), {}),
+        ({"accelerate": "0.13.0", "torch": "1.13.1"}, (), ("CUDA_VISIBLE_DEVICES=2,4",), {}),
         ({}, ("ranks=4", "gpu_count=2"), (), {"more-ranks-than-gpus": "error"}),
         ({}, ("gpus=8 x H100", "ranks=8"), (), {}),
         ({"gpu": "sm_70"}, ("config.bf16.enabled=true",), (), {"bf16-on-old-gpu": "error"}),
