@@ -72,6 +72,7 @@ def test_a_framework_that_is_a_source_distribution_is_locked_with_the_login_of_t
             "XDG_CONFIG_HOME": str(tmp_path / "none"),
             "PIP_CONFIG_FILE": os.devnull,
             "UV_HTTP_RETRIES": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",  # byte-code joins the parts in which the hunter names the secret
             **ways[name](tmp_path, server),
         }
         client = HttpClient(environ=environ, cache=tmp_path / "http")
