@@ -182,8 +182,10 @@ class Walk:
             return Reached(places=(Place(bits=bits, kind="value", module=module, name=name),))
         places: list[Place] = []
         below = None if star else self.module(f"{module}.{name}")
+        # A module that is there decides what is below it, unless its own __getattr__ hands names on (numpy.core).
+        settled = below.bits & ~_union(having for _, having in below.of("__getattr__")) if below is not None else 0
         for body, having in facts.of(name):
-            covered = bits & having & ~(below.bits if below is not None and body == "~" else 0)
+            covered = bits & having & ~(settled if body == "~" else 0)
             if covered and not (star and not is_brought(name, body)):
                 reached = self._bound(module, name, body, covered, depth)
                 places += reached.places

@@ -280,6 +280,14 @@ def test_the_evidence_of_a_release_is_the_file_that_was_read():
     assert index.evidence("nothing-of-this-name", "1.0.0") == ()
 
 
+def test_what_the_getattr_of_a_package_below_may_hand_on_is_left_open(tmp_path):
+    maker = "import sys\nsys.modules[__name__] = _LazyModule()\nfor name in ('core',):\n    sys.modules[f'pkg.{name}'] = make(name)"
+    hands_on = "def __getattr__(name): return getattr(_core, name)"
+    index = index_of(tmp_path, {"pkg": maker, "pkg.core": hands_on}, {"pkg": maker, "pkg.core": "x = 1"})
+
+    assert (index.ask("pkg.core.y").unknown, index.ask("pkg.core.y").absent) == ({"1.0"}, {"2.0"})
+
+
 def test_a_decorator_that_takes_the_old_name_of_an_argument_is_read(tmp_path):
     old = "class A:\n  def __init__(self, size): ..."
     both = "class A:\n  @deprecate_kwarg('size', version='3.0', new_name='length')\n  def __init__(self, length): ..."
