@@ -35,10 +35,10 @@ from packaging.version import Version
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UnsatisfiableError
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.load import version_graph
+from envsmith.knowledge.graph.load import version_graph
 from envsmith.model.rule import Release
 from envsmith.model.version import minor_of
-from envsmith.solve import solve
+from envsmith.solver import solve
 
 CLASSES = {
     "locked": "solved and locked",

@@ -21,15 +21,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.build import last_day
-from envsmith.index_settings import as_toml, uv_settings
+from envsmith.builder.arrow import last_day
+from envsmith.lock.index.interpreters import find_interpreter
+from envsmith.lock.index.uv import find_uv, uv_environment
 from envsmith.matrix.campaign.drive import State
 from envsmith.matrix.campaign.executors import worker_command
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.campaign.selection import Composer
-from envsmith.python.interpreters import find_interpreter
-from envsmith.python.uv import find_uv, uv_environment
-from envsmith.solve import default_solver
+from envsmith.net.index_settings import as_toml, uv_settings
+from envsmith.solver import default_solver
 
 TEST = """
 import sys, tempfile, torch, torch.distributed as dist, torch.multiprocessing as mp

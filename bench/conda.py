@@ -65,7 +65,7 @@ print(json.dumps({{"success": True, "actions": {{"FETCH": fetch, "LINK": link}}}
 
 
 def helpers():
-    spec = importlib.util.spec_from_file_location("localchannel", HERE.parent / "tests/unit/conda/localchannel.py")
+    spec = importlib.util.spec_from_file_location("localchannel", HERE.parent / "tests/unit/lock/conda/localchannel.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -85,10 +85,10 @@ def timed(action: Callable[[], set[str]], repeat: int) -> tuple[float, float, se
 
 
 def ours(local, channel: Path, folder: Path) -> Callable[[], set[str]]:
-    from envsmith.conda.lock import lock_conda
-    from envsmith.conda.lock_files import files
-    from envsmith.conda.model import CondaRequest
     from envsmith.lock import store
+    from envsmith.lock.conda.lock import lock_conda
+    from envsmith.lock.conda.lock_files import files
+    from envsmith.lock.conda.model import CondaRequest
 
     cell, pins = local.cell(**local.DEEPSPEED), local.pins_for(local.DEEPSPEED)
 
@@ -103,9 +103,9 @@ def ours(local, channel: Path, folder: Path) -> Callable[[], set[str]]:
 def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
     """The same from a new interpreter, as a shell user pays for it."""
     script = (
-        f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/conda/localchannel.py')!r});"
+        f"import importlib.util as i, sys, pathlib; s=i.spec_from_file_location('l', {str(HERE.parent / 'tests/unit/lock/conda/localchannel.py')!r});"
         "m=i.module_from_spec(s); sys.modules['l']=m; s.loader.exec_module(m);"
-        "from envsmith.conda.lock_files import files; from envsmith.lock import store; from envsmith.conda.lock import lock_conda; from envsmith.conda.model import CondaRequest;"
+        "from envsmith.lock.conda.lock_files import files; from envsmith.lock import store; from envsmith.lock.conda.lock import lock_conda; from envsmith.lock.conda.model import CondaRequest;"
         f"k=lock_conda(m.cell(**m.DEEPSPEED), m.pins_for(m.DEEPSPEED), CondaRequest(channels=({channel.as_uri()!r},), cache_dir=pathlib.Path({str(folder / 'cache')!r})));"
         f"store.write(pathlib.Path({str(folder / 'ours')!r}), files(k)); print(*(p.filename for p in k.platforms[0].packages))"
     )
@@ -120,7 +120,7 @@ def ours_command(channel: Path, folder: Path) -> Callable[[], set[str]]:
 def bare(channel: Path, folder: Path) -> Callable[[], set[str]]:
     import rattler
 
-    from envsmith.conda.foreign import load_document
+    from envsmith.lock.conda.foreign import load_document
 
     specs = load_document((folder / "ours/environment.yml").read_text(), "environment.yml")["dependencies"]
     machine = load_document((folder / "ours/virtual-packages.yml").read_text(), "virtual")["subdirs"]["linux-64"][
@@ -178,7 +178,7 @@ def peer(python: str, folder: Path) -> Callable[[], set[str]]:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit("conda-lock failed:\n" + done.stderr[-1500:])
-        from envsmith.conda.lock_files import load_lock
+        from envsmith.lock.conda.lock_files import load_lock
 
         return {p.filename for p in load_lock((folder / "peer.yml").read_text()).platforms[0].packages}
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from itertools import combinations
 
-from envsmith.ci.jobs import covering_subset, lower_bound
-from envsmith.ci.library import Library
-from envsmith.ci.possible import space_of
 from envsmith.model.version import Spec
+from envsmith.project.ci.jobs import covering_subset, lower_bound
+from envsmith.project.ci.library import Library
+from envsmith.project.ci.possible import space_of
 from envsmith.project.declared import Declaration
 
 SETS = {

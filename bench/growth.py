@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # where a child proces
 
 from solver import Envsmith, Instance, PySat, real_instance, split, wishes
 
-from envsmith.solve.kernel import bits
+from envsmith.solver.kernel import bits
 
 FACTORS = (1, 2, 4, 8)
 

@@ -22,17 +22,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.batch import build_many
-from envsmith.build import lock_cell, narrow
+from envsmith.base.progress import EventKind
+from envsmith.builder.arrow import lock_cell, narrow
+from envsmith.builder.batch import build_many
+from envsmith.builder.engines import buildkit
+from envsmith.builder.engines.docker import DockerEngine
+from envsmith.builder.image.context import read_host_settings, write_secrets
+from envsmith.builder.image.dockerfile import ImageOptions, from_reference
+from envsmith.builder.options import Options
 from envsmith.cli.flags import RequestFlags
-from envsmith.engines import buildkit
-from envsmith.engines.docker import DockerEngine
-from envsmith.image.context import read_host_settings, write_secrets
-from envsmith.image.dockerfile import ImageOptions, from_reference
-from envsmith.options import Options
-from envsmith.progress import EventKind
-from envsmith.python.uv import find_uv
-from envsmith.solve import solve
+from envsmith.lock.index.uv import find_uv
+from envsmith.solver import solve
 
 
 def options_of(framework, how, output):

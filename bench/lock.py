@@ -18,12 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
+from envsmith.lock.index.interpreters import find_interpreter
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.query import cutoff
 from envsmith.lock.resolve import Resolver, lock_pip, query_of
 from envsmith.model.cell import Cell
-from envsmith.python.interpreters import find_interpreter
-from envsmith.python.uv import Uv
 
 CELLS = {
     "deepspeed": {"deepspeed": "0.19.8", "torch": "2.15.0+cu132", "cuda": "13.2", "python": "3.11"},

@@ -62,31 +62,34 @@ _VERDICTS = [
 ]
 # Target -> the files that are mutated, the tests that see them.
 TARGETS: dict[str, tuple[list[str], list[str]]] = {
-    "solve": (["envsmith/solve"], ["tests/unit/solve", *_PROPERTIES]),
+    "solve": (["envsmith/solver"], ["tests/unit/solver", *_PROPERTIES]),
     "model": (
         ["envsmith/model"],
         [
             "tests/unit/model",
-            "tests/unit/test_schema.py",
+            "tests/unit/base/test_schema.py",
             "tests/unit/lock",
             "tests/unit/matrix/test_records.py",
-            "tests/unit/solve",
+            "tests/unit/solver",
         ],
     ),
     "http": (
-        ["envsmith/http.py", "envsmith/cache.py"],
+        ["envsmith/net/http.py", "envsmith/base/cache.py"],
         [
-            "tests/unit/test_http.py",
+            "tests/unit/net/test_http.py",
             "tests/unit/test_trust.py",
-            "tests/unit/test_cache.py",
-            "tests/unit/python/test_index.py",
+            "tests/unit/base/test_cache.py",
+            "tests/unit/lock/index/test_index.py",
         ],
     ),
-    "oci": (["envsmith/oci"], ["tests/unit/oci", "tests/unit/engines/test_content.py", "tests/unit/publish"]),
+    "oci": (
+        ["envsmith/net/oci"],
+        ["tests/unit/net/oci", "tests/unit/builder/engines/test_content.py", "tests/unit/publish"],
+    ),
     "publish": (["envsmith/publish"], ["tests/unit/publish"]),
     "smoke/verdict": (["envsmith/smoke/verdict.py", "envsmith/smoke/step_verdict.py"], _VERDICTS),
     "smoke/blame_sentence": (["envsmith/smoke/blame_sentence.py"], _VERDICTS),
-    "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/test_build.py"]),
+    "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/builder/test_arrow.py"]),
 }
 
 

@@ -25,7 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.files import write_whole
+from envsmith.base.files import write_whole
 from envsmith.project.demand import Demands
 from envsmith.project.folder import Part, read_folder
 from envsmith.project.pip_format import read_requirement_file
@@ -123,7 +123,7 @@ def peer(case: dict, folder: Path, uv: str) -> dict:
 # Runs in the environment: imports what the project names, then its own package and what lies directly in it.
 _IMPORT = r"""
 import contextlib, importlib, json, os, pkgutil, sys
-from envsmith.smoke.agent.steps.packages import modules_of
+from envsmith.agent.steps.packages import modules_of
 named, own = json.loads(sys.argv[1])
 answer = {"imported": 0, "failed": [], "own": 0, "own_failed": []}
 def attempt(name, count, failed):

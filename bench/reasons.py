@@ -21,12 +21,12 @@ from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public
-from envsmith.solve import default_solver, explain_cell, reasons
-from envsmith.solve.explain import conflict_members, pose_cell
-from envsmith.solve.kernel import Net
-from envsmith.solve.prefer import A_STEP, PYTHON_ORDER
-from envsmith.solve.problem import Group, Wish
-from envsmith.solve.solver import wish_net
+from envsmith.solver import default_solver, explain_cell, reasons
+from envsmith.solver.explain import conflict_members, pose_cell
+from envsmith.solver.kernel import Net
+from envsmith.solver.prefer import A_STEP, PYTHON_ORDER
+from envsmith.solver.problem import Group, Wish
+from envsmith.solver.solver import wish_net
 
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai", "horovod", "ray", "accelerate", "lightning", "nemo-toolkit")
 GPUS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120")

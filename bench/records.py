@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.graph.expiry import load_expiry
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.expiry import load_expiry
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.cells import cell_states
 from envsmith.model.record import read_records, record_name
 

@@ -23,7 +23,7 @@ import sys
 import time
 from pathlib import Path
 
-from envsmith.python.uv import find_uv
+from envsmith.lock.index.uv import find_uv
 
 HERE = Path(__file__).parent
 

@@ -34,10 +34,10 @@ from pathlib import Path
 from envsmith.model.cell import Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve import default_solver
-from envsmith.solve.explain import conflict_members
-from envsmith.solve.kernel import Net, bits, minimal_conflict, nearest, smallest_conflict
-from envsmith.solve.problem import Wish
+from envsmith.solver import default_solver
+from envsmith.solver.explain import conflict_members
+from envsmith.solver.kernel import Net, bits, minimal_conflict, nearest, smallest_conflict
+from envsmith.solver.problem import Wish
 
 COMPONENTS = ("transformer-engine", "flash-attn", "transformers", "numpy", "peft", "accelerate")
 MAX_CELLS = 2000

@@ -12,11 +12,11 @@ __all__ = ["Cell", "CellId", "EnvsmithError", "Request", "Spec", "__version__", 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from envsmith import solve as solve
+    from envsmith import solver as solve
     from envsmith.errors import EnvsmithError
     from envsmith.model.cell import Cell, CellId, Request
     from envsmith.model.version import Spec
-    from envsmith.solve import check
+    from envsmith.solver import check
 
 _HOME = {
     "Cell": "envsmith.model.cell",
@@ -24,7 +24,7 @@ _HOME = {
     "Request": "envsmith.model.cell",
     "Spec": "envsmith.model.version",
     "EnvsmithError": "envsmith.errors",
-    "check": "envsmith.solve",
+    "check": "envsmith.solver",
 }
 
 
@@ -37,5 +37,5 @@ def __getattr__(name: str) -> Any:
     if name == "solve":
         import importlib
 
-        return importlib.import_module("envsmith.solve")
+        return importlib.import_module("envsmith.solver")
     raise AttributeError(f"module 'envsmith' has no attribute {name!r}")

@@ -28,15 +28,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from envsmith import plain
-from envsmith.engines.base import TAIL
-from envsmith.engines.buildkit import judge
-from envsmith.engines.docker import DockerEngine
-from envsmith.engines.podman import PodmanEngine
+from envsmith.base.progress import Event, EventKind, Progress
+from envsmith.builder.engines.base import TAIL
+from envsmith.builder.engines.buildkit import judge
+from envsmith.builder.engines.docker import DockerEngine
+from envsmith.builder.engines.podman import PodmanEngine
+from envsmith.builder.image.dockerfile import ImageOptions
 from envsmith.errors import EngineError, EnvsmithError
-from envsmith.image.dockerfile import ImageOptions
+from envsmith.model import plain
 from envsmith.model.cell import Platform
-from envsmith.progress import Event, EventKind, Progress
 
 # The Python of each distribution.
 PYTHONS = {"bookworm": "3.11", "trixie": "3.13"}

@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from envsmith.files import write_whole
+from envsmith.base.files import write_whole
 from envsmith.frameworks import CORE, FRAMEWORKS
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.cells import agreement
 from envsmith.model.record import Expected, Record, Rung, read_records
 from envsmith.model.version import version_key
-from envsmith.solve import check
+from envsmith.solver import check
 
 _MARKERS = re.compile(r"(<!-- campaign:begin -->\n).*?(<!-- campaign:end -->)", re.DOTALL)
 _LEVELS = {"error": "bad", "warning": "warned"}

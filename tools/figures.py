@@ -128,8 +128,8 @@ def badge(label: str, message: str, colour: str) -> str:
 
 def badges() -> dict[str, str]:
     """Return the badges of the README by file name."""
-    from envsmith.graph.expiry import load_expiry
-    from envsmith.graph.location import find_matrix
+    from envsmith.knowledge.graph.expiry import load_expiry
+    from envsmith.knowledge.graph.location import find_matrix
     from envsmith.matrix.cells import Status, cell_states
     from envsmith.model.record import read_records
 

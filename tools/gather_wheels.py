@@ -23,14 +23,14 @@ from urllib.parse import unquote
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from envsmith.base.files import read_toml
+from envsmith.base.schema import UnreadableError, parse_document
 from envsmith.errors import EnvsmithError
-from envsmith.files import read_toml
-from envsmith.graph.fields import load_table
-from envsmith.graph.wheel_files import PUBLISHERS_FILE, Publishers
-from envsmith.http import HttpClient
-from envsmith.python.distribution import best_file, read_release
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.schema import UnreadableError, parse_document
+from envsmith.knowledge.graph.fields import load_table
+from envsmith.knowledge.graph.wheel_files import PUBLISHERS_FILE, Publishers
+from envsmith.lock.index.distribution import best_file, read_release
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.net.http import HttpClient
 
 ROOT = Path(__file__).resolve().parent.parent
 _HEX = re.compile(r"(?:sha256[:-])?([0-9a-f]{64})")

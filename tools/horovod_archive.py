@@ -23,11 +23,11 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from envsmith.base.files import write_whole
 from envsmith.errors import EnvsmithError, NetworkError
-from envsmith.files import write_whole
-from envsmith.http import HttpClient
-from envsmith.python.archives import MAX_ARCHIVE
-from envsmith.python.index import PackageIndex, find_index
+from envsmith.lock.index.archives import MAX_ARCHIVE
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.net.http import HttpClient
 
 REPOSITORY = "https://github.com/horovod/horovod.git"
 COMMIT = "2626dc87a3a8eb8fb7d2216198ce45bce0f9e65a"

@@ -14,7 +14,7 @@ from typing import Any
 from envsmith.doctor.rules import Rule as MachineRule
 from envsmith.doctor.rules import rule_book
 from envsmith.doctor.signatures import Signature, catalogue
-from envsmith.graph.load import knowledge
+from envsmith.knowledge.graph.load import knowledge
 from envsmith.model.rule import Evidence, Row, Rule
 
 STAGES = {

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from envsmith.files import write_whole
+from envsmith.base.files import write_whole
 from envsmith.model.record import (
     CaseOutcome,
     Cases,

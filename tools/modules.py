@@ -19,13 +19,13 @@ import sys
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import now, write_whole
+from envsmith.base.schema import parse_document
 from envsmith.errors import EnvsmithError
-from envsmith.files import now, write_whole
-from envsmith.graph.location import own_matrix
-from envsmith.http import HttpClient
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.remote_wheel import RemoteWheel
-from envsmith.schema import parse_document
+from envsmith.knowledge.graph.location import own_matrix
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.lock.index.remote_wheel import RemoteWheel
+from envsmith.net.http import HttpClient
 
 _LISTED = "distributions:\n"
 _NOT_MODULES = frozenset({"tests", "test", "docs", "examples", "benchmarks", "scripts", "tools", "build", "dist"})

@@ -17,8 +17,8 @@ from typing import Literal
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-from envsmith.files import write_folder, write_whole
-from envsmith.graph.location import find_matrix
+from envsmith.base.files import write_folder, write_whole
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.site.page import SITE, read_page, site_texts
 
 # Name, width and height. README shows the one without a prefix.

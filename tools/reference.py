@@ -85,7 +85,7 @@ def variables() -> str:
 
 def schemas() -> str:
     """``envsmith-yaml.md``."""
-    from envsmith.ci.library import config_schema
+    from envsmith.project.ci.library import config_schema
 
     schema = config_schema()
     properties = schema["properties"]
@@ -121,8 +121,8 @@ def schemas() -> str:
 
 def library_findings() -> str:
     """``library-findings.md``: what ``ci check`` says of real libraries, from the metadata kept as test cases."""
-    from envsmith.ci.check import check_library
-    from envsmith.ci.library import read_library
+    from envsmith.project.ci.check import check_library
+    from envsmith.project.ci.library import read_library
     from envsmith.project.declared import read_metadata
 
     lines = [

@@ -26,7 +26,7 @@ ELSEWHERE = frozenset(FRAMEWORKS) | {
 
 def companions(matrix: Path) -> list[str]:
     """Their names, in the order of components.yaml."""
-    from envsmith.graph.read import read_components
+    from envsmith.knowledge.graph.read import read_components
     from envsmith.matrix.refresh.updates import refreshable
 
     return [name for name in refreshable(matrix, read_components(matrix)) if name not in ELSEWHERE]

@@ -23,10 +23,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 
-from envsmith import cache, http
-from envsmith.cache import store_entry
+from envsmith.base import cache
+from envsmith.base.cache import store_entry
 from envsmith.cli.app import run
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.net import http
 from hostile import Tally
 
 TITLE = "mutations of the cache"
@@ -65,7 +66,7 @@ _MODULES = (
     "envsmith.cli.solve",
     "envsmith.cli.doctor",
     "envsmith.cli.matrix",
-    "envsmith.graph.read",
+    "envsmith.knowledge.graph.read",
     "envsmith.matrix.refresh.updates",
     "httpx",
     "yaml",

@@ -284,8 +284,8 @@ def _template(folder: Path) -> Path:
     """Return a folder with everything that the bases name, and warm what every verb reads."""
     from fuzz_readers import SHAPES, TEXTS
 
+    from envsmith.base.files import now
     from envsmith.cli.app import run
-    from envsmith.files import now
 
     template = folder / "template"
     for name in ("library", "cell", "layout/blobs/sha256", "records", "home"):

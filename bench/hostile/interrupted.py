@@ -41,9 +41,9 @@ import sys, time
 from pathlib import Path
 from envsmith.__main__ import main
 from envsmith.cli import app
-from envsmith.oci import layers
-from envsmith.files import scratch
-from envsmith.oci.saved import Form, read_saved, to_layout
+from envsmith.net.oci import layers
+from envsmith.base.files import scratch
+from envsmith.net.oci.saved import Form, read_saved, to_layout
 store = layers.LayerWriter.write
 layers.LayerWriter.write = lambda self, data: (time.sleep(0.02), store(self, data))[1]
 archive, folder = map(Path, sys.argv[1:])

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from envsmith.cli.app import run
-from envsmith.oci.spec import EMPTY, IMAGE_MANIFEST, canonical
+from envsmith.net.oci.spec import EMPTY, IMAGE_MANIFEST, canonical
 from envsmith.publish.sign import load_signer, sign
 from hostile import Tally
 

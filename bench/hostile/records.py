@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from envsmith.cli.app import run
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.location import find_matrix
 from hostile import Tally
 
 TITLE = "hostile records"

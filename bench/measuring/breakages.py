@@ -14,10 +14,10 @@ from typing import Any
 
 from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.doctor.read.lines import component_of
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
-from envsmith.solve import check
+from envsmith.solver import check
 from measuring.judging import grave, names_culprit
 from measuring.telling import rate
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from envsmith.doctor.read.lines import component_of, gpu_architecture
 from envsmith.doctor.stated_environment import note_unset, read_fact
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 from measuring.environments import KEYS, Told, release_before, versions_in
 
 # What people call components in prose, longest first where one contains another; `megatron` alone stands for its library.

@@ -14,7 +14,7 @@ from envsmith.doctor.read.lines import component_of, gpu_architecture, local_cud
 from envsmith.doctor.read.pasted import clean
 from envsmith.model.cell import Platform
 from envsmith.model.version import Spec, parse_version, version_key
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 
 KEYS = {"system_cuda": "toolkit", "torch_cuda": "cuda", "gpu_arch": "gpu", "gpu": "gpu"}
 _NUMBER = r"[vV]?\d{1,5}(?:\.\d{1,9}){0,4}(?:\.?(?:a|b|rc|dev|post)\d{0,12})?(?:\+[A-Za-z0-9][\w.]{0,40})?"

@@ -10,7 +10,7 @@ from typing import Any
 
 from envsmith.doctor.read.lines import component_of, local_cuda
 from envsmith.model.finding import Finding, Judgement
-from envsmith.solve import check, default_solver
+from envsmith.solver import check, default_solver
 from measuring.environments import is_version, versions_in
 from measuring.judging import grave
 

@@ -23,7 +23,7 @@ from envsmith.doctor.stated_environment import check_environment, facts_of, find
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 from measuring.culprits import add_culprit, culprits, newest_then, ranges
 from measuring.environments import Told, add_report, read_env
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 from measuring.judging import Row
 
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from envsmith.model.rule import Row, Rule
-from envsmith.solve import check, default_solver
+from envsmith.solver import check, default_solver
 from measuring.truth_names import Release, environment
 
 _CAUSE = re.compile(r"The import of (?P<entry>\S+) takes (?P<name>\S+) in ")

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.graph.location import find_matrix
-from envsmith.names.name_index import NameIndex
-from envsmith.names.names_file import NamesFile
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.names_file import NamesFile
 
 # What can be imported without a GPU, without compiling and without a checkout.
 PACKAGES = [

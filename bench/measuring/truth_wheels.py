@@ -21,12 +21,12 @@ from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envsmith.graph.location import find_matrix
-from envsmith.http import HttpClient
-from envsmith.python.index import IndexFile, PackageIndex, find_index
-from envsmith.symbols.elf import MAGIC, Binary, read_binary
-from envsmith.symbols.fit import FAILS, LINKS, UNKNOWN, Fit, WheelNeeds, fits, needs_of
-from envsmith.symbols.table import SymbolTable, TorchBuild
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.symbols.elf import MAGIC, Binary, read_binary
+from envsmith.knowledge.symbols.fit import FAILS, LINKS, UNKNOWN, Fit, WheelNeeds, fits, needs_of
+from envsmith.knowledge.symbols.table import SymbolTable, TorchBuild
+from envsmith.lock.index.index import IndexFile, PackageIndex, find_index
+from envsmith.net.http import HttpClient
 
 # Projects whose wheels on the index are linked with torch, and small enough to be downloaded by the dozen.
 PROJECTS = (

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from envsmith import __version__
+from envsmith.base.text import clean, printable
 from envsmith.errors import (
     UNWRITABLE,
     EnvsmithError,
@@ -22,7 +23,6 @@ from envsmith.errors import (
     UsageError,
     storage_error,
 )
-from envsmith.text import clean, printable
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
 # here so that `envsmith --help` imports none of them.
@@ -97,7 +97,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     """Print the program and the day of its knowledge: an answer depends on both."""
     if not value or ctx.resilient_parsing:
         return
-    from envsmith.graph.load import newest_day
+    from envsmith.knowledge.graph.load import newest_day
 
     day = newest_day()
     click.echo(f"envsmith {__version__}" + (f" (matrix of {day})" if day else ""))

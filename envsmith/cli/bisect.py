@@ -9,13 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith import solve
-from envsmith.bisect.between import Guilty, Result, Search
-from envsmith.bisect.changes import Group
-from envsmith.bisect.ends import Past, ends_in_time, read_end, write_requirements
-from envsmith.bisect.journal import open_journal
-from envsmith.bisect.release_steps import Step
-from envsmith.bisect.trials import PackageSet, Trials, check_command
+from envsmith import solver
+from envsmith.base.files import now, write_whole
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import (
     EXISTING_FILE,
@@ -29,18 +24,23 @@ from envsmith.cli.declare import (
     takes,
     verb,
 )
+from envsmith.doctor.bisect.between import Guilty, Result, Search
+from envsmith.doctor.bisect.changes import Group
+from envsmith.doctor.bisect.ends import Past, ends_in_time, read_end, write_requirements
+from envsmith.doctor.bisect.journal import open_journal
+from envsmith.doctor.bisect.release_steps import Step
+from envsmith.doctor.bisect.trials import PackageSet, Trials, check_command
 from envsmith.doctor.read.lines import component_of
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.files import now, write_whole
-from envsmith.http import HttpClient
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.lock.index.interpreters import running_interpreter
 from envsmith.model.finding import Finding
 from envsmith.model.version import minor_of
+from envsmith.net.http import HttpClient
 from envsmith.project.folder import Part
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.interpreters import running_interpreter
 
 if TYPE_CHECKING:
-    from envsmith.bisect.trials import PackageSet
+    from envsmith.doctor.bisect.trials import PackageSet
 
 # Exit codes of a search: found, a range only, and both ends are equal. 2 is for ends that cannot be used.
 _EXIT = {"found": 0, "range": 1, "equal": 3}
@@ -325,6 +325,6 @@ def _quoted(text: str) -> str:
 def _judged(packages: PackageSet) -> tuple[Finding, ...]:
     versions = {component: v for name, v in packages.pins.items() if (component := component_of(name))}
     try:
-        return tuple(solve.check({**versions, "python": packages.python}).findings)
+        return tuple(solver.check({**versions, "python": packages.python}).findings)
     except EnvsmithError:
         return ()

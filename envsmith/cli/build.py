@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envsmith.base.files import read_text
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import EXISTING_FILE, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import SmokeError, StorageError, UnsatisfiableError, UsageError
-from envsmith.files import read_text
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, frameworks_of
 from envsmith.model.cell import CellId
 
 if TYPE_CHECKING:
-    from envsmith.batch import Result
-    from envsmith.options import Options, Outcome
+    from envsmith.builder.batch import Result
+    from envsmith.builder.options import Options, Outcome
 
 _MAX_CELLS = 500
 
@@ -94,7 +94,7 @@ def build(settings: BuildFlags) -> int:
 
     If a build is interrupted or fails, run the same command again to resume. Exit code 0 when the smoke test passed.
     """
-    from envsmith import build
+    from envsmith.builder import arrow as build
 
     if settings.lock and (settings.all_frameworks or settings.cells or settings.request.framework):
         raise UsageError(
@@ -268,7 +268,7 @@ def _flags_of(words: Sequence[str]) -> RequestFlags:
 
 def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
     """Build the cells and return the exit code: 0 when every one is good."""
-    from envsmith import batch  # --help waits for no installer
+    from envsmith.builder import batch  # --help waits for no installer
 
     with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
         results = batch.build_many(options, jobs=settings.jobs, again=settings.again, progress=console)

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import click
 
-from envsmith.build import last_day
+from envsmith.base.files import claim, now
+from envsmith.base.progress import Event
+from envsmith.base.text import clean
+from envsmith.builder.arrow import last_day
 from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.declare import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, NetworkError, UsageError
-from envsmith.files import claim, now
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.load import components
-from envsmith.graph.location import own_matrix
+from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.graph.location import own_matrix
+from envsmith.lock.index.interpreters import find_interpreters
 from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
@@ -27,10 +30,7 @@ from envsmith.matrix.document import states
 from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
 from envsmith.matrix.site.page import SITE, read_page, write_all
 from envsmith.model.record import Record, merge
-from envsmith.progress import Event
-from envsmith.python.interpreters import find_interpreters
-from envsmith.solve import default_solver
-from envsmith.text import clean
+from envsmith.solver import default_solver
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith import solve
+from envsmith import solver
 from envsmith.cli.console import dumps, print_answer, print_out
 from envsmith.cli.declare import argument, choice, flag, group, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
@@ -18,7 +18,7 @@ from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.doctor.facts import Draft
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
-from envsmith.graph.load import components, gpu_names
+from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 
@@ -149,4 +149,4 @@ def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Col
         from envsmith.doctor.stated_environment import check_environment
 
         return check_environment(versions, draft, platform, keep=keep)
-    return solve.check(versions, platform=platform, keep=keep)
+    return solver.check(versions, platform=platform, keep=keep)

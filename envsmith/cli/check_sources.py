@@ -13,16 +13,16 @@ from envsmith.doctor.read import read_text
 from envsmith.doctor.read.package_lists import note_pins
 from envsmith.doctor.stated_environment import read_environment, read_fact, read_variable
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.location import find_matrix
-from envsmith.http import HttpClient
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.symbols.judge_wheel import judge_wheel, stated_version
+from envsmith.knowledge.symbols.system_libraries import system_libraries
+from envsmith.knowledge.symbols.table import SymbolTable
+from envsmith.lock.index.compiled import read_needs
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
+from envsmith.net.http import HttpClient
 from envsmith.project.folder import is_project_file
 from envsmith.project.ranges import Declarations
-from envsmith.python.compiled import read_needs
-from envsmith.symbols.judge_wheel import judge_wheel, stated_version
-from envsmith.symbols.system_libraries import system_libraries
-from envsmith.symbols.table import SymbolTable
 
 # Lines of a file that are named because nothing can be said of them.
 _MOST_SENTENCES = 20

@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.ci.check import check_library
-from envsmith.ci.jobs import make_matrix, write_config, write_matrix
-from envsmith.ci.library import config_schema, read_library
-from envsmith.ci.local import run_job
-from envsmith.ci.possible import unjudged
-from envsmith.ci.since import changed, compare
+from envsmith.base.files import read_bounded, read_text, write_whole
+from envsmith.base.schema import parse_json
+from envsmith.base.text import clean
 from envsmith.cli import findings
 from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, argument, choice, flag, option, takes
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.flags import exit_code, fail_on_option
 from envsmith.errors import UsageError, os_errors
-from envsmith.files import read_bounded, read_text, write_whole
+from envsmith.project.ci.check import check_library
+from envsmith.project.ci.jobs import make_matrix, write_config, write_matrix
+from envsmith.project.ci.library import config_schema, read_library
+from envsmith.project.ci.local import run_job
+from envsmith.project.ci.possible import unjudged
+from envsmith.project.ci.since import changed, compare
 from envsmith.project.declared import MAX_BYTES, read_metadata
-from envsmith.schema import parse_json
-from envsmith.solve import default_solver
-from envsmith.text import clean
+from envsmith.solver import default_solver
 
 if TYPE_CHECKING:
-    from envsmith.ci.check import Located
-    from envsmith.ci.jobs import Matrix
-    from envsmith.ci.library import Library
-    from envsmith.ci.since import Comparison
+    from envsmith.project.ci.check import Located
+    from envsmith.project.ci.jobs import Matrix
+    from envsmith.project.ci.library import Library
+    from envsmith.project.ci.since import Comparison
 
 
 _MATRIX_FORMATS = ("table", "github", "gitlab", "nox", "json")

@@ -8,26 +8,26 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envsmith import solve
-from envsmith.build import python_lock
+from envsmith import solver
+from envsmith.base.progress import Progress
+from envsmith.builder.arrow import python_lock
+from envsmith.builder.options import Options
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.values import name_in
-from envsmith.code.judge_uses import judge_uses
-from envsmith.code.needs import Inferred, exact_versions, infer, newest_measured, settle, settle_lock
-from envsmith.code.python_files import Project, read_project
-from envsmith.code.reading import ProjectUses, read_project_uses
-from envsmith.graph.load import components
-from envsmith.graph.location import find_matrix
-from envsmith.graph.stacks import find_stack
+from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.graph.stacks import find_stack
+from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.names.name_index import NameIndex
-from envsmith.options import Options
-from envsmith.progress import Progress
+from envsmith.project.code.judge_uses import judge_uses
+from envsmith.project.code.needs import Inferred, exact_versions, infer, newest_measured, settle, settle_lock
+from envsmith.project.code.python_files import Project, read_project
+from envsmith.project.code.reading import ProjectUses, read_project_uses
 from envsmith.project.demand import Demands
 from envsmith.project.folder import read_stated
 
@@ -188,7 +188,7 @@ def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, pl
         status = "bad"
         names = infer(uses, requirements, index).names
         needed = {name: Spec.parse(spec) for name, spec in names.items() if name in versions}
-        repair = solve.check(versions, platform, needed=needed).repair if needed else None
+        repair = solver.check(versions, platform, needed=needed).repair if needed else None
     elif not (code.judged or versions):
         status = "unknown"
     return replace(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.progress import Event, EventKind
-from envsmith.text import clean, escaped_json, printable
+from envsmith.base.progress import Event, EventKind
+from envsmith.base.text import clean, escaped_json, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -141,7 +141,7 @@ class Traffic:
 
 
 class Console:
-    """Shows :class:`~envsmith.progress.Event` s. A context manager, so that a live display is closed whatever happens.
+    """Shows :class:`~envsmith.base.progress.Event` s. A context manager, so that a live display is closed whatever happens.
 
     With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the
     one that runs. Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith import solve
+from envsmith import solver
+from envsmith.base.files import write_whole
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, takes
 from envsmith.cli.findings import machine_text
@@ -28,7 +29,6 @@ from envsmith.doctor.read.remains import read_folder
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
 from envsmith.errors import UsageError
-from envsmith.files import write_whole
 from envsmith.model.rule import Severity
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _verified(diagnosis: Diagnosis) -> str:
     """Judge the set after the repair and say what remains."""
     if diagnosis.repair is None:
         return "--verify: no repair to judge again"
-    judgement = solve.check(repaired(diagnosis.facts, diagnosis.repair))
+    judgement = solver.check(repaired(diagnosis.facts, diagnosis.repair))
     remaining = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
     errors = f", left: {', '.join(remaining)}" if remaining else ""
     return f"the repaired set judged again: {judgement.status}{errors}"
@@ -222,7 +222,8 @@ def _verified(diagnosis: Diagnosis) -> str:
 def _write_fix(diagnosis: Diagnosis, directory: Path) -> str:
     """Write the repair's cell as lock and Dockerfile into ``directory``."""
     # Resolving is most of the program, and no other option of doctor needs it.
-    from envsmith import build, options
+    from envsmith.builder import arrow as build
+    from envsmith.builder import options
 
     if diagnosis.repair is None:
         raise UsageError(

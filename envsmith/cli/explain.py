@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith import solve
+from envsmith import solver
 from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
 from envsmith.cli.values import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import CellId
 
 if TYPE_CHECKING:
-    from envsmith.solve.explain import Explanation
+    from envsmith.solver.explain import Explanation
 
 
 @click.command()
@@ -41,7 +41,7 @@ def explain(*, subject: str | None, origin: str | None, targets: tuple[str, ...]
             )
         table = components()
         pairs = [parse_component(text, table, flag="--to") for text in targets]
-        answer = solve.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
+        answer = solver.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
     elif subject is None:
         raise UsageError(
             "Cannot explain anything: no cell and no rule is named.",
@@ -52,9 +52,9 @@ def explain(*, subject: str | None, origin: str | None, targets: tuple[str, ...]
             CellId.parse(subject)
         except ValueError:
             _refuse_component(subject)
-            answer = solve.explain_rule(subject, parse_platform(platform))
+            answer = solver.explain_rule(subject, parse_platform(platform))
         else:
-            answer = solve.explain_cell(subject)
+            answer = solver.explain_cell(subject)
     if as_json:
         print_out(dumps(answer.to_json()))
     else:

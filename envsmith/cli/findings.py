@@ -11,14 +11,14 @@ from xml.etree import ElementTree as ET
 import click
 
 from envsmith import __version__
+from envsmith.base.text import clean, table_cell
 from envsmith.cli.console import Commands, dumps, evidence_lines
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
-from envsmith.text import clean, table_cell
 
 if TYPE_CHECKING:
-    from envsmith.ci.check import Located
-    from envsmith.ci.since import Comparison
+    from envsmith.project.ci.check import Located
+    from envsmith.project.ci.since import Comparison
 
 FORMATS = ("text", "json", "sarif", "github")
 _COLOUR = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envsmith.base.files import open_input
 from envsmith.cli.declare import (
     EXISTING_FILE,
     EXISTING_FOLDER,
@@ -33,16 +34,15 @@ from envsmith.cli.values import (
     parse_spec,
 )
 from envsmith.errors import UsageError
-from envsmith.files import open_input
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.load import components, gpu_names, version_graph
+from envsmith.knowledge.graph.load import components, gpu_names, version_graph
 from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
 
 if TYPE_CHECKING:
-    from envsmith.conda.model import CondaRequest
+    from envsmith.lock.conda.model import CondaRequest
     from envsmith.model.finding import Finding
     from envsmith.project.division import Division
 
@@ -295,7 +295,7 @@ class LockFlags:
 
         ``UsageError`` for flags that exclude each other or a platform that does not exist.
         """
-        from envsmith.conda.model import CondaRequest
+        from envsmith.lock.conda.model import CondaRequest
 
         if self.locked and self.frozen:
             raise UsageError(
@@ -327,7 +327,7 @@ class Talk:
 
 def _stacks() -> ModuleType:
     """Return the module of the stacks: most requests name none and do not wait for it."""
-    from envsmith.graph import stacks
+    from envsmith.knowledge.graph import stacks
 
     return stacks
 

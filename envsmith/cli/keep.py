@@ -10,10 +10,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import read_text
 from envsmith.doctor.read import Draft
 from envsmith.doctor.read import read_text as read_packages_of
 from envsmith.errors import UsageError
-from envsmith.files import read_text
 from envsmith.project.demand import Demand, Demands
 
 _LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "pixi.lock", "requirements.lock", "requirements-lock.txt")

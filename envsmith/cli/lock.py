@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envsmith.base.files import read_text, write_whole
 from envsmith.cli.console import Console, dumps, live_terminal, print_out, say, table
 from envsmith.cli.declare import Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.files import read_text, write_whole
 from envsmith.frameworks import EXAMPLE
 from envsmith.project.uv_and_pixi import PIXI, difference, manifest_of, merged, with_pixi
 
 if TYPE_CHECKING:
+    from envsmith.builder.options import Options
     from envsmith.model.lock import Lock
-    from envsmith.options import Options
 
 
 # Headings of ``--help``.
@@ -68,7 +68,7 @@ def lock(settings: PinFlags) -> int:
     With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was
     compared with, are the only files of pip's.
     """
-    from envsmith import build  # --help waits for no installer
+    from envsmith.builder import arrow as build  # --help waits for no installer
 
     flags, locking, talk = settings.request, settings.locking, settings.talk
     if not flags.names_something and flags.torch is None:

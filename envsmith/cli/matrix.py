@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from envsmith.base.files import claim, now, read_text, write_folder, write_whole
+from envsmith.base.text import clean
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, live_terminal, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, alternatives
 from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
 from envsmith.errors import NetworkError, UsageError
-from envsmith.files import claim, now, read_text, write_folder, write_whole
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
-from envsmith.graph.load import components, knowledge, version_graph
-from envsmith.graph.location import find_matrix, list_files, own_matrix
+from envsmith.knowledge.graph.load import components, knowledge, version_graph
+from envsmith.knowledge.graph.location import find_matrix, list_files, own_matrix
 from envsmith.matrix.document import changes, document, read_document, states
 from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId
 from envsmith.model.record import merge as merged
-from envsmith.solve import solver_of
-from envsmith.text import clean
+from envsmith.solver import solver_of
 
 if TYPE_CHECKING:
     from envsmith.matrix.cells import CellState
@@ -422,7 +422,7 @@ Examples:
 @matrix_option
 def graph(*, form: str, around: str | None, folder: Path | None) -> int:
     """Show the version graph: components, releases and rules, and edges with specs and evidence."""
-    from envsmith.graph import network  # it imports networkx
+    from envsmith.knowledge.graph import network  # it imports networkx
 
     loaded = version_graph(list_files(folder or find_matrix()))
     drawn = network.to_network(loaded.knowledge())

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
+from envsmith.base.progress import Clock
+from envsmith.base.text import clean
 from envsmith.cli.console import Console, dumps, print_answer, print_out, say, table
 from envsmith.cli.declare import flag, option
 from envsmith.errors import LockError, UsageError
-from envsmith.graph.load import components
-from envsmith.progress import Clock
-from envsmith.text import clean
+from envsmith.knowledge.graph.load import components
 
 if TYPE_CHECKING:
     from envsmith.doctor.diagnosis import Diagnosis
-    from envsmith.mend.apply import MendResult, Proposal
-    from envsmith.mend.project_file import FileMend
+    from envsmith.doctor.mend.apply import MendResult, Proposal
+    from envsmith.doctor.mend.project_file import FileMend
     from envsmith.model.finding import Judgement
     from envsmith.project.ranges import Declarations
 
@@ -65,7 +65,7 @@ def root_of(interpreter: str) -> Path:
 def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_json: bool) -> int:
     """Mend an environment and print what came of it. Return 0 when it is mended or needs nothing, else 1."""
     # Resolving is most of the program, and no other option of doctor needs it.
-    from envsmith.mend.apply import Mender, MendResult, by_packages
+    from envsmith.doctor.mend.apply import Mender, MendResult, by_packages
 
     mender = Mender()
     proposal = mender.propose(by_packages(diagnosis, flags.keep), root, keep=flags.keep)
@@ -84,7 +84,7 @@ def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_j
 
 def undo_environment(flags: MendFlags, root: Path, *, as_json: bool) -> int:
     """Put back the environment of before the last mend and print what changed."""
-    from envsmith.mend import apply, twin
+    from envsmith.doctor.mend import apply, twin
 
     twin.recover(root)
     agree(f"Put back {root} as it was before the last --apply?", yes=flags.yes)
@@ -172,7 +172,7 @@ class Subject:
 
 def apply_mend(flags: FileMendFlags, subject: Subject, again: Callable[[], Judgement], *, as_json: bool) -> int:
     """Mend a file and print what came of it. Return 0 when it is good, else 1. ``again`` judges what was written."""
-    from envsmith.mend.project_file import FileMend, propose_for_file  # resolving is most of the program
+    from envsmith.doctor.mend.project_file import FileMend, propose_for_file  # resolving is most of the program
 
     path, judgement = subject.path, subject.judgement
     if judgement.status != "bad":
@@ -201,7 +201,7 @@ def apply_mend(flags: FileMendFlags, subject: Subject, again: Callable[[], Judge
 
 def undo_mend(flags: FileMendFlags, path: Path) -> int:
     """Put back the file of before the last mend."""
-    from envsmith.mend.project_file import undo_file
+    from envsmith.doctor.mend.project_file import undo_file
 
     agree(f"Put back {path} as it was before the last --apply?", yes=flags.yes)
     undo_file(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from envsmith.base.progress import Clock
 from envsmith.cli.console import Console, dumps, print_out, say
 from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
@@ -13,7 +14,6 @@ from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UnsatisfiableError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import RUNTIME
-from envsmith.progress import Clock
 
 # Headings of ``--help``.
 _REQUEST, _OUTPUT = map(Section, ("Request", "Output"))
@@ -46,9 +46,9 @@ def pack(settings: PackFlags) -> int:
     It holds every wheel, what source distributions are built with, uv, envsmith, the lock and install.sh. With
     --project, it also holds a wheel of the project itself.
     """
-    from envsmith import build  # --help waits for no installer
+    from envsmith.builder import arrow as build  # --help waits for no installer
+    from envsmith.builder.pack import archive, local_wheels
     from envsmith.lock import store
-    from envsmith.pack import archive, local_wheels
 
     flags = settings.request
     project = flags.project

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envsmith.base.text import clean
 from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, takes
 from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
-from envsmith.oci.registry import Repository, parse_reference
+from envsmith.net.oci.registry import Repository, parse_reference
 from envsmith.publish import verbs
 from envsmith.publish.push import Naming
-from envsmith.text import clean
 
 if TYPE_CHECKING:
     from envsmith.publish.push import Published, Seal, Target

@@ -10,9 +10,9 @@ import click
 from envsmith.cli.console import say
 from envsmith.cli.declare import FOLDER, Section, argument, option, takes, verb
 from envsmith.frameworks import EXAMPLE
-from envsmith.run.launcher import end_as
-from envsmith.run.start import Launch, check_command
-from envsmith.run.watch import Settings
+from envsmith.launch.run.launcher import end_as
+from envsmith.launch.run.start import Launch, check_command
+from envsmith.launch.run.watch import Settings
 
 # Headings of ``--help``.
 _WATCH = Section("Watch")

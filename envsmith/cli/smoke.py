@@ -13,14 +13,15 @@ from pathlib import Path
 
 import click
 
-from envsmith import proof
+from envsmith.base.files import read_text, write_whole
+from envsmith.base.progress import Event, EventKind
+from envsmith.base.text import clean, table_cell
+from envsmith.builder import proof
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, Section, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
-from envsmith.files import read_text, write_whole
 from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault, Record, put_record
-from envsmith.progress import Event, EventKind
 from envsmith.smoke import everything, run
 from envsmith.smoke.bandwidth import rows_of, svg
 from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
@@ -40,7 +41,6 @@ from envsmith.smoke.nodes import (
 )
 from envsmith.smoke.plan import Plan, import_step
 from envsmith.smoke.verdict import SmokeResult
-from envsmith.text import clean, table_cell
 
 _WORST = 12
 _FEWEST_TO_NARROW = 3

@@ -14,9 +14,9 @@ from envsmith.cli.declare import Section, group, takes
 from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UnsatisfiableError, UsageError
-from envsmith.solve import cells
-from envsmith.solve import solve as find_cell
-from envsmith.solve.words import MOST_EVIDENCE
+from envsmith.solver import cells
+from envsmith.solver import solve as find_cell
+from envsmith.solver.words import MOST_EVIDENCE
 
 if TYPE_CHECKING:
     from envsmith.model.cell import Cell

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.progress import Progress
 from envsmith.cli.declare import option
 from envsmith.cli.demands import demands_of, gather
 from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
-from envsmith.graph.load import components
-from envsmith.http import HttpClient
+from envsmith.knowledge.graph.load import components
+from envsmith.lock.index.archives import Wish, parse_wish, read_archive
 from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
+from envsmith.model.plain import plain_value
 from envsmith.model.version import Spec
-from envsmith.plain import plain_value
-from envsmith.progress import Progress
-from envsmith.python.archives import Wish, parse_wish, read_archive
+from envsmith.net.http import HttpClient
 
 if TYPE_CHECKING:
-    from envsmith.options import Options
+    from envsmith.builder.options import Options
 
 _VARIABLE = re.compile(
     r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*:\s*(?P<variable>[A-Z][A-Z0-9_]{0,79})=(?P<value>.*)"
@@ -71,7 +71,7 @@ def lock_options(
     flags: RequestFlags, sources: SourceFlags, locking: LockFlags, *, flavour: str, conda: bool, **further: Any
 ) -> Options:
     """Return what the flags that ``lock`` and ``build`` share ask for. ``conda`` says whether a Conda lock is tried."""
-    from envsmith.options import Options
+    from envsmith.builder.options import Options
 
     archives = sources.parse()
     gathered = gather(flags)

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith import solve
+from envsmith import solver
 from envsmith.cli.console import dumps, print_answer, print_out, say, table
 from envsmith.cli.declare import Section, argument, group, takes, verb
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import ContentError, NetworkError, UnsatisfiableError, UsageError
-from envsmith.graph.location import find_matrix
-from envsmith.graph.wheels import catalogued
-from envsmith.http import HttpClient
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.graph.wheels import catalogued
+from envsmith.knowledge.symbols.table import SymbolTable
+from envsmith.knowledge.wheels.answer import answer, distributions_of, proof_of
+from envsmith.knowledge.wheels.offers import target_of
+from envsmith.lock.index.compiled import measure
+from envsmith.lock.index.index import find_index
+from envsmith.lock.index.index_wheels import index_offers
 from envsmith.model.version import Spec
-from envsmith.python.compiled import measure
-from envsmith.python.index import find_index
-from envsmith.python.index_wheels import index_offers
-from envsmith.symbols.table import SymbolTable
-from envsmith.wheels.answer import answer, distributions_of, proof_of
-from envsmith.wheels.offers import target_of
+from envsmith.net.http import HttpClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from envsmith.knowledge.wheels.answer import Answer
+    from envsmith.knowledge.wheels.offers import Offer
+    from envsmith.lock.index.compiled import Link
     from envsmith.model.cell import Request
     from envsmith.model.wheel import ReadyWheel
-    from envsmith.python.compiled import Link
-    from envsmith.wheels.answer import Answer
-    from envsmith.wheels.offers import Offer
 
 _SHOWN = 5
 
@@ -67,7 +67,7 @@ def wheel(settings: WheelFlags) -> int:
     name, releases = _named(settings.name)
     request = settings.request.request()
     try:
-        cell = solve.solve(_without(request, {name, *distributions_of(name)})).cell
+        cell = solver.solve(_without(request, {name, *distributions_of(name)})).cell
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     result = answer(name, releases, cell, policy=request.wheels)

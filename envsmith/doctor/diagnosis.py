@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from envsmith.base.schema import AsJson, to_json, written
 from envsmith.doctor.facts import Facts
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
-from envsmith.schema import AsJson, to_json, written
 
 
 class Weight(IntEnum):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envsmith.schema import UNWRITTEN, AsJson
+from envsmith.base.schema import UNWRITTEN, AsJson
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from envsmith.agent.health import infiniband, report_apart
+from envsmith.base.programs import execute
+from envsmith.base.schema import parse_json
 from envsmith.doctor.facts import Draft, Facts, Read, Stated
 from envsmith.doctor.library_copies import libraries_of, libstdcxx_of, nccl_of, text_of
 from envsmith.doctor.read.lines import (
@@ -26,9 +29,6 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import added_frameworks
-from envsmith.programs import execute
-from envsmith.schema import parse_json
-from envsmith.smoke.agent.health import infiniband, report_apart
 from envsmith.smoke.machine_faults import state_problems
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not

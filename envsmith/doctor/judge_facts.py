@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envsmith import solve
+from envsmith import solver
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
@@ -23,14 +23,14 @@ from envsmith.doctor.rules import features_of, judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.stated_environment import versions_of
 from envsmith.errors import EnvsmithError
-from envsmith.graph.load import knowledge
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.load import knowledge
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.symbols.table import SymbolTable
+from envsmith.launch.ranks.causes import Blame
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Row, Rule, RuleKind, Severity
-from envsmith.names.name_index import NameIndex
-from envsmith.ranks.causes import Blame
-from envsmith.symbols.table import SymbolTable
 
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
@@ -164,17 +164,17 @@ def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement
     versions, features = versions_of(facts), features_of(facts)
     try:
         return (
-            solve.check(versions, platform, keep=keep, features=features) if versions else Judgement(status="unknown")
+            solver.check(versions, platform, keep=keep, features=features) if versions else Judgement(status="unknown")
         )
     except EnvsmithError:
         readable = {}
     for name, version in versions.items():
         with contextlib.suppress(EnvsmithError):
-            solve.check({name: version}, platform)
+            solver.check({name: version}, platform)
             readable[name] = version
     try:
         return (
-            solve.check(readable, platform, keep=keep, features=features) if readable else Judgement(status="unknown")
+            solver.check(readable, platform, keep=keep, features=features) if readable else Judgement(status="unknown")
         )
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))

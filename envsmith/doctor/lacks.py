@@ -21,10 +21,10 @@ from envsmith.doctor.read.logs import Frame, frames_before, module_of
 from envsmith.doctor.read.pasted import QUOTES
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.presence import Presence
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
-from envsmith.names.name_index import NameIndex
-from envsmith.names.presence import Presence
 
 _ID = "lacks-"
 # How far around a message its imports and calls are looked for.

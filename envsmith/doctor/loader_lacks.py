@@ -11,12 +11,12 @@ from envsmith.doctor.diagnosis import Diagnosed, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import Symbol, symbol_in
 from envsmith.doctor.signatures import Hit
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.symbols.system_libraries import Host, Need, SystemLibraries, system_libraries
+from envsmith.knowledge.symbols.table import Builds, SymbolTable, TorchBuild
 from envsmith.model.cell import Platform
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import minor_of, public
-from envsmith.symbols.system_libraries import Host, Need, SystemLibraries, system_libraries
-from envsmith.symbols.table import Builds, SymbolTable, TorchBuild
 
 # The file that the loader could not load: `…/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol`.
 _FILE = re.compile(r"(\S{1,300}?\.so[\d.]{0,12}): undefined symbol")

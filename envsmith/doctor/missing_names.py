@@ -26,10 +26,10 @@ from envsmith.doctor.parties import caller_fix, owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.presence import Presence
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
-from envsmith.names.name_index import NameIndex
-from envsmith.names.presence import Presence
 
 _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")

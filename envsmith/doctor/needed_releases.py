@@ -15,15 +15,15 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import key_of
 from envsmith.doctor.signatures import Hit
-from envsmith.graph.data import cached_table
-from envsmith.graph.load import components, knowledge
-from envsmith.graph.location import DataFiles, find_matrix, list_files
+from envsmith.knowledge.graph.data import cached_table
+from envsmith.knowledge.graph.load import components, knowledge
+from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
+from envsmith.knowledge.names.presence import short_spec_of
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Row, Severity
 from envsmith.model.version import Spec, public
-from envsmith.names.presence import short_spec_of
 
 # What torch is compiled for: a build for the CPU obeys rules over these, and nobody is helped by it.
 _OF_GPU = frozenset({"gpu", "driver", "cuda"})

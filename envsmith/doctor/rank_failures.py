@@ -9,19 +9,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
+from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.read.pasted import spoken
 from envsmith.doctor.read.remains import rank_of_speaker, read_remains
+from envsmith.launch.ranks.causes import Blame, Cause
+from envsmith.launch.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
+from envsmith.launch.ranks.decide import verdict
+from envsmith.launch.ranks.evidence import (
+    LIBRARY,
+    Event,
+    Evidence,
+    Exit,
+    Frame,
+    Machine,
+    RankError,
+    RankEvidence,
+    place_of,
+)
+from envsmith.launch.ranks.stored import is_evidence, merged
+from envsmith.launch.ranks.stored import read_evidence as read_stored
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
 from envsmith.model.rule import EvidenceKind, Severity
-from envsmith.ranks.causes import Blame, Cause
-from envsmith.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
-from envsmith.ranks.decide import verdict
-from envsmith.ranks.evidence import LIBRARY, Event, Evidence, Exit, Frame, Machine, RankError, RankEvidence, place_of
-from envsmith.ranks.stored import is_evidence, merged
-from envsmith.ranks.stored import read_evidence as read_stored
-from envsmith.schema import UnreadableError, parse_json
 
 EVIDENCE = Source(
     kind=EvidenceKind.MEASURED,

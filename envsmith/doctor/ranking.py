@@ -11,6 +11,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
+from envsmith.base.text import counted
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.report import commands_of
@@ -19,7 +20,6 @@ from envsmith.doctor.stated_environment import versions_of
 from envsmith.doctor.vocabulary import words
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
-from envsmith.text import counted
 
 _STAGES = (
     "install",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from envsmith.base.text import clean, redact, table_cell
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import fix_of_parties, symbol_in
@@ -14,13 +15,12 @@ from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, added_frameworks
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, minor_of
-from envsmith.text import clean, redact, table_cell
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 # The order of components in a table.

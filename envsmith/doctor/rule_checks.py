@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from envsmith import solve
+from envsmith import solver
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import Scene, below, key_of, number_in
 from envsmith.doctor.vocabulary import is_read, variables
+from envsmith.knowledge.symbols.system_libraries import system_libraries
 from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.smoke.machine_faults import problems_in
-from envsmith.symbols.system_libraries import system_libraries
 
 _DATE = "2026-11-21"
 Words = Mapping[str, Any]
@@ -296,7 +296,7 @@ def _arch_list(scene: Scene, _argument: None) -> Iterator[Words]:
     names = re.findall(r"\b(\d{1,2}\.\d)", scene.facts.variables.get("TORCH_CUDA_ARCH_LIST", ""))
     for arch in names if toolkit else ():
         number = arch.replace(".", "")
-        for finding in solve.check({"toolkit": toolkit or "", "gpu": f"sm_{number}"}).findings:
+        for finding in solver.check({"toolkit": toolkit or "", "gpu": f"sm_{number}"}).findings:
             if finding.rule == "toolkit-gpu-min":
                 evidence = dataclasses.replace(finding.evidence[0], date=_DATE, sha256=None, note=None)
                 yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": (evidence,)}

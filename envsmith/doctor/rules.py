@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from envsmith.base.schema import Parsed, Problems, Text, WrongValueError, strict
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.rule_checks import CHECKS, words_of_launch
 from envsmith.doctor.rule_conditions import KINDS, Condition, Scene, complaint_about, names_in
-from envsmith.graph.data import cached_table, read_table, refuse
-from envsmith.graph.fields import Sources
+from envsmith.knowledge.graph.data import cached_table, read_table, refuse
+from envsmith.knowledge.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
-from envsmith.schema import Parsed, Problems, Text, WrongValueError, strict
 
 _FILE = "doctor/rules.yaml"
 

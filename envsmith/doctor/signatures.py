@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
+from envsmith.base.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.read.logs import completed
 from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import DataError
-from envsmith.graph.data import cached_table, read_table
-from envsmith.graph.fields import Context
-from envsmith.graph.load import knowledge
-from envsmith.graph.location import DataFiles, find_matrix, list_files
+from envsmith.knowledge.graph.data import cached_table, read_table
+from envsmith.knowledge.graph.fields import Context
+from envsmith.knowledge.graph.load import knowledge
+from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
 from envsmith.model.rule import Evidence, EvidenceKind, Rule, Severity
-from envsmith.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
 
 _FILE = "signatures.yaml"
 _FOLDER = "signatures"

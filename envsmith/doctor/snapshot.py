@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envsmith.base.files import read_text
+from envsmith.base.schema import Problems, UnreadableError, check, parse_json
+from envsmith.base.text import redact
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Read
 from envsmith.errors import DataError, UsageError
-from envsmith.files import read_text
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
-from envsmith.schema import Problems, UnreadableError, check, parse_json
-from envsmith.text import redact
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1

@@ -13,7 +13,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from envsmith import solve
+from envsmith import solver
+from envsmith.base.schema import parse_json
 from envsmith.doctor.diagnosis import Diagnosed
 from envsmith.doctor.facts import Draft, Facts, Stated
 from envsmith.doctor.read.lines import bytes_of, component_of, local_cuda, note_present, read_lines
@@ -24,7 +25,6 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import ABSENT, minor_of
-from envsmith.schema import parse_json
 
 _GRAVITY = tuple(Severity)
 # Tools of the installation: what they declare says nothing about what runs later.
@@ -97,7 +97,7 @@ def check_environment(
     versions = {**_stated_beside(facts), **versions}
     judgement = Judgement(status="ok")
     if versions or not facts.count:
-        judgement = solve.check(versions, platform, keep=keep, features=features_of(facts))
+        judgement = solver.check(versions, platform, keep=keep, features=features_of(facts))
     if (cuda := judgement.inferred.get("cuda")) and "cuda" not in facts.components:
         inferred = Stated(version=cuda, source="inferred", strength=1)
         facts = dataclasses.replace(facts, components={**facts.components, "cuda": inferred})

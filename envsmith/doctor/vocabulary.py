@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
+from envsmith.base.schema import Parsed, Text, WrongValueError, strict
 from envsmith.doctor.rule_conditions import at_least, below
-from envsmith.graph.data import cached_table, read_table
-from envsmith.graph.fields import Sources
-from envsmith.schema import Parsed, Text, WrongValueError, strict
+from envsmith.knowledge.graph.data import cached_table, read_table
+from envsmith.knowledge.graph.fields import Sources
 
 _FILE = "doctor/words.yaml"
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from envsmith.base.schema import parse_json
 from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row, Step
-from envsmith.schema import parse_json
 
 # It imports 1,500 modules.
 _DEADLINE = 300.0

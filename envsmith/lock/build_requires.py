@@ -13,16 +13,16 @@ from urllib.request import url2pathname
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envsmith.cache import read_cache, write_cache
+from envsmith.base.cache import read_cache, write_cache
+from envsmith.base.files import read_toml
 from envsmith.errors import ContentError, LockError, NetworkError, os_errors
-from envsmith.files import read_toml
-from envsmith.http import Reply, parts_of
+from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.metadata import read_members
 from envsmith.model.lock import Pin
-from envsmith.python.index import IndexFile
-from envsmith.python.metadata import read_members
+from envsmith.net.http import Reply, parts_of
 
 if TYPE_CHECKING:
-    from envsmith.http import Fetcher, RangeReply
+    from envsmith.net.http import Fetcher, RangeReply
 
 
 # PEP 517: what a project without a [build-system] table is built with. setuptools below 70.1 needs wheel beside it.
@@ -113,7 +113,7 @@ def _setup_requires(setup: bytes) -> list[str]:
 
 
 class _Local:
-    """A :class:`envsmith.http.Fetcher` for an index in a folder of this host."""
+    """A :class:`envsmith.net.http.Fetcher` for an index in a folder of this host."""
 
     def get(
         self,

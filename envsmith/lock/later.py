@@ -6,12 +6,12 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from envsmith.errors import EnvsmithError
-from envsmith.http import HttpClient
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.lock.index.index_wheels import next_with_wheel
 from envsmith.lock.uv_output import Resolved
 from envsmith.model.cell import Cell
 from envsmith.model.version import minor_of
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.index_wheels import next_with_wheel
+from envsmith.net.http import HttpClient
 
 # How long after the date packages may have come out, before the date is given up.
 _DAYS_LATER = (0, 91, 365)

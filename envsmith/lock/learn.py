@@ -16,19 +16,19 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envsmith.base.files import now
 from envsmith.errors import ContentError, ContradictionError, NetworkError
-from envsmith.files import now
-from envsmith.graph.load import knowledge
-from envsmith.graph.releases import ReleaseLine, Where, declared_rules, in_order
-from envsmith.http import HttpClient, NotFoundError
+from envsmith.knowledge.graph.load import knowledge
+from envsmith.knowledge.graph.releases import ReleaseLine, Where, declared_rules, in_order
+from envsmith.lock.index.component_needs import ComponentNeeds
+from envsmith.lock.index.distribution import best_file, read_release
+from envsmith.lock.index.index import IndexFile, PackageIndex, find_index
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge
 from envsmith.model.version import Spec
-from envsmith.python.component_needs import ComponentNeeds
-from envsmith.python.distribution import best_file, read_release
-from envsmith.python.index import IndexFile, PackageIndex, find_index
-from envsmith.solve.solver import Solver, default_solver, solver_of
+from envsmith.net.http import HttpClient, NotFoundError
+from envsmith.solver.solver import Solver, default_solver, solver_of
 
 # Packages that are read at a time, releases of one that are read (the newest), and readers at work.
 _MOST_PACKAGES, _MOST_RELEASES, _READERS = 12, 60, 8

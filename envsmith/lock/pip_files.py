@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envsmith.base.files import read_toml
 from envsmith.errors import DataError, LockError
-from envsmith.files import read_toml
 from envsmith.lock.uv_output import parse_pylock
 from envsmith.model.lock import Artifact, BuiltWheel, Lock, Pin
 from envsmith.model.version import minor_of

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import scratch
 from envsmith.errors import LockError, UsageError, storage_errors
-from envsmith.files import scratch
+from envsmith.lock.index.uv import Finished, Uv, explain_failure
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
 from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.model.wheel import ReadyWheel
-from envsmith.python.uv import Finished, Uv, explain_failure
 
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
 # How often the list of projects without dates may grow before the date is given up altogether.

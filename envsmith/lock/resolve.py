@@ -11,12 +11,22 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envsmith.base.progress import Event, EventKind, Progress, silent
 from envsmith.errors import LockError, NetworkError
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.load import components
-from envsmith.graph.runtime import Source, load_runtime, sources_of, toolkit_for, toolkit_parts, toolkit_requirements
-from envsmith.http import HttpClient
+from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.graph.runtime import (
+    Source,
+    load_runtime,
+    sources_of,
+    toolkit_for,
+    toolkit_parts,
+    toolkit_requirements,
+)
+from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
+from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.later import Later, days_from, later_wheel, later_wheels
 from envsmith.lock.query import Query, Resolution, cutoff, resolve
 from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
@@ -27,14 +37,11 @@ from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
 from envsmith.model.wheel import ReadyWheel
-from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.python.interpreters import find_interpreter, running_interpreter
-from envsmith.python.uv import Uv
-from envsmith.solve import check
-from envsmith.wheels.offers import Ready, best_wheel
+from envsmith.net.http import HttpClient
+from envsmith.solver import check
 
 if TYPE_CHECKING:
-    from envsmith.http import Fetcher
+    from envsmith.net.http import Fetcher
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

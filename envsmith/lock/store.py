@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from envsmith.base.files import read_bounded, scratch
 from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors, storage_errors
-from envsmith.files import read_bounded, scratch
-from envsmith.graph.load import components, gpu_names
+from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.lock.pip_files import parse_beside
 from envsmith.lock.resolve import Judge, broken_rules, judge_cell
 from envsmith.model.cell import RUNTIME, Cell, Platform

@@ -13,11 +13,11 @@ from urllib.parse import SplitResult, unquote, urlunsplit
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import read_toml
 from envsmith.errors import LockError
-from envsmith.files import read_toml
-from envsmith.http import parts_of
 from envsmith.model.cell import distribution_of
 from envsmith.model.lock import Artifact, Pin
+from envsmith.net.http import parts_of
 
 if TYPE_CHECKING:
     from packaging.pylock import Package, PackageSdist, PackageWheel

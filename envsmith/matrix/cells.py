@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
-from envsmith.graph.expiry import Expiry
+from envsmith.knowledge.graph.expiry import Expiry
 from envsmith.model.cell import CellId
 from envsmith.model.record import Expected, Record, Rung
 from envsmith.model.version import public

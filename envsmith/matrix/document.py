@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
+from envsmith.base.files import read_bounded
+from envsmith.base.schema import AsJson, UnreadableError, parse_json
 from envsmith.errors import DataError
-from envsmith.files import read_bounded
 from envsmith.frameworks import FRAMEWORKS, beside_core, frameworks_of
-from envsmith.graph.expiry import Expiry, load_expiry
-from envsmith.graph.read import read_wheels
-from envsmith.graph.stacks import Stack, load_stacks, stacks_of
-from envsmith.graph.torch_builds import Build, Device
+from envsmith.knowledge.graph.expiry import Expiry, load_expiry
+from envsmith.knowledge.graph.read import read_wheels
+from envsmith.knowledge.graph.stacks import Stack, load_stacks, stacks_of
+from envsmith.knowledge.graph.torch_builds import Build, Device
 from envsmith.matrix.cells import CellState, cell_states
 from envsmith.model.cell import CellId, Platform, Request
 from envsmith.model.record import Rung, read_records
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
 from envsmith.model.version import Spec, version_key
-from envsmith.schema import AsJson, UnreadableError, parse_json
-from envsmith.solve.known_bad import stated_by_metadata
-from envsmith.solve.solver import Solver
+from envsmith.solver.known_bad import stated_by_metadata
+from envsmith.solver.solver import Solver
 
 # The first number changes when a reader of the old shape would fail; new keys do not change it.
 SCHEMA = 1

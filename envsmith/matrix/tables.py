@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from envsmith.base.text import clean
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, beside_core
 from envsmith.matrix.cells import LOCKED, commands_of
 from envsmith.model.record import Record, read_records
 from envsmith.model.version import minor_of, public, version_key
-from envsmith.text import clean
 
 COLUMNS = (
     "id", "framework", "version", "torch", "cuda", "python", "platform", "status", "rung", "counts_as", "date", "expires", "stale", "flaky",

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from envsmith.schema import Text, strict
+from envsmith.base.schema import Text, strict
 
 
 class Role(str, Enum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from envsmith.base.schema import AsJson, written
 from envsmith.model.cell import Cell
 from envsmith.model.rule import Evidence, Severity
-from envsmith.schema import AsJson, written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

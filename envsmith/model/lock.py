@@ -13,11 +13,8 @@ from typing import Annotated, Any, Literal
 
 from packaging.utils import is_normalized_name
 
-from envsmith.errors import DataError
-from envsmith.files import digest_of
-from envsmith.model.cell import FLAVOURS, RUNTIME, Cell, CellId, Platform
-from envsmith.model.version import version_key
-from envsmith.schema import (
+from envsmith.base.files import digest_of
+from envsmith.base.schema import (
     UNWRITTEN,
     AsJson,
     Checked,
@@ -34,6 +31,9 @@ from envsmith.schema import (
     text_of,
     written,
 )
+from envsmith.errors import DataError
+from envsmith.model.cell import FLAVOURS, RUNTIME, Cell, CellId, Platform
+from envsmith.model.version import version_key
 
 _SCHEMA = 1
 # The origin of a base that is made of exactly pinned packages of its distribution, and what --base says for it.

@@ -16,11 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-from envsmith.errors import DataError, LeftAsideWarning, os_errors
-from envsmith.files import read_bounded, write_whole
-from envsmith.model.cell import CellId
-from envsmith.model.version import version_key
-from envsmith.schema import (
+from envsmith.base.files import read_bounded, write_whole
+from envsmith.base.schema import (
     UNWRITTEN,
     AsJson,
     Checked,
@@ -35,7 +32,10 @@ from envsmith.schema import (
     text_of,
     written,
 )
-from envsmith.text import places_here, redact_values
+from envsmith.base.text import places_here, redact_values
+from envsmith.errors import DataError, LeftAsideWarning, os_errors
+from envsmith.model.cell import CellId
+from envsmith.model.version import version_key
 
 # Schema 1 (until 2026-11-21) listed every case by name and every case's seconds: 10 kB a record.
 SCHEMA = 2

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from envsmith.base.schema import AsJson, Day, Sha256, Text, strict, written
 from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
-from envsmith.schema import AsJson, Day, Sha256, Text, strict, written
 
 # The stage of the rules that only concern what is to be locked.
 LOCK_STAGE = "lock"

@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from envsmith.agent.world import stored
+from envsmith.base.schema import UNWRITTEN, AsJson
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.preflight.checks import (
     ERROR,
@@ -44,8 +46,6 @@ from envsmith.preflight.checks import (
 )
 from envsmith.preflight.group import Child, Place, Trial, agree, all_reduce_trial, find_place
 from envsmith.preflight.watcher import Watch
-from envsmith.schema import UNWRITTEN, AsJson
-from envsmith.smoke.agent.world import stored
 
 __all__ = ["Finding", "PreflightError", "Report", "findings_of", "run", "watch"]
 

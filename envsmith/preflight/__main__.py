@@ -9,8 +9,8 @@ import sys
 import time
 
 from envsmith import preflight
+from envsmith.agent.launchers import discover
 from envsmith.errors import EnvsmithError
-from envsmith.smoke.agent.launchers import discover
 
 
 def _size(text: str) -> int:

@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envsmith.schema import AsJson
-from envsmith.smoke.agent.machine import host_facts, loaded_facts
-from envsmith.smoke.agent.processes import read_text
-from envsmith.smoke.agent.protocol import one_line
-from envsmith.smoke.agent.steps import FRAMEWORKS
-from envsmith.smoke.agent.world import ALSO_TELLING, TELLING, most_common
+from envsmith.agent.machine import host_facts, loaded_facts
+from envsmith.agent.processes import read_text
+from envsmith.agent.protocol import one_line
+from envsmith.agent.steps import FRAMEWORKS
+from envsmith.agent.world import ALSO_TELLING, TELLING, most_common
+from envsmith.base.schema import AsJson
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")

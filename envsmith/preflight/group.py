@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from envsmith.agent.launchers import discover
+from envsmith.agent.protocol import one_line
 from envsmith.errors import SmokeError, UsageError
 from envsmith.preflight.checks import version_key
-from envsmith.smoke.agent.launchers import discover
-from envsmith.smoke.agent.protocol import one_line
 
 Ask = Callable[..., dict[str, Any]]
 

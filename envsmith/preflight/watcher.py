@@ -18,16 +18,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from envsmith.agent.processes import process_state, read_text
+from envsmith.agent.protocol import one_line
+from envsmith.agent.world import stored
+from envsmith.base.schema import UNWRITTEN, AsJson, parse_json
+from envsmith.launch.ranks import witness
+from envsmith.launch.ranks.causes import Blame
+from envsmith.launch.ranks.decide import decide
+from envsmith.launch.ranks.evidence import Evidence, ProcessState, RankEvidence
+from envsmith.launch.ranks.recorder import calls_of, stacks_of, stated_groups
 from envsmith.preflight.group import Place, find_place
-from envsmith.ranks import witness
-from envsmith.ranks.causes import Blame
-from envsmith.ranks.decide import decide
-from envsmith.ranks.evidence import Evidence, ProcessState, RankEvidence
-from envsmith.ranks.recorder import calls_of, stacks_of, stated_groups
-from envsmith.schema import UNWRITTEN, AsJson, parse_json
-from envsmith.smoke.agent.processes import process_state, read_text
-from envsmith.smoke.agent.protocol import one_line
-from envsmith.smoke.agent.world import stored
 
 if TYPE_CHECKING:
     from typing_extensions import Self

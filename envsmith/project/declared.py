@@ -21,11 +21,11 @@ from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentN
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from envsmith.base.files import read_bounded
+from envsmith.base.files import read_toml as parse_toml
+from envsmith.base.schema import UnreadableError, parse_document
 from envsmith.errors import DataError
-from envsmith.files import read_bounded
-from envsmith.files import read_toml as parse_toml
 from envsmith.project.pip_format import logical_lines
-from envsmith.schema import UnreadableError, parse_document
 
 # The Pythons for which markers are judged: those of the frameworks' releases that people still install.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")

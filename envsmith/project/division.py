@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from envsmith.graph.load import VersionGraph
+from envsmith.knowledge.graph.load import VersionGraph
+from envsmith.lock.index.metadata import holds_everywhere, holds_somewhere
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.version import Spec
 from envsmith.project.demand import Demand, Demands
-from envsmith.python.metadata import holds_everywhere, holds_somewhere
 
 Narrowed = Mapping[str, tuple[Spec, str]]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import read_bounded
 from envsmith.errors import DataError, EnvsmithError
-from envsmith.files import read_bounded
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
 from envsmith.project.declared import MAX_BYTES, Entry, Lines, read_declared, read_into, read_toml, table_of
 from envsmith.project.demand import Demand, Demands, parse_line

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import read_bounded
 from envsmith.errors import DataError
-from envsmith.files import read_bounded
 from envsmith.project.demand import Demand, Demands, parse_line
 
 MAX_BYTES = 4 << 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from envsmith.graph.load import components, version_graph
+from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Judgement, Repair
@@ -16,10 +16,10 @@ from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
 from envsmith.project.division import divide
 from envsmith.project.folder import Part, read_project_file
-from envsmith.solve.explain import conflict_members
-from envsmith.solve.problem import exact_version
-from envsmith.solve.solver import Solver, default_solver
-from envsmith.solve.words import join_words, name_release
+from envsmith.solver.explain import conflict_members
+from envsmith.solver.problem import exact_version
+from envsmith.solver.solver import Solver, default_solver
+from envsmith.solver.words import join_words, name_release
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from envsmith.base.files import read_text
 from envsmith.errors import DataError, UsageError
-from envsmith.files import read_text
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.lock.resolve import DEFAULT_GLIBC
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, Pin

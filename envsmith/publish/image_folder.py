@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envsmith.base.files import digest_of, read_text
+from envsmith.base.schema import UnreadableError, parse_json
+from envsmith.builder.image.dockerfile import from_reference, image_files
 from envsmith.errors import DataError, UsageError
-from envsmith.files import digest_of, read_text
-from envsmith.image.dockerfile import from_reference, image_files
 from envsmith.lock import store
 from envsmith.model.lock import PACKAGES, Lock, OsPackage, parse_lock
 from envsmith.model.record import Record
-from envsmith.oci.spec import is_digest
+from envsmith.net.oci.spec import is_digest
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.statement import Proof, parse_record, unproved
-from envsmith.schema import UnreadableError, parse_json
 
 if TYPE_CHECKING:
-    from envsmith.oci.layout import OciImage
+    from envsmith.net.oci.layout import OciImage
     from envsmith.publish.push import Published
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import envsmith
-from envsmith.files import digest_of
+from envsmith.base.files import digest_of
+from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, Lock, Pin
 from envsmith.model.record import RECORD_FILE
-from envsmith.schema import parse_json
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envsmith:build-type:cell:v1"

@@ -18,15 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from envsmith.base.files import digest_of, writing
+from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
-from envsmith.files import digest_of, writing
-from envsmith.graph.expiry import load_expiry
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.expiry import load_expiry
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.model.lock import MAX_BYTES, OsPackage
-from envsmith.oci.layout import REF_NAME, OciImage, Store, load_manifest, read_blob
-from envsmith.oci.registry import Opener
-from envsmith.oci.spec import Descriptor, Manifest, canonical, describe, image_manifest, index_bytes, parse_manifest
-from envsmith.progress import Event, EventKind, Progress, silent
+from envsmith.net.oci.layout import REF_NAME, OciImage, Store, load_manifest, read_blob
+from envsmith.net.oci.registry import Opener
+from envsmith.net.oci.spec import Descriptor, Manifest, canonical, describe, image_manifest, index_bytes, parse_manifest
 from envsmith.publish import provenance, statement
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
@@ -34,7 +35,6 @@ from envsmith.publish.sign import ENVELOPE_TYPE, envelope_of, is_keyless
 from envsmith.publish.statement import Claim, Proof, refuse_unproved, statement_bytes
 from envsmith.publish.system import system_packages
 from envsmith.publish.verify import label_differences
-from envsmith.schema import parse_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self

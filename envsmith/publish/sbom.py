@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
-from envsmith.schema import parse_json
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 # What in-toto calls a bill as a predicate.

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envsmith.base.files import read_bounded
+from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.errors import ContentError, EngineError, NetworkError, UsageError
-from envsmith.files import read_bounded
-from envsmith.oci.spec import canonical
+from envsmith.net.oci.spec import canonical
 from envsmith.publish.statement import PAYLOAD_TYPE
-from envsmith.schema import UnreadableError, parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey

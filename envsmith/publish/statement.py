@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from envsmith.base.files import read_bounded
+from envsmith.base.schema import Problems, UnreadableError, parse_document, parse_json
 from envsmith.errors import ContentError, DataError, EnvsmithError
-from envsmith.files import read_bounded
 from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 from envsmith.model.record import RECORD_FILE, SCHEMA, Record, check_record
-from envsmith.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, describe, is_digest
+from envsmith.net.oci.spec import EMPTY, Descriptor, Manifest, artifact, canonical, describe, is_digest
 from envsmith.publish.sbom import MEDIA_TYPE as SBOM_TYPE
-from envsmith.schema import Problems, UnreadableError, parse_document, parse_json
 
 # -- the proof: what a build left in a cell's folder, a record that passed, of this lock and of this image -------------
 

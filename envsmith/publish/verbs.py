@@ -8,18 +8,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.engines import choose_engine
-from envsmith.engines import rebuild as engine_rebuild
-from envsmith.engines.rebuild import LAYOUT
+from envsmith.base.files import scratch
+from envsmith.base.progress import Clock, Progress, silent
+from envsmith.builder.engines import choose_engine
+from envsmith.builder.engines import rebuild as engine_rebuild
+from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.errors import ContentError, EnvsmithError, UsageError
-from envsmith.files import scratch
 from envsmith.model.record import RECORD_FILE
-from envsmith.oci.layout import REF_NAME, OciImage, Store, copy_layout, image_of, load_manifest, open_files, open_image
-from envsmith.oci.packing import packing_of
-from envsmith.oci.registry import Repository, parse_reference
-from envsmith.oci.saved import repack
-from envsmith.oci.spec import is_digest
-from envsmith.progress import Clock, Progress, silent
+from envsmith.net.oci.layout import (
+    REF_NAME,
+    OciImage,
+    Store,
+    copy_layout,
+    image_of,
+    load_manifest,
+    open_files,
+    open_image,
+)
+from envsmith.net.oci.packing import packing_of
+from envsmith.net.oci.registry import Repository, parse_reference
+from envsmith.net.oci.saved import repack
+from envsmith.net.oci.spec import is_digest
 from envsmith.publish.image_folder import write_folder
 from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless

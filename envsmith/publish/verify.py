@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Any
 
+from envsmith.base.files import digest_of
+from envsmith.base.schema import AsJson, parse_json
 from envsmith.errors import ContentError, DataError
-from envsmith.files import digest_of
 from envsmith.model.lock import MAX_BYTES, Lock, OsPackage, parse_lock
 from envsmith.model.record import Record
-from envsmith.oci.layers import CHUNK, stream
-from envsmith.oci.layout import LayoutStore, Store, load_manifest, read_blob
-from envsmith.oci.packing import packing_of, unpacked
-from envsmith.oci.spec import EMPTY, Descriptor, Manifest
+from envsmith.net.oci.layers import CHUNK, stream
+from envsmith.net.oci.layout import LayoutStore, Store, load_manifest, read_blob
+from envsmith.net.oci.packing import packing_of, unpacked
+from envsmith.net.oci.spec import EMPTY, Descriptor, Manifest
 from envsmith.publish import statement
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.provenance import provenance_differences
@@ -32,7 +33,6 @@ from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
 from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
 from envsmith.publish.system import SystemPackages
-from envsmith.schema import AsJson, parse_json
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from xml.sax.saxutils import escape
 
+from envsmith.base.schema import AsJson, Parsed, Text, WrongValueError, strict, whole_number, written
 from envsmith.errors import UsageError
-from envsmith.graph.fields import Sources, load_table
+from envsmith.knowledge.graph.fields import Sources, load_table
 from envsmith.model.rule import Evidence
-from envsmith.schema import AsJson, Parsed, Text, WrongValueError, strict, whole_number, written
 from envsmith.smoke.cases import Case
 
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall:

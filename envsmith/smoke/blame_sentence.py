@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from envsmith.agent.processes import describe_exit, fell
+from envsmith.agent.protocol import Exit, Phase, Startup
+from envsmith.agent.world import most_common
+from envsmith.launch.ranks.causes import Cause, ranks_text
+from envsmith.launch.ranks.deaths import SMALL_SHM, cause_of, says_lost
 from envsmith.model.record import Verdict
-from envsmith.ranks.causes import Cause, ranks_text
-from envsmith.ranks.deaths import SMALL_SHM, cause_of, says_lost
-from envsmith.smoke.agent.processes import describe_exit, fell
-from envsmith.smoke.agent.protocol import Exit, Phase, Startup
-from envsmith.smoke.agent.world import most_common
 
 _STAGES: Mapping[int, str] = {
     Startup.START: "starting",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-# Further framework steps, by name: source that registers itself (see envsmith.smoke.agent.steps).
+# Further framework steps, by name: source that registers itself (see envsmith.agent.steps).
 EXTRA: dict[str, str] = {}
 
 _AGENT = Path(__file__).with_name("agent")
-_PACKAGE = "envsmith.smoke.agent"
+_PACKAGE = "envsmith.agent"
 # Runs in the cell after SOURCES, a dict from a module's name to its file and its text. A traceback shows that file and
 # the right line.
 _IMPORTER = '''
@@ -41,7 +41,7 @@ sys.meta_path.insert(0, Bundle)
 if __name__ == "__main__":
     for extra in EXTRA:
         importlib.import_module(extra)
-    from envsmith.smoke.agent.main import main
+    from envsmith.agent.main import main
     sys.exit(main(sys.argv[1:]))
 '''
 
@@ -57,6 +57,6 @@ def bundle(extra: Mapping[str, str] | None = None) -> bytes:
     names = []
     for step, text in extra.items():
         names.append(f"{_PACKAGE}.steps.{step}")
-        sources[names[-1]] = (f"envsmith/smoke/agent/steps/{step}.py", text)
+        sources[names[-1]] = (f"envsmith/agent/steps/{step}.py", text)
     rows = "".join(f"    {name!r}: {row!r},\n" for name, row in sources.items())
     return f"SOURCES = {{\n{rows}}}\nEXTRA = {names!r}\n{_IMPORTER}".encode()

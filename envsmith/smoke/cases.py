@@ -1,6 +1,6 @@
 """The lists of cases, tier by tier: pure functions from a number of ranks to rows that the agent can run.
 
-A case names an operation of the agent (:data:`envsmith.smoke.agent.cases.OPERATIONS`), a dtype, a reduction, a number
+A case names an operation of the agent (:data:`envsmith.agent.cases.OPERATIONS`), a dtype, a reduction, a number
 of elements, a root, a group and a mode. The list is static and in the same order on every rank, so that ranks cannot
 diverge by construction.
 """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envsmith.smoke.agent.protocol import Phase
+from envsmith.agent.protocol import Phase
 
 _MAX_RANKS = 4096
 # A line of events is never longer than a few hundred kilobytes. A stream of nonsense must not fill the memory.

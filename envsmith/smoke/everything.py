@@ -19,11 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from envsmith.agent.placement import sharing_env
+from envsmith.agent.protocol import NO_TIME_LEFT, Exit
+from envsmith.base.files import write_whole
+from envsmith.base.programs import execute
 from envsmith.errors import SmokeError
-from envsmith.files import write_whole
-from envsmith.programs import execute
-from envsmith.smoke.agent.placement import sharing_env
-from envsmith.smoke.agent.protocol import NO_TIME_LEFT, Exit
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.run import Progress, Target, run

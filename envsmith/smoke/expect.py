@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from envsmith.graph.fields import Sources, SpecText, load_table
+from envsmith.base.schema import Checked, Prepared, Text, WrongValueError, strict, whole_number
+from envsmith.knowledge.graph.fields import Sources, SpecText, load_table
 from envsmith.model.rule import Evidence
-from envsmith.schema import Checked, Prepared, Text, WrongValueError, strict, whole_number
 
 
 class Expect(str, Enum):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from envsmith.agent.protocol import Exit
 from envsmith.errors import of_the_system
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault
-from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.events import Events
 
 # What a host without a GPU, or without what a rung needs, says whatever the versions: it will say so at the next run.

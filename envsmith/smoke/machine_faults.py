@@ -1,6 +1,6 @@
 """What is wrong with the machine's GPUs, links and network, in words: before a run, during it, and by what NCCL used.
 
-Pure: from the reports of :mod:`envsmith.smoke.agent.health`. An unhealthy machine says nothing about a cell.
+Pure: from the reports of :mod:`envsmith.agent.health`. An unhealthy machine says nothing about a cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envsmith.smoke.agent.protocol import Exit
+from envsmith.agent.protocol import Exit
 from envsmith.smoke.events import Events
 
 Report = Mapping[str, Any]

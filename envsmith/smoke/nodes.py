@@ -24,13 +24,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
+from envsmith.agent.protocol import Exit
+from envsmith.base.files import read_text, scratch
+from envsmith.base.programs import execute
+from envsmith.base.schema import AsJson, parse_json, written
 from envsmith.errors import SmokeError, UsageError, os_errors
-from envsmith.files import read_text, scratch
+from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import Fault
-from envsmith.programs import execute
-from envsmith.ranks.causes import ranks_text
-from envsmith.schema import AsJson, parse_json, written
-from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.fault import Cause

@@ -10,15 +10,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from envsmith.agent.protocol import MAX_RANKS
+from envsmith.base.files import digest_of
+from envsmith.base.schema import AsJson, written
 from envsmith.errors import UsageError
-from envsmith.files import digest_of
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.frameworks.framework import Step
-from envsmith.graph.stacks import stacks_of
+from envsmith.knowledge.graph.stacks import stacks_of
 from envsmith.model.cell import Cell
 from envsmith.model.version import Spec
-from envsmith.schema import AsJson, written
-from envsmith.smoke.agent.protocol import MAX_RANKS
 from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from envsmith.agent.processes import KILL_SECONDS
+from envsmith.base.programs import execute
+from envsmith.base.schema import parse_json
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import added_frameworks
-from envsmith.programs import execute
-from envsmith.schema import parse_json
-from envsmith.smoke.agent.processes import KILL_SECONDS
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE
 from envsmith.smoke.plan import Plan

@@ -10,8 +10,8 @@ from typing import Any
 
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
+from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import StepOutcome, Verdict
-from envsmith.ranks.causes import ranks_text
 
 
 def words_of_framework(error: str) -> str:

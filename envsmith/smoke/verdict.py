@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envsmith.agent.processes import fell
+from envsmith.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.frameworks.framework import Step
+from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome, Verdict
-from envsmith.ranks.causes import ranks_text
-from envsmith.smoke.agent.processes import fell
-from envsmith.smoke.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
 from envsmith.smoke.blame_sentence import (
     Blame,
@@ -51,7 +51,7 @@ _EXCEPTION = re.compile(r"(\w+\.)*\w*(Error|Exception): ")
 class SmokeResult:
     """What became of a smoke test.
 
-    ``exit_code`` is a :class:`~envsmith.smoke.agent.protocol.Exit`; ``summary`` one sentence; ``placement`` where the
+    ``exit_code`` is a :class:`~envsmith.agent.protocol.Exit`; ``summary`` one sentence; ``placement`` where the
     ranks were; ``loaded`` versions as loaded in the cell; ``host`` the machine; ``seconds`` durations by phase;
     ``blame`` every problem; ``output`` the last words of ranks; ``limits`` what of the machine is too small: ``{limit,
     severity, message, fix}``, looked at before a rank was started; ``enough`` is false when so much was skipped that

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.signatures import catalogue
-from envsmith.graph.load import knowledge
+from envsmith.knowledge.graph.load import knowledge
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("messages", ROOT / "tools" / "messages.py")

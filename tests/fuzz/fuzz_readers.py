@@ -111,8 +111,8 @@ def stated(text: str) -> None:
 
 
 def conda_file(text: str) -> None:
-    from envsmith.conda.foreign import read_conda_file
     from envsmith.errors import DataError
+    from envsmith.lock.conda.foreign import read_conda_file
 
     for kind in (None, "conda-lock", "pixi-lock", "environment", "conda-list", "conda-list-json", "explicit"):
         with suppress(DataError):
@@ -120,7 +120,7 @@ def conda_file(text: str) -> None:
 
 
 def conda_lock(text: str) -> None:
-    from envsmith.conda.lock_files import load_lock
+    from envsmith.lock.conda.lock_files import load_lock
 
     load_lock(text)
 
@@ -145,7 +145,7 @@ def uv_edges(text: str) -> None:
 
 def declared(name: str) -> Reader:
     def read(text: str) -> None:
-        from envsmith.ci.library import read_library
+        from envsmith.project.ci.library import read_library
         from envsmith.project.declared import read_declared
         from envsmith.project.folder import Part, read_folder
 
@@ -181,7 +181,7 @@ def metadata(text: str) -> None:
 
 
 def library(text: str) -> None:
-    from envsmith.ci.library import read_library
+    from envsmith.project.ci.library import read_library
 
     root = folder() / "library"
     root.mkdir(exist_ok=True)
@@ -204,7 +204,7 @@ def matrix_json(text: str) -> None:
 
 
 def campaign(text: str) -> None:
-    from envsmith.graph.load import components
+    from envsmith.knowledge.graph.load import components
     from envsmith.matrix.campaign.choices import read_campaign
 
     read_campaign(written("campaign.yaml", text), components())
@@ -230,8 +230,8 @@ def source_archive(text: str) -> None:
     import tarfile
 
     from envsmith.errors import EnvsmithError
-    from envsmith.http import HttpClient
-    from envsmith.python.archives import Wish, parse_wish, read_archive
+    from envsmith.lock.index.archives import Wish, parse_wish, read_archive
+    from envsmith.net.http import HttpClient
 
     with suppress(EnvsmithError):
         parse_wish(text)
@@ -256,7 +256,7 @@ def loader(name: str) -> Reader:
     """The parser of a format itself, with the loader in C behind it. What it gives can be walked and written."""
 
     def read(text: str) -> None:
-        from envsmith.schema import UnreadableError, parse_document, to_json
+        from envsmith.base.schema import UnreadableError, parse_document, to_json
 
         with suppress(UnreadableError):
             json.dumps(to_json(parse_document(name, raw(text))), ensure_ascii=False, default=repr).encode()
@@ -265,7 +265,7 @@ def loader(name: str) -> Reader:
 
 
 def toml(text: str) -> None:
-    from envsmith.files import read_toml
+    from envsmith.base.files import read_toml
 
     with suppress(ValueError):
         read_toml(text)
@@ -274,8 +274,8 @@ def toml(text: str) -> None:
 def index_page(text: str) -> None:
     """A page of a package index, in HTML and in JSON, and where a server leads by a redirect."""
     from envsmith.errors import EnvsmithError
-    from envsmith.http import follow
-    from envsmith.python.index import Listing, parse_html, parse_project_json, parse_simple_json
+    from envsmith.lock.index.index import Listing, parse_html, parse_project_json, parse_simple_json
+    from envsmith.net.http import follow
 
     page = "https://index.invalid/simple/demo/"
     for parse in (parse_html, parse_simple_json, parse_project_json):
@@ -287,8 +287,8 @@ def index_page(text: str) -> None:
 
 def project(text: str) -> None:
     """A file of somebody's code, the same bytes as a notebook and as what a project requires."""
-    from envsmith.code.python_files import read_project
-    from envsmith.code.reading import read_project_uses
+    from envsmith.project.code.python_files import read_project
+    from envsmith.project.code.reading import read_project_uses
     from envsmith.project.folder import read_stated
 
     root = folder() / "project"

@@ -28,7 +28,7 @@ FRAMEWORKS = {"deepspeed": "0.18.2", "megatron_core": "0.16.1", "colossalai": "0
 
 @pytest.fixture(scope="module")
 def local(load_file) -> ModuleType:
-    return load_file("tests/unit/conda/localchannel.py")
+    return load_file("tests/unit/lock/conda/localchannel.py")
 
 
 def hello(local):

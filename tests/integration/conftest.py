@@ -53,7 +53,7 @@ def _base(engine, lent, tool):
 @pytest.fixture(scope="session")
 def docker_engine_and_base(load_file):
     """What ``DOCKER_HOST`` is to be for an engine that only these tests know, and the base in it."""
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     if reason := docker_engine.reason_not():
         pytest.skip(reason)

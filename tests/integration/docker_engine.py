@@ -13,7 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from envsmith.engines import buildkit
+from envsmith.builder.engines import buildkit
 from envsmith.errors import EngineError
 
 # What is needed, and the packages of Debian and Ubuntu that bring it.

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from envsmith.cli.app import run
-from envsmith.python.interpreters import find_interpreter
+from envsmith.lock.index.interpreters import find_interpreter
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 # A torch whose build for CPUs lies in a folder that pip knows keeps the test small; otherwise the index's wheels are gigabytes.

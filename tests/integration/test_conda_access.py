@@ -10,11 +10,11 @@ from types import ModuleType
 
 import pytest
 
-from envsmith.conda.install import realise
-from envsmith.conda.lock import lock_conda
-from envsmith.conda.lock_files import files
-from envsmith.conda.model import CondaRequest
 from envsmith.errors import NetworkError
+from envsmith.lock.conda.install import realise
+from envsmith.lock.conda.lock import lock_conda
+from envsmith.lock.conda.lock_files import files
+from envsmith.lock.conda.model import CondaRequest
 
 from .conda_packages import cell_of, pins_of, run
 
@@ -26,7 +26,7 @@ SECRET = "s3cr3t-Tok3n"
 @pytest.fixture(scope="module")
 def access(load_file) -> ModuleType:
     """The guarded server of the unit tests."""
-    return load_file("tests/unit/conda/test_channels_access.py")
+    return load_file("tests/unit/lock/conda/test_channels_access.py")
 
 
 @pytest.fixture

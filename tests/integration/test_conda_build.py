@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import build
-from envsmith import options as envsmith_options
-from envsmith.conda.model import CondaRequest
-from envsmith.engines.conda import CondaEngine, read_lock
+from envsmith.builder import arrow as build
+from envsmith.builder import options as envsmith_options
+from envsmith.builder.engines.conda import CondaEngine, read_lock
 from envsmith.errors import ContentError, DataError, NetworkError
+from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
 

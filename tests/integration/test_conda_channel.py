@@ -7,14 +7,14 @@ import shutil
 
 import pytest
 
-from envsmith.conda.foreign import read_conda_file
-from envsmith.conda.install import realise
-from envsmith.conda.lock import lock_conda, up_to_date
-from envsmith.conda.lock_files import files, load_lock
-from envsmith.conda.model import CondaRequest
-from envsmith.conda.solve import compare
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
 from envsmith.lock import store
+from envsmith.lock.conda.foreign import read_conda_file
+from envsmith.lock.conda.install import realise
+from envsmith.lock.conda.lock import lock_conda, up_to_date
+from envsmith.lock.conda.lock_files import files, load_lock
+from envsmith.lock.conda.model import CondaRequest
+from envsmith.lock.conda.solve import compare
 from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, PYTHON, cell_of, pins_of, run, served

@@ -22,18 +22,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from envsmith.conda.install import realise
-from envsmith.conda.lock import lock_conda
-from envsmith.conda.lock_files import files
-from envsmith.conda.model import CondaRequest
-from envsmith.engines import buildkit
-from envsmith.engines.conda import content_digest
+from envsmith.base.progress import silent
+from envsmith.builder.engines import buildkit
+from envsmith.builder.engines.conda import content_digest
+from envsmith.builder.image.conda_dockerfile import render_conda
+from envsmith.builder.image.context import HostSettings, read_host_settings, write_secrets
+from envsmith.builder.image.dockerfile import ImageOptions, step_files
 from envsmith.errors import BuildError, ContentError
-from envsmith.image.conda_dockerfile import render_conda
-from envsmith.image.context import HostSettings, read_host_settings, write_secrets
-from envsmith.image.dockerfile import ImageOptions, step_files
+from envsmith.lock.conda.install import realise
+from envsmith.lock.conda.lock import lock_conda
+from envsmith.lock.conda.lock_files import files
+from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.lock import Lock, Tool
-from envsmith.progress import silent
 
 from . import micromamba_stand_in
 from .conda_packages import cell_of, pins_of, served
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.engine]
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
     """A DockerEngine on a daemon that only the tests know."""
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 

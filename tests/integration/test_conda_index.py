@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import build as pipeline
-from envsmith import options as envsmith_options
-from envsmith.conda.lock import stored
-from envsmith.conda.model import CondaRequest
-from envsmith.conda.solve import compare
+from envsmith.builder import arrow as pipeline
+from envsmith.builder import options as envsmith_options
 from envsmith.errors import NetworkError
+from envsmith.lock.conda.lock import stored
+from envsmith.lock.conda.model import CondaRequest
+from envsmith.lock.conda.solve import compare
 from envsmith.model.cell import Request
-from envsmith.solve import solve
+from envsmith.solver import solve
 
 from .conda_packages import PYTHON
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from envsmith import build
-from envsmith import options as envsmith_options
-from envsmith.conda.lock import stored
-from envsmith.conda.model import CondaRequest
-from envsmith.conda.solve import compare
+from envsmith.builder import arrow as build
+from envsmith.builder import options as envsmith_options
+from envsmith.lock.conda.lock import stored
+from envsmith.lock.conda.model import CondaRequest
+from envsmith.lock.conda.solve import compare
 from envsmith.model.cell import Request
 from envsmith.model.lock import Lock
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.conda.foreign import read_conda_file
-from envsmith.conda.lock import lock_conda
-from envsmith.conda.lock_files import files
-from envsmith.conda.model import CondaRequest
 from envsmith.lock import store
+from envsmith.lock.conda.foreign import read_conda_file
+from envsmith.lock.conda.lock import lock_conda
+from envsmith.lock.conda.lock_files import files
+from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Platform
 
 from .conda_packages import FRAMEWORKS, cell_of, pins_of

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engines.base import verify_content
+from envsmith.base.progress import EventKind
+from envsmith.builder.engines.base import verify_content
 from envsmith.errors import BuildError, ContentError, EnvsmithError, UsageError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, Lock, OsPackage, Pin
-from envsmith.progress import EventKind
 
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
@@ -30,7 +30,7 @@ SECRET = "hunter2-of-the-integration-test"
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
     """A DockerEngine on a daemon that only the tests know."""
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 
@@ -198,8 +198,8 @@ def test_another_cell_shares_the_heavy_layer(engine, tiny, tmp_path):
 
 
 def test_layers_are_the_same_when_nothing_is_cached(engine, tiny):
-    from envsmith.engines import buildkit
-    from envsmith.image.context import read_host_settings, write_context, write_secrets
+    from envsmith.builder.engines import buildkit
+    from envsmith.builder.image.context import read_host_settings, write_context, write_secrets
 
     lock, built = tiny
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as private:
@@ -318,7 +318,7 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
     script.write_text(
         "import pickle, sys\n"
         "from pathlib import Path\n"
-        "from envsmith.engines.docker import DockerEngine\n"
+        "from envsmith.builder.engines.docker import DockerEngine\n"
         "lock = pickle.loads(Path(sys.argv[1]).read_bytes())\n"
         "try:\n"
         "    DockerEngine().build(lock, Path('.'), progress=lambda e: print(e.kind.value, e.step, flush=True))\n"

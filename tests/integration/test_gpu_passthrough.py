@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engines.base import Built
-from envsmith.engines.docker import DockerEngine
-from envsmith.engines.docker_target import DockerTarget, cdi_devices, gpu_arguments
-from envsmith.engines.podman import PodmanEngine
+from envsmith.builder.engines.base import Built
+from envsmith.builder.engines.docker import DockerEngine
+from envsmith.builder.engines.docker_target import DockerTarget, cdi_devices, gpu_arguments
+from envsmith.builder.engines.podman import PodmanEngine
 from envsmith.errors import EngineError
 from envsmith.smoke import run
 from envsmith.smoke.plan import Plan

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from envsmith.engines.base import verify_content
+from envsmith.builder.engines.base import verify_content
 
 from . import test_docker_engine as tools
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 

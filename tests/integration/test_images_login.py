@@ -12,16 +12,16 @@ import tarfile
 
 import pytest
 
-from envsmith.engines.base import verify_content
-from envsmith.graph.location import find_matrix
-from envsmith.http import HttpClient
-from envsmith.image.dockerfile import UV_FILE, render
+from envsmith.base.progress import Event
+from envsmith.builder.engines.base import verify_content
+from envsmith.builder.image.dockerfile import UV_FILE, render
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.finding import Judgement
-from envsmith.progress import Event
-from envsmith.python.uv import Uv
+from envsmith.net.http import HttpClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.engine]
 
@@ -33,7 +33,7 @@ def private(load_file):
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 

@@ -7,14 +7,14 @@ import subprocess
 
 import pytest
 
-from envsmith.engines.bases import Bases, asked_image, load_bases
-from envsmith.engines.buildkit import find_client
-from envsmith.engines.rebuild import difference
-from envsmith.image.context import HostSettings, read_host_settings, write_secrets
-from envsmith.image.dockerfile import image_files
+from envsmith.builder.engines.bases import Bases, asked_image, load_bases
+from envsmith.builder.engines.buildkit import find_client
+from envsmith.builder.engines.rebuild import difference
+from envsmith.builder.image.context import HostSettings, read_host_settings, write_secrets
+from envsmith.builder.image.dockerfile import image_files
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
-from envsmith.oci.layout import open_image
+from envsmith.net.oci.layout import open_image
 
 from .test_docker_engine import lock_of
 
@@ -26,7 +26,7 @@ CERTIFI = ("certifi", "2025.1.31", "ca78db4565a652026a4db2bcdf68f2fb589ea80d0be7
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 

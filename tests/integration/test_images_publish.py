@@ -237,8 +237,8 @@ def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it
     kit, registry, keys, tmp_path, monkeypatch
 ):
     """Killed after every n-th request of ours; the tag is never there until the push that ends well."""
-    from envsmith import http
-    from envsmith.oci.registry import Repository
+    from envsmith.net import http
+    from envsmith.net.oci.registry import Repository
 
     monkeypatch.setattr("time.sleep", lambda _s: None)
     send = http.HttpWire.__call__

@@ -14,14 +14,14 @@ import threading
 
 import pytest
 
-from envsmith.engines import load_engine
-from envsmith.engines.rebuild import difference, rebuild
+from envsmith.builder.engines import load_engine
+from envsmith.builder.engines.rebuild import difference, rebuild
 from envsmith.errors import ContentError
 from envsmith.lock import store
 from envsmith.lock.pip_files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
-from envsmith.oci.layout import open_image, open_layer
-from envsmith.oci.saved import repack
+from envsmith.net.oci.layout import open_image, open_layer
+from envsmith.net.oci.saved import repack
 
 from . import test_docker_engine as tools
 from .podman_storage import podman_with
@@ -33,7 +33,7 @@ SECRET = "token-that-must-not-be-found"
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 

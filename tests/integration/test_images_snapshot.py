@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from envsmith.image.dockerfile import APT_DATED, DATED_OPTIONS, DATED_SOURCES, apt_probe
+from envsmith.builder.image.dockerfile import APT_DATED, DATED_OPTIONS, DATED_SOURCES, apt_probe
 
 pytestmark = [pytest.mark.integration]
 

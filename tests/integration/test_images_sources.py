@@ -13,12 +13,12 @@ import tarfile
 
 import pytest
 
-from envsmith.engines.base import verify_content
+from envsmith.builder.engines.base import verify_content
 from envsmith.errors import BuildError, ContentError
-from envsmith.graph.runtime import sources_of
-from envsmith.http import HttpClient
+from envsmith.knowledge.graph.runtime import sources_of
+from envsmith.lock.index.archives import parse_wish, read_archive
 from envsmith.model.lock import Compile, Pin
-from envsmith.python.archives import parse_wish, read_archive
+from envsmith.net.http import HttpClient
 
 from . import test_docker_engine as tools
 
@@ -53,7 +53,7 @@ PROJECT = '[project]\nname = "my-ops"\nversion = "1.0"\n[build-system]\nrequires
 
 @pytest.fixture(scope="module")
 def engine(docker_only_ours):
-    from envsmith.engines.docker import DockerEngine
+    from envsmith.builder.engines.docker import DockerEngine
 
     return DockerEngine()
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.lock.index.interpreters import find_interpreter
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.version import Spec
-from envsmith.python.interpreters import find_interpreter
-from envsmith.python.uv import Uv
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engines.venv import VenvEngine
+from envsmith.builder.engines.venv import VenvEngine
 from envsmith.errors import EngineError, LockError, NetworkError
+from envsmith.lock.index.interpreters import find_interpreter
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, differences, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
-from envsmith.python.interpreters import find_interpreter
-from envsmith.python.uv import Uv
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 
@@ -57,7 +57,7 @@ def locked(name: str, **more: Uv) -> Lock:
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_real_cell_locks_completely(name: str) -> None:
-    from envsmith.graph.load import components
+    from envsmith.knowledge.graph.load import components
 
     lock = locked(name)
     assert not differences(lock.cell, lock.pins, components())

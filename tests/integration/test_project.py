@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.base.files import read_toml
 from envsmith.cli.app import run
-from envsmith.files import read_toml
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.http import HttpClient
+from envsmith.base.schema import parse_value
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.lock.index.torch_wheel import TorchFacts, linux_wheels, read_torch_wheel
 from envsmith.matrix.refresh.updates import open_context, plan_refresh
 from envsmith.model.cell import Platform
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.torch_wheel import TorchFacts, linux_wheels, read_torch_wheel
-from envsmith.schema import parse_value
+from envsmith.net.http import HttpClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from envsmith.files import write_folder
-from envsmith.graph.location import find_matrix
+from envsmith.base.files import write_folder
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.site.page import SITE, read_page, site_texts
 from envsmith.model.record import read_record
 

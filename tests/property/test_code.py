@@ -10,12 +10,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from envsmith.code.python_files import Project, Source, notebook_code, read_project
-from envsmith.code.reading import read_project_uses
+from envsmith.base.schema import UnreadableError
 from envsmith.errors import DataError
-from envsmith.names.uses import read_uses
+from envsmith.knowledge.names.uses import read_uses
+from envsmith.project.code.python_files import Project, Source, notebook_code, read_project
+from envsmith.project.code.reading import read_project_uses
 from envsmith.project.folder import read_stated
-from envsmith.schema import UnreadableError
 
 WORDS = st.sampled_from(
     ["import ", "from ", "torch", ".", "x", " as ", "\n", "    ", "def f():", "class K(x):", "self.", "try:", "except:", "if ",

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsmith.ci.jobs import covering_subset, lower_bound
+from envsmith.project.ci.jobs import covering_subset, lower_bound
 
 AXES = st.integers(1, 4).flatmap(
     lambda width: st.lists(

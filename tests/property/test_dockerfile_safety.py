@@ -7,8 +7,8 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from envsmith.builder.image.dockerfile import ImageOptions, render
 from envsmith.errors import UsageError
-from envsmith.image.dockerfile import ImageOptions, render
 from envsmith.model.cell import Cell
 from envsmith.model.lock import BaseImage, Lock, OsPackage, Pin
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 
 ROOT = Path(__file__).resolve().parents[2]
 

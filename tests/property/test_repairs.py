@@ -9,7 +9,7 @@ import pytest
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Severity
-from envsmith.solve import check, default_solver
+from envsmith.solver import check, default_solver
 
 SHARES = {
     "torch": 0.9,

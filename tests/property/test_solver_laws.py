@@ -17,7 +17,7 @@ from envsmith.model.finding import Refusal
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.rule import Tested as Line
 from envsmith.model.version import Spec
-from envsmith.solve import cells, check, solve, solver_of
+from envsmith.solver import cells, check, solve, solver_of
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a law", date="2026-01-01"),)
 ROLES = {

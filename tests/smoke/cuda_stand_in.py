@@ -21,11 +21,11 @@ import torch.distributed._symmetric_memory as symm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from envsmith.smoke.agent.cases import OPERATIONS, timing
-from envsmith.smoke.agent.cases.kit import Kit
-from envsmith.smoke.agent.protocol import Board, Skip
-from envsmith.smoke.agent.steps.stage import Stage
-from envsmith.smoke.agent.world import World, bound_device, free_bytes
+from envsmith.agent.cases import OPERATIONS, timing
+from envsmith.agent.cases.kit import Kit
+from envsmith.agent.protocol import Board, Skip
+from envsmith.agent.steps.stage import Stage
+from envsmith.agent.world import World, bound_device, free_bytes
 
 CALLS: list[str] = []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import faultlib
 import pytest
 
-from envsmith.smoke.agent.protocol import TIME_IS_OVER
+from envsmith.agent.protocol import TIME_IS_OVER
 from envsmith.smoke.everything import Machine, parts_of, run_parts
 from envsmith.smoke.run import LocalTarget, probe
 

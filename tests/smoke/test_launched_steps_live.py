@@ -24,7 +24,7 @@ pytestmark = [
 ]
 SOURCE = """
 import sys
-from envsmith.smoke.agent.steps import LAUNCHERS, STEPS
+from envsmith.agent.steps import LAUNCHERS, STEPS
 
 def step(s):
     s.init_group()

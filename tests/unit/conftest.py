@@ -30,12 +30,12 @@ from lock_helpers import component, fine, uv_for
 from tiny_index import TinyIndex, framework_index
 
 from envsmith.errors import ContentError, NetworkError
-from envsmith.http import NotFoundError, RangeReply, Reply
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import Lock
-from envsmith.python.uv import Uv
+from envsmith.net.http import NotFoundError, RangeReply, Reply
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsmith.ranks.evidence import Call, Evidence, Exit, Frame, ProcessState, RankError, RankEvidence, Stack
+from envsmith.launch.ranks.evidence import Call, Evidence, Exit, Frame, ProcessState, RankError, RankEvidence, Stack
 
 TRAIN = "/home/user/train.py"
 TORCH = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"

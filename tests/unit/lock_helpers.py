@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from envsmith.lock.index.uv import Uv
 from envsmith.model.cell import Cell
 from envsmith.model.component import Component, Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Severity
-from envsmith.python.uv import Uv
 
 
 def fine(_cell: Cell, _components: Mapping[str, str]) -> Judgement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from envsmith.image.dockerfile import package_digest
+from envsmith.builder.image.dockerfile import package_digest
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 

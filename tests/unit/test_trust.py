@@ -11,14 +11,14 @@ from lock_helpers import fine
 from tiny_index import framework_index
 
 from envsmith.cli.app import run
-from envsmith.conda.lock import lock_conda
-from envsmith.conda.model import CondaRequest
 from envsmith.errors import NetworkError
-from envsmith.http import HttpClient
+from envsmith.lock.conda.lock import lock_conda
+from envsmith.lock.conda.model import CondaRequest
+from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.resolve import Resolver, lock_pip
-from envsmith.oci.registry import resolve_digest
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.python.uv import Uv
+from envsmith.net.http import HttpClient
+from envsmith.net.oci.registry import resolve_digest
 
 INDEX, CHANNEL, REGISTRY = "index.corp.invalid", "channel.corp.invalid", "registry.corp.invalid"
 
@@ -117,7 +117,7 @@ def test_lock(proxy, tmp_path, monkeypatch, cell, table, variable):
 @pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "PIP_CERT"])
 def test_lock_for_conda(proxy, tmp_path, monkeypatch, load_file, variable):
     pytest.importorskip("rattler", reason="the extra `conda` is not installed")
-    local = load_file("tests/unit/conda/localchannel.py")
+    local = load_file("tests/unit/lock/conda/localchannel.py")
     channel = local.write_index(tmp_path / "channel", local.real_records())
     proxy.routes[CHANNEL] = serve_folder(channel)
     cell, pins = local.cell(**local.DEEPSPEED), local.pins_for(local.DEEPSPEED)

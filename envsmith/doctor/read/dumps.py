@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from envsmith.ranks.recorder import MOST_CALLS
-from envsmith.schema import parse_json
+from envsmith.base.schema import parse_json
+from envsmith.launch.ranks.recorder import MOST_CALLS
 
 # A recorder of 20,000 entries with stacks is a tenth of this.
 MOST_BYTES = 64 << 20

@@ -14,10 +14,10 @@ from packaging.utils import canonicalize_name
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import added_frameworks
-from envsmith.graph.load import components, gpu_names
+from envsmith.knowledge.graph.load import components, gpu_names
+from envsmith.knowledge.symbols.system_libraries import system_libraries
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import version_key
-from envsmith.symbols.system_libraries import system_libraries
 
 _PAIR = re.compile(
     r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t"

@@ -12,19 +12,19 @@ from pathlib import Path
 
 from packaging.markers import InvalidMarker, Marker
 
-from envsmith.conda import foreign as conda_read
+from envsmith.base.files import read_bounded
+from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
 from envsmith.doctor.read.pasted import clean
 from envsmith.errors import EnvsmithError
-from envsmith.files import read_bounded
+from envsmith.lock.conda import foreign as conda_read
+from envsmith.lock.index.metadata import holds_somewhere
 from envsmith.model.cell import Platform
 from envsmith.project.declared import MAX_BYTES, PYTHONS
 from envsmith.project.demand import Demands
 from envsmith.project.folder import ENVIRONMENTS
 from envsmith.project.pip_format import logical_lines
-from envsmith.python.metadata import holds_somewhere
-from envsmith.schema import UnreadableError, parse_json
 
 # The name of a wheel in an address or a path: its release without a local part, a build, three tags, a variant.
 _WHEEL = (

@@ -7,8 +7,8 @@ import itertools
 import re
 from typing import BinaryIO
 
+from envsmith.base.text import clean as clean_text
 from envsmith.doctor.read.dumps import MOST_BYTES, dump_line, is_dump
-from envsmith.text import clean as clean_text
 
 # What is looked at whole; of more, the first and the last part are kept, and of the rest only lines that talk of
 # trouble.
@@ -61,7 +61,7 @@ def decode(data: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """Return ``text`` as :func:`envsmith.text.clean` does, without what a page or an editor made of its characters.
+    """Return ``text`` as :func:`envsmith.base.text.clean` does, without what a page or an editor made of its characters.
 
     Letters keep their length in the other case.
     """

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from envsmith.base.files import open_input
+from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.read.pasted import read_bounded
 from envsmith.errors import UsageError
-from envsmith.files import open_input
 from envsmith.frameworks import added_frameworks
-from envsmith.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack, user_place
-from envsmith.ranks.recorder import MOST_CALLS, calls_of, groups_of
-from envsmith.ranks.traces import faulthandler_dumps, py_spy_stacks
-from envsmith.schema import UnreadableError, parse_json
+from envsmith.launch.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack, user_place
+from envsmith.launch.ranks.recorder import MOST_CALLS, calls_of, groups_of
+from envsmith.launch.ranks.traces import faulthandler_dumps, py_spy_stacks
 
 Lines = Sequence[tuple[str, str]]
 _RANK = re.compile(r"\[?(?:default)?[Rr]ank ?(\d{1,5})\]?:?")

@@ -8,15 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from envsmith.errors import DataError, UsageError
-from envsmith.files import read_bounded
-from envsmith.graph.fields import SpecText
-from envsmith.graph.stacks import find_stack
-from envsmith.matrix.campaign.job import Settings
-from envsmith.model.component import ComponentTable
-from envsmith.model.version import Spec
-from envsmith.python.archives import parse_wish
-from envsmith.schema import (
+from envsmith.base.files import read_bounded
+from envsmith.base.schema import (
     Checked,
     Day,
     Parsed,
@@ -32,6 +25,13 @@ from envsmith.schema import (
     text_of,
     whole_number,
 )
+from envsmith.errors import DataError, UsageError
+from envsmith.knowledge.graph.fields import SpecText
+from envsmith.knowledge.graph.stacks import find_stack
+from envsmith.lock.index.archives import parse_wish
+from envsmith.matrix.campaign.job import Settings
+from envsmith.model.component import ComponentTable
+from envsmith.model.version import Spec
 
 _SCHEMA = 1
 _MAX = 100_000

@@ -19,13 +19,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.engines.base import Built
-from envsmith.engines.venv import realise
+from envsmith.base.files import write_whole
+from envsmith.base.programs import execute
+from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.builder.engines.base import Built
+from envsmith.builder.engines.venv import realise
+from envsmith.builder.proof import Subject, make_record, refuse_fault_of_host, rungs_of
 from envsmith.errors import EnvsmithError, is_of_the_system
-from envsmith.files import write_whole
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
-from envsmith.http import HttpClient
+from envsmith.lock.index.archives import parse_wish, read_archive
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.matrix.campaign.job import Job, Plan
@@ -34,17 +38,13 @@ from envsmith.model.cell import Cell
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
-from envsmith.programs import execute
-from envsmith.progress import Event, EventKind, Progress, silent
-from envsmith.proof import Subject, make_record, refuse_fault_of_host, rungs_of
-from envsmith.python.archives import parse_wish, read_archive
-from envsmith.python.uv import Uv
+from envsmith.net.http import HttpClient
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
 from envsmith.smoke.run import Progress as SmokeProgress
 from envsmith.smoke.run import run
 from envsmith.smoke.verdict import SmokeResult, failure_of
-from envsmith.solve import check, constraints_for, default_solver
+from envsmith.solver import check, constraints_for, default_solver
 
 # Verdicts that a busy machine can cause; what Python itself raised does not change by waiting.
 _TRANSIENT = frozenset({Verdict.HANG.value, Verdict.CRASH.value, Verdict.NOT_RUN.value})

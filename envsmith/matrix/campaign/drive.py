@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from envsmith.base.files import read_bounded, write_whole
 from envsmith.errors import DataError, StorageError, UsageError
-from envsmith.files import read_bounded, write_whole
 from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.model.record import Expected, Record, put_record, read_record
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envsmith import plain
+from envsmith.agent.machine import memory_info
+from envsmith.base.files import open_regular
+from envsmith.base.programs import Kept, execute
 from envsmith.errors import EngineError
-from envsmith.files import open_regular
 from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
 from envsmith.matrix.campaign.job import Job, Plan, Settings
-from envsmith.programs import Kept, execute
-from envsmith.smoke.agent.machine import memory_info
+from envsmith.model import plain
 
 _GIB = 1 << 30
 # State, job and interpreter -> what runs the job.

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from envsmith import plain
-from envsmith.errors import DataError
-from envsmith.graph.fields import Version, plain_text
-from envsmith.model.cell import Cell, CellId, Platform
-from envsmith.model.record import Expected
-from envsmith.model.version import version_key
-from envsmith.schema import (
+from envsmith.base.schema import (
     AsJson,
     Made,
     Problems,
@@ -25,6 +19,12 @@ from envsmith.schema import (
     strict,
     whole_number,
 )
+from envsmith.errors import DataError
+from envsmith.knowledge.graph.fields import Version, plain_text
+from envsmith.model import plain
+from envsmith.model.cell import Cell, CellId, Platform
+from envsmith.model.record import Expected
+from envsmith.model.version import version_key
 
 _SCHEMA = 1
 _Number = Annotated[int, whole_number(0, 100_000, "a number")]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, frameworks_of
-from envsmith.graph.expiry import latest, load_expiry
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.expiry import latest, load_expiry
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.campaign.choices import Campaign, Choice
 from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.matrix.document import default_builds
@@ -21,10 +21,10 @@ from envsmith.model.component import Role
 from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec, minor_of, public, version_key
-from envsmith.solve import check as judge
-from envsmith.solve import solver_of
-from envsmith.solve.known_bad import known_bad, stated_by_metadata
-from envsmith.solve.solver import Solver
+from envsmith.solver import check as judge
+from envsmith.solver import solver_of
+from envsmith.solver.known_bad import known_bad, stated_by_metadata
+from envsmith.solver.solver import Solver
 
 # Releases by component, as text, and why they were chosen together.
 Combination = tuple[Mapping[str, str], str]

@@ -14,11 +14,11 @@ from typing import Any
 
 from packaging.version import Version
 
-from envsmith.http import Fetcher
+from envsmith.lock.index.remote_wheel import RemoteWheel
 from envsmith.matrix.refresh.linking import wheels_of
 from envsmith.matrix.refresh.shared import Context, in_parallel
 from envsmith.model.version import Spec
-from envsmith.python.remote_wheel import RemoteWheel
+from envsmith.net.http import Fetcher
 
 ARRAYS = frozenset({"numba", "onnx", "onnxruntime", "pandas", "pyarrow", "scikit-learn", "scipy"})
 _NEW, _OLD = b"numpy._core._multiarray_umath", b"numpy.core._multiarray_umath"

@@ -15,14 +15,14 @@ from packaging.version import Version
 
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.http import NotFoundError
+from envsmith.lock.index.component_needs import ComponentNeeds
+from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release
+from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.torch_wheel import linux_wheels, pythons_of
 from envsmith.matrix.refresh.line_table import Table
 from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, yanked_text
 from envsmith.model.version import WORDS
-from envsmith.python.component_needs import ComponentNeeds
-from envsmith.python.distribution import ReleaseFacts, best_file, read_release
-from envsmith.python.index import IndexFile
-from envsmith.python.torch_wheel import linux_wheels, pythons_of
+from envsmith.net.http import NotFoundError
 
 _KIND = "release"
 _METADATA_SOURCE = (

@@ -16,13 +16,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from envsmith.base.programs import execute
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Checkout, ToolkitTable
+from envsmith.lock.index.distribution import ReleaseFacts
 from envsmith.matrix.refresh.line_table import Table, flow, parse_record
 from envsmith.model.version import Spec
-from envsmith.programs import execute
-from envsmith.python.distribution import ReleaseFacts
 
 _MAX_FILE = 16 << 20
 _MAX_TAGS = 5000

@@ -13,18 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envsmith.files import read_text
-from envsmith.graph.location import MAX_FILE_BYTES
-from envsmith.graph.read import read_knowledge
+from envsmith.base.files import read_text
+from envsmith.knowledge.graph.location import MAX_FILE_BYTES
+from envsmith.knowledge.graph.read import read_knowledge
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.names_file import NamesFile, Table
+from envsmith.knowledge.names.presence import Presence, spec_of
+from envsmith.knowledge.names.takes import SUFFIX, Take, parse
 from envsmith.matrix.refresh.measured_names import read_packages
 from envsmith.matrix.refresh.updates import FileChange
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Knowledge, Row, Severity
 from envsmith.model.version import Spec
-from envsmith.names.name_index import NameIndex
-from envsmith.names.names_file import NamesFile, Table
-from envsmith.names.presence import Presence, spec_of
-from envsmith.names.takes import SUFFIX, Take, parse
 
 FILE = "rules/imports.yaml"
 _DATE = re.compile(r"^  (?P<name>[\w-]+): \{kind: measured, .* date: (?P<day>[\d-]+)\}$", re.MULTILINE)

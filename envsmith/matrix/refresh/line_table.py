@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envsmith.base.schema import UnreadableError, parse_document
 from envsmith.errors import DataError
-from envsmith.schema import UnreadableError, parse_document
 
 # Fields whose text is quoted: versions, which YAML would read as numbers, and free text. Words, days and lists of
 # architectures stay bare.

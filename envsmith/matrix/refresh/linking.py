@@ -19,20 +19,20 @@ from typing import Any
 
 from packaging.version import Version
 
+from envsmith.base.files import read_bounded
 from envsmith.errors import DataError, NetworkError
-from envsmith.files import read_bounded
-from envsmith.http import Fetcher
+from envsmith.knowledge.symbols.elf import Binary
+from envsmith.knowledge.symbols.fit import WheelNeeds, fits
+from envsmith.knowledge.symbols.owned import is_torch_symbol
+from envsmith.knowledge.symbols.symbols_file import Stored, hash_of, packed
+from envsmith.knowledge.symbols.table import MAX_BYTES, SymbolTable, TorchBuild, spec_of
+from envsmith.lock.index.compiled import WHEEL_BUDGET, library_names, read_compiled, read_needs
+from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.remote_wheel import RemoteWheel
 from envsmith.matrix.refresh.shared import Context, in_parallel
 from envsmith.model.cell import Platform
 from envsmith.model.version import public
-from envsmith.python.compiled import WHEEL_BUDGET, library_names, read_compiled, read_needs
-from envsmith.python.index import IndexFile
-from envsmith.python.remote_wheel import RemoteWheel
-from envsmith.symbols.elf import Binary
-from envsmith.symbols.fit import WheelNeeds, fits
-from envsmith.symbols.owned import is_torch_symbol
-from envsmith.symbols.symbols_file import Stored, hash_of, packed
-from envsmith.symbols.table import MAX_BYTES, SymbolTable, TorchBuild, spec_of
+from envsmith.net.http import Fetcher
 
 _PINNED = re.compile(r"==[\d.]+(?:post\d+)?")
 _ROW = re.compile(

@@ -17,22 +17,22 @@ from pathlib import Path
 from packaging.version import Version
 
 from envsmith.errors import NetworkError, UsageError
-from envsmith.graph.fields import load_table
+from envsmith.knowledge.graph.fields import load_table
+from envsmith.knowledge.names import takes
+from envsmith.knowledge.names.blocks import Blocks
+from envsmith.knowledge.names.dotted import is_below
+from envsmith.knowledge.names.name_index import SUFFIX, SUMMARY
+from envsmith.knowledge.names.names_file import Head, Measured, NamesFile, Table, encode
+from envsmith.knowledge.names.reach import Memo, PackageUses
+from envsmith.knowledge.names.source import read_module
+from envsmith.knowledge.names.stars import write_out
+from envsmith.knowledge.names.stubs import additions
+from envsmith.knowledge.names.takes import takes_of
+from envsmith.knowledge.names.walk import UNMEASURED
+from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.release_sources import Archive, Member, choose_file, open_archive
 from envsmith.matrix.refresh.shared import Context
 from envsmith.matrix.refresh.updates import FileChange
-from envsmith.names import takes
-from envsmith.names.blocks import Blocks
-from envsmith.names.dotted import is_below
-from envsmith.names.name_index import SUFFIX, SUMMARY
-from envsmith.names.names_file import Head, Measured, NamesFile, Table, encode
-from envsmith.names.reach import Memo, PackageUses
-from envsmith.names.source import read_module
-from envsmith.names.stars import write_out
-from envsmith.names.stubs import additions
-from envsmith.names.takes import takes_of
-from envsmith.names.walk import UNMEASURED
-from envsmith.python.index import IndexFile
-from envsmith.python.release_sources import Archive, Member, choose_file, open_archive
 
 _SINCE = "2022-10-28"
 _COLUMNS = ("distribution", "roots", "releases", "first", "last", "modules", "names", "bytes")

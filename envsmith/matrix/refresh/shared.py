@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from envsmith.cache import read_cache, write_cache
+from envsmith.base.cache import read_cache, write_cache
+from envsmith.base.schema import parse_value, to_json
 from envsmith.errors import ContentError, NetworkError
+from envsmith.lock.index.distribution import ReleaseFacts
+from envsmith.lock.index.index import IndexFile, PackageIndex, Project
+from envsmith.lock.index.torch_wheel import TorchFacts
 from envsmith.model.component import ComponentTable
-from envsmith.python.distribution import ReleaseFacts
-from envsmith.python.index import IndexFile, PackageIndex, Project
-from envsmith.python.torch_wheel import TorchFacts
-from envsmith.schema import parse_value, to_json
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")

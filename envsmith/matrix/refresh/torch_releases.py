@@ -13,19 +13,19 @@ from typing import Any
 
 from packaging.version import Version
 
+from envsmith.base.files import read_bounded
+from envsmith.base.schema import parse_json, parse_value, to_json
 from envsmith.errors import DataError, NetworkError
-from envsmith.files import read_bounded
-from envsmith.http import NotFoundError
+from envsmith.lock.index.distribution import best_file, read_release
+from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.metadata import active
+from envsmith.lock.index.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
 from envsmith.matrix.refresh.distribution_releases import by_version, ordered
 from envsmith.matrix.refresh.line_table import Table
 from envsmith.matrix.refresh.shared import Context, in_parallel, yanked_text
 from envsmith.model.cell import Platform
 from envsmith.model.version import WORDS, public
-from envsmith.python.distribution import best_file, read_release
-from envsmith.python.index import IndexFile
-from envsmith.python.metadata import active
-from envsmith.python.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
-from envsmith.schema import parse_json, parse_value, to_json
+from envsmith.net.http import NotFoundError
 
 # The first release that envsmith knows; older ones have neither an NCCL nor a cuDNN of their own.
 OLDEST = Version("1.13.0")

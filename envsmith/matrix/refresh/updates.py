@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.cache import cache_folder
+from envsmith.base.cache import cache_folder
+from envsmith.base.files import now, write_whole
 from envsmith.errors import DataError, NetworkError, UsageError
-from envsmith.files import now, write_whole
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.read import read_components
-from envsmith.http import HttpClient
+from envsmith.knowledge.graph.read import read_components
+from envsmith.knowledge.symbols.table import FILE, SymbolTable
+from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.matrix.refresh.array_abi import ARRAYS, update_arrays
 from envsmith.matrix.refresh.distribution_releases import update_releases
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
@@ -34,8 +35,7 @@ from envsmith.matrix.refresh.torch_releases import (
 )
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.version import minor_of
-from envsmith.python.index import PackageIndex, find_index
-from envsmith.symbols.table import FILE, SymbolTable
+from envsmith.net.http import HttpClient
 
 # What a build of torch carries is refreshed with torch, so that a new release can be solved at once.
 _WITH_TORCH = ("triton", "torch", "nccl", "cudnn", "cuda")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envsmith.frameworks import CORE, beside_core, frameworks_of
-from envsmith.graph.expiry import Expiry
+from envsmith.knowledge.graph.expiry import Expiry
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import public, version_key
 

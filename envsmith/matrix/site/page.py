@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from envsmith import __version__
-from envsmith.files import now, write_folder
+from envsmith.base.files import now, write_folder
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
-from envsmith.graph.expiry import Expiry, latest, load_expiry
+from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
 from envsmith.matrix.document import document
 from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
@@ -26,8 +26,8 @@ from envsmith.matrix.site.script_data import make_choices, search_data
 from envsmith.matrix.tables import export_texts
 from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public
-from envsmith.solve import default_solver
-from envsmith.solve.words import join_words
+from envsmith.solver import default_solver
+from envsmith.solver.words import join_words
 
 STATIC = Path(__file__).parent / "static"
 _LADDER = list(Rung)

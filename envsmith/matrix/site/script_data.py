@@ -10,10 +10,10 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solve.explain import refuse
-from envsmith.solve.kernel import Domains
-from envsmith.solve.known_bad import known_bad, stated_by_metadata
-from envsmith.solve.solver import Solver
+from envsmith.solver.explain import refuse
+from envsmith.solver.kernel import Domains
+from envsmith.solver.known_bad import known_bad, stated_by_metadata
+from envsmith.solver.solver import Solver
 
 # The GPUs that the page offers, of the many whose names are known.
 _GPUS = ("b200", "h200", "h100", "a100", "l40s", "rtx5090", "rtx4090", "rtx3090", "t4", "v100")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.base.progress import silent
 from envsmith.cli.app import run
 from envsmith.cli.code import lock_plan
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import LockError, UsageError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
-from envsmith.progress import silent
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import sys
 import click
 import pytest
 
-from envsmith import build
+from envsmith.builder import arrow as build
 from envsmith.cli import app
 from envsmith.cli.app import run
 from envsmith.cli.solve import refusal_lines

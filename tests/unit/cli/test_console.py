@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 import envsmith.cli
+from envsmith.base.progress import Event, EventKind
+from envsmith.base.text import printable
 from envsmith.cli.app import run
 from envsmith.cli.console import Console, Traffic, evidence_lines, received, wrapped
-from envsmith.progress import Event, EventKind
-from envsmith.text import printable
 
 
 class _Terminal(io.StringIO):

@@ -12,7 +12,7 @@ from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.signatures import catalogue, find_hits, read_catalogue
 from envsmith.errors import DataError
-from envsmith.graph.location import DataFiles, find_matrix
+from envsmith.knowledge.graph.location import DataFiles, find_matrix
 from envsmith.model.rule import Severity
 
 ROOT = Path(__file__).parents[2]

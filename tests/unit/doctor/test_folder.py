@@ -9,7 +9,7 @@ import pytest
 from envsmith.doctor.rank_failures import read_evidence
 from envsmith.doctor.read.remains import read_folder
 from envsmith.errors import UsageError
-from envsmith.ranks.decide import decide
+from envsmith.launch.ranks.decide import decide
 
 OWN = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in step\n    x\nValueError: label 7\n'
 LOST = 'Traceback (most recent call last):\n  File "/w/train.py", line 5, in sync\n    y\nRuntimeError: Connection closed by peer\n'

@@ -58,13 +58,13 @@ def _requests():
 
 
 def _cells():
-    from envsmith import solve
+    from envsmith import solver
     from envsmith.errors import UnsatisfiableError
 
     found = []
     for request in _requests():
         try:
-            solution = solve.solve(request)
+            solution = solver.solve(request)
         except UnsatisfiableError:
             continue
         found += [solution.cell, *solution.alternatives[:2]]

@@ -89,11 +89,11 @@ def test_what_was_checked_is_listed():
 
 
 def test_a_repair_is_given_as_commands_and_is_valid_when_judged_again():
-    from envsmith import solve
+    from envsmith import solver
 
     d = judged(REPORT)
     assert {"pip", "uv", "conda"} <= set(d.commands)
-    again = solve.check(repaired(d.facts, d.repair))
+    again = solver.check(repaired(d.facts, d.repair))
     assert not [f for f in again.findings if f.severity.value == "error"]
     assert commands_of(d.repair) == d.commands
 

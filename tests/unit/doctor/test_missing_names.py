@@ -10,10 +10,10 @@ from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
+from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
+from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.source import read_module
 from envsmith.model.rule import Severity
-from envsmith.names.name_index import SUMMARY, NameIndex
-from envsmith.names.names_file import Head, Measured, Table, encode
-from envsmith.names.source import read_module
 
 SOURCES = {
     "datasets": {

@@ -8,7 +8,7 @@ from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.needed_releases import left_by_rules
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.signatures import catalogue
-from envsmith.graph.load import knowledge
+from envsmith.knowledge.graph.load import knowledge
 from envsmith.model.cell import Platform
 
 NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device"

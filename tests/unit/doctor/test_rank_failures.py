@@ -8,7 +8,7 @@ from envsmith.doctor.facts import Draft
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.rank_failures import read_evidence
 from envsmith.doctor.read import clean, read_text
-from envsmith.ranks.decide import decide
+from envsmith.launch.ranks.decide import decide
 
 CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:5: Connection reset by peer"
 WAITED = (

@@ -9,7 +9,7 @@ from envsmith.doctor.rule_checks import CHECKS
 from envsmith.doctor.rules import read_rules, rule_book
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.errors import DataError
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.location import find_matrix
 
 FILE = find_matrix() / "doctor" / "rules.yaml"
 

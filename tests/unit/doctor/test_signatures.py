@@ -117,7 +117,7 @@ def test_consequence_of_names_signatures_that_exist():
 
 
 def test_the_taxonomy_of_rules_names_rules_that_exist():
-    from envsmith.graph.read import read_knowledge
+    from envsmith.knowledge.graph.read import read_knowledge
 
     known = {rule.id for rule in read_knowledge().rules}
     # Rules of releases/ (…-declares-…) come and go with what a release declares.

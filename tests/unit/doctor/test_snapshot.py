@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from envsmith.base.text import redact
 from envsmith.doctor.facts import Facts, Stated
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.snapshot import compare, dump, load
 from envsmith.errors import DataError
-from envsmith.text import redact
 
 
 def node(**versions: str) -> Facts:

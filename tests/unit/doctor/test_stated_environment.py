@@ -15,7 +15,7 @@ from envsmith.doctor.rules import rule_book
 from envsmith.doctor.stated_environment import check_environment, read_environment, read_fact, read_variable
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError, UsageError
-from envsmith.graph.load import knowledge
+from envsmith.knowledge.graph.load import knowledge
 
 
 def judged(given, *, facts=(), env=()):

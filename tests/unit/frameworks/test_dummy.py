@@ -29,9 +29,9 @@ DUMMY = Framework(
     aliases=("dummy-lm",),
     quick_steps=(Step(name="dummy all_reduce fp32", kind="dummy", issues=("all_reduce",), tolerance=1e-4),),
 )
-# What runs in the cell; a framework of the house has it as envsmith/smoke/agent/steps/dummy.py.
+# What runs in the cell; a framework of the house has it as envsmith/agent/steps/dummy.py.
 STEPS = """
-from envsmith.smoke.agent.steps import FRAMEWORKS, STEPS
+from envsmith.agent.steps import FRAMEWORKS, STEPS
 
 def step(s):
     s.enter("import dummy_trainer")

@@ -12,10 +12,10 @@ import pytest
 
 import envsmith
 from envsmith.frameworks import CORE, EXAMPLE, FRAMEWORKS, added_frameworks, frameworks_of
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import CellId, Request, short_names
 from envsmith.model.component import Role
-from envsmith.solve import solve
+from envsmith.solver import solve
 
 ROOT = Path(envsmith.__file__).parent
 NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
@@ -96,7 +96,7 @@ def test_asking_for_the_core_gives_the_cell_that_asking_for_its_release_gives():
 
 
 def test_the_package_imports_nothing_heavy():
-    heavy = ("yaml", "packaging", "networkx", "click", "envsmith.model", "envsmith.graph")
+    heavy = ("yaml", "packaging", "networkx", "click", "envsmith.model", "envsmith.knowledge.graph")
     code = f"import sys, envsmith.frameworks; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

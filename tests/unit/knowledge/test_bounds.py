@@ -3,7 +3,7 @@
 import pytest
 
 from envsmith.model.cell import Request
-from envsmith.solve import check, solve
+from envsmith.solver import check, solve
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solve import cells, check, default_solver
-from envsmith.solve.known_bad import known_bad, stated_by_metadata
+from envsmith.solver import cells, check, default_solver
+from envsmith.solver.known_bad import known_bad, stated_by_metadata
 
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.read.lines import component_of
-from envsmith.solve import check, default_solver
+from envsmith.solver import check, default_solver
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = sorted((ROOT / "matrix" / "records").glob("*.json"))

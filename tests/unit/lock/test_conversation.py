@@ -19,13 +19,13 @@ from lock_helpers import bad, fine
 
 from envsmith.errors import LockError, NetworkError
 from envsmith.lock import store
+from envsmith.lock.index.uv import Finished, explain_failure
 from envsmith.lock.pip_files import image_layers, layer_text, parse_beside, pylock_text, requirement_files
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
 from envsmith.model.lock import Compile, GivenArchive, Lock
-from envsmith.python.uv import Finished, explain_failure
 
 Golden = Callable[[str, str], None]
 PLACE = "https://files.example"

@@ -8,13 +8,13 @@ import pytest
 from lock_helpers import fine
 from tiny_index import TinyIndex, sdist, wheel
 
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.later import days_from, later_wheels
 from envsmith.lock.query import Query, _arguments
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.lock.uv_output import Resolved
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
-from envsmith.python.uv import Uv
 
 
 def resolved(name: str, *, is_sdist: bool) -> Resolved:

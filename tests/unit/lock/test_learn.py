@@ -7,13 +7,13 @@ import hashlib
 import pytest
 
 from envsmith.errors import ContradictionError, UnsatisfiableError
-from envsmith.http import NotFoundError, Reply
+from envsmith.lock.index.index import IndexFile, Project
 from envsmith.lock.learn import Learned, learn_more
 from envsmith.model.cell import Request
 from envsmith.model.rule import EvidenceKind
 from envsmith.model.version import Spec
-from envsmith.python.index import IndexFile, Project
-from envsmith.solve import solve
+from envsmith.net.http import NotFoundError, Reply
+from envsmith.solver import solve
 
 
 class Index:

@@ -14,13 +14,13 @@ from lock_helpers import bad, fine, uv_for
 from tiny_index import TinyIndex, sdist, wheel
 
 from envsmith.errors import ContentError, LockError, NetworkError
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import pylock_text, requirement_files
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Change
 from envsmith.model.lock import Compile, GivenArchive, Lock, parse_lock
-from envsmith.python.uv import Uv
 
 DAY = "2026-11-20"
 

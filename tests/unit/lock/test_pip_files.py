@@ -12,8 +12,8 @@ import pytest
 from lock_helpers import pinned_in
 from tiny_index import TinyIndex
 
+from envsmith.base.files import read_toml
 from envsmith.errors import DataError
-from envsmith.files import read_toml
 from envsmith.lock.pip_files import layer_text, parse_beside, pylock_text, requirement_files
 from envsmith.model.lock import Lock
 

@@ -13,9 +13,9 @@ from lock_helpers import fine
 from private_index import BASIC, SECRET, USER, Guarded, hunting_sdist
 from tiny_index import framework_index
 
-from envsmith.http import HttpClient
+from envsmith.lock.index.uv import Uv
 from envsmith.lock.resolve import Resolver, lock_pip
-from envsmith.python.uv import Uv
+from envsmith.net.http import HttpClient
 
 
 def own(folder: Path, name: str, text: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 from lock_helpers import fine
 from tiny_index import sdist, wheel
 
-from envsmith.engines.venv import VenvEngine
+from envsmith.builder.engines.venv import VenvEngine
 from envsmith.lock.pip_files import layer_text, parse_beside, pylock_text, requirement_files
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.component import Component, ComponentTable, Role

@@ -6,14 +6,14 @@ import pytest
 from records_help import cell, job, plan
 
 from envsmith.errors import DataError, UsageError
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.matrix.campaign.choices import Campaign, Choice, read_campaign
 from envsmith.matrix.campaign.drive import State
 from envsmith.matrix.campaign.executors import SlurmExecutor
 from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.matrix.campaign.selection import Composer, covering, make_plan
 from envsmith.model.record import Expected
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 
 
 @pytest.fixture(scope="module")

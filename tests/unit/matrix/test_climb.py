@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from records_help import job, plan
 
-from envsmith.engines.base import Built
+from envsmith.builder.engines.base import Built
 from envsmith.errors import (
     BuildError,
     ContentError,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from records_help import job, plan, record
 
+from envsmith.base.files import write_whole
 from envsmith.errors import DataError, UsageError
-from envsmith.files import write_whole
 from envsmith.matrix.campaign.drive import State, drive, run_one
 from envsmith.matrix.campaign.executors import LocalExecutor
 from envsmith.model.record import put_record, read_records

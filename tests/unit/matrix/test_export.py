@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 import pytest
 from records_help import cell, record
 
+from envsmith.base.files import MARK, write_folder
 from envsmith.cli.app import run
 from envsmith.errors import DataError, UsageError
-from envsmith.files import MARK, write_folder
-from envsmith.graph.expiry import load_expiry
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.expiry import load_expiry
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.cells import Status, cell_states
 from envsmith.matrix.document import changes, gpus_json, read_document, torch_json
 from envsmith.matrix.tables import (
@@ -25,7 +25,7 @@ from envsmith.matrix.tables import (
     with_table,
 )
 from envsmith.model.record import Expected, Failure, Rung, put_record, read_records
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 
 TODAY = dt.date(2026, 12, 1)
 
@@ -302,7 +302,7 @@ def test_merge_leaves_an_installed_package_alone(tmp_path, monkeypatch, capsys):
     """Only a matrix of the user's is written to: one in this folder, or one that is named."""
     packaged = tmp_path / "site-packages" / "envsmith" / "_matrix"
     packaged.mkdir(parents=True)
-    monkeypatch.setattr("envsmith.graph.location.find_matrix", lambda: packaged)
+    monkeypatch.setattr("envsmith.knowledge.graph.location.find_matrix", lambda: packaged)
     monkeypatch.delenv("ENVSMITH_MATRIX", raising=False)
     put_record(tmp_path / "campaign" / "records", record())
     monkeypatch.chdir(tmp_path)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
+from envsmith.knowledge.names.names_file import Head, Measured, encode
+from envsmith.knowledge.names.takes import Take
 from envsmith.matrix.refresh.gaps import find_gaps
-from envsmith.names.name_index import SUMMARY, NameIndex
-from envsmith.names.names_file import Head, Measured, encode
-from envsmith.names.takes import Take
 
 _NAMES = {
     "torch": {"": 0b111, "compiler >torch.compiler": 0b110},

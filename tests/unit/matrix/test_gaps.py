@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.graph.read import read_knowledge
+from envsmith.knowledge.graph.read import read_knowledge
+from envsmith.knowledge.names.name_index import SUMMARY
+from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.takes import Take
 from envsmith.matrix.refresh.gaps import FILE, plan_gaps
 from envsmith.matrix.refresh.updates import apply
-from envsmith.names.name_index import SUMMARY
-from envsmith.names.names_file import Head, Measured, Table, encode
-from envsmith.names.takes import Take
 
 _USERS, _OFFERED = ("1.0", "1.1", "2.0", "3.0"), ("1.0", "2.0", "3.0")
 _NAMES: Table = {"offer": {"": 0b111, "new (": 0b110, "newest (": 0b100, "old (": 0b001}}

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix import document as module
 from envsmith.matrix.document import default_builds, grid_json
-from envsmith.solve import default_solver
+from envsmith.solver import default_solver
 
 MOMENT = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import UsageError
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.names_file import NamesFile
+from envsmith.lock.index.index import IndexFile, Project
 from envsmith.matrix.refresh.measured_names import plan_names
 from envsmith.matrix.refresh.shared import Context
 from envsmith.matrix.refresh.updates import apply
 from envsmith.model.component import ComponentTable
-from envsmith.names.name_index import NameIndex
-from envsmith.names.names_file import NamesFile
-from envsmith.python.index import IndexFile, Project
 
 
 def wheel(sources: dict[str, str]) -> bytes:
@@ -37,7 +37,7 @@ class Ranges:
     def open_range(self, url, start, stop=None):
         from contextlib import nullcontext
 
-        from envsmith.http import RangeReply
+        from envsmith.net.http import RangeReply
 
         data = self.files[url]
         begin = max(0, len(data) + start) if start < 0 else start

@@ -9,8 +9,8 @@ from records_help import cell, record
 
 from envsmith.cli.app import run
 from envsmith.errors import DataError, LeftAsideWarning
-from envsmith.graph.expiry import TorchAge, latest, load_expiry
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.expiry import TorchAge, latest, load_expiry
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.model.record import (
     CaseOutcome,
     Failure,
@@ -243,8 +243,8 @@ def test_the_newest_record_of_a_cell_speaks_for_it(tmp_path):
 
 
 def test_a_failed_run_makes_its_cell_a_known_bad_one(tmp_path):
-    from envsmith.graph.load import components
-    from envsmith.graph.read import failed_runs
+    from envsmith.knowledge.graph.load import components
+    from envsmith.knowledge.graph.read import failed_runs
     from envsmith.model.rule import Severity
 
     lacking = Failure(rung=Rung.FRAMEWORK_CPU, symptom="Found no NVIDIA driver", of_host=True)

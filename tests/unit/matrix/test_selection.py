@@ -9,10 +9,10 @@ import pytest
 from packaging.version import Version
 
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.load import knowledge
-from envsmith.graph.location import find_matrix, list_files
+from envsmith.knowledge.graph.load import knowledge
+from envsmith.knowledge.graph.location import find_matrix, list_files
 from envsmith.matrix.campaign.selection import Composer, plan_newest, unproved
-from envsmith.solve import default_solver, solver_of
+from envsmith.solver import default_solver, solver_of
 
 _COMPOSER = Composer(default_solver(), pythons=("3.10", "3.11", "3.12"))
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from envsmith.files import write_folder
+from envsmith.base.files import write_folder
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.graph.expiry import latest
-from envsmith.graph.location import find_matrix
+from envsmith.knowledge.graph.expiry import latest
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
 from envsmith.matrix.site.figures import KINDS, freshness_plot
 from envsmith.matrix.site.page import FIRST, SITE, STATIC, read_page, site_texts
@@ -21,7 +21,7 @@ from envsmith.matrix.site.script_data import make_choices
 from envsmith.model.cell import Request
 from envsmith.model.record import Rung, read_record
 from envsmith.model.version import Spec
-from envsmith.solve import default_solver, solve
+from envsmith.solver import default_solver, solve
 
 HOSTILE = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from envsmith.base.schema import _Mark
 from envsmith.model import component, finding, lock, record, rule
-from envsmith.schema import _Mark
 
 
 def _bounds(mark: _Mark) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from envsmith.graph.load import components
+from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Row, Rule, RuleKind

@@ -231,7 +231,7 @@ def test_preflight_drags_in_neither_the_command_line_nor_yaml() -> None:
     code = (
         "import sys, envsmith.preflight, envsmith.preflight.watcher, envsmith.preflight.checks;"
         "bad = {'click', 'yaml', 'networkx', 'rich', 'packaging', 'torch', 'docker'} & set(sys.modules);"
-        "bad |= {m for m in sys.modules if m.startswith(('envsmith.cli', 'envsmith.solve', 'envsmith.graph.load', 'envsmith.model'))};"
+        "bad |= {m for m in sys.modules if m.startswith(('envsmith.cli', 'envsmith.solver', 'envsmith.knowledge.graph.load', 'envsmith.model'))};"
         "sys.exit(f'{sorted(bad)}' if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)

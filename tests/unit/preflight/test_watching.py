@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from envsmith.errors import SmokeError, UsageError
+from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.preflight import watch
 from envsmith.preflight.group import Place
 from envsmith.preflight.watcher import Alert, Limits, Sample, Watch, _own_alerts, _standing, alerts_of
-from envsmith.ranks.causes import Blame, Cause
 
 LIMITS = Limits(stall=10.0, silent=30.0)
 

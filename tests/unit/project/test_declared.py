@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.ci.library import ranges_of, read_library
 from envsmith.errors import DataError, UsageError
+from envsmith.project.ci.library import ranges_of, read_library
 from envsmith.project.declared import PYTHONS, read_declared, read_metadata
 
 PYPROJECT = """

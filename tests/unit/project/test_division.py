@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsmith.graph.load import version_graph
+from envsmith.knowledge.graph.load import version_graph
 from envsmith.model.cell import Platform
 from envsmith.project.demand import Demands, parse_line
 from envsmith.project.division import divide

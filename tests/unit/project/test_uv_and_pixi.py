@@ -7,8 +7,8 @@ import dataclasses
 import jsonschema
 import pytest
 
+from envsmith.base.files import read_toml
 from envsmith.errors import DataError, UsageError
-from envsmith.files import read_toml
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
 from envsmith.project.uv_and_pixi import difference, manifest_of, merged, with_pixi

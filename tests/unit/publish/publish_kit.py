@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from envsmith.image.dockerfile import labels
+from envsmith.builder.image.dockerfile import labels
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Artifact, BaseImage, BuiltWheel, Lock, OsPackage, Pin
 

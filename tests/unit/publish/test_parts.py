@@ -14,8 +14,8 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, OsPackage, Pin
-from envsmith.oci.registry import login
-from envsmith.oci.spec import index_bytes, parse_index, parse_manifest
+from envsmith.net.oci.registry import login
+from envsmith.net.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.image_folder import read_folder, rendered
 from envsmith.publish.provenance import provenance, provenance_differences
 from envsmith.publish.sbom import make_sbom, sbom_differences

@@ -8,12 +8,12 @@ import json
 
 import pytest
 
+from envsmith.base.progress import silent
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
-from envsmith.oci.layout import open_files, open_image
-from envsmith.oci.registry import Repository
-from envsmith.oci.spec import Descriptor, canonical
-from envsmith.progress import silent
+from envsmith.net.oci.layout import open_files, open_image
+from envsmith.net.oci.registry import Repository
+from envsmith.net.oci.spec import Descriptor, canonical
 from envsmith.publish.push import BundleWriter, Naming, Seal, _opened, check_tags, image_names, publish
 from envsmith.publish.statement import load_proof
 from envsmith.publish.verbs import seal_with

@@ -16,9 +16,9 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
-from envsmith.oci.layout import REF_NAME, open_files, open_image
-from envsmith.oci.registry import Repository
-from envsmith.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
+from envsmith.net.oci.layout import REF_NAME, open_files, open_image
+from envsmith.net.oci.registry import Repository
+from envsmith.net.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.push import Naming, publish
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
@@ -748,7 +748,7 @@ def test_an_image_that_is_not_there(published, keys, capsys):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatch, same):
-    from envsmith.engines import rebuild as engine_rebuild
+    from envsmith.builder.engines import rebuild as engine_rebuild
 
     seen = {}
 

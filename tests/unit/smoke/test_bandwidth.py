@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from envsmith.agent.cases import OPERATIONS
 from envsmith.errors import DataError, UsageError
 from envsmith.model.record import Verdict
-from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.bandwidth import (
     FACTORS,
     PREFIX,

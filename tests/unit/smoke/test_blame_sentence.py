@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke.agent.protocol import Exit, Startup
-from envsmith.smoke.agent.world import most_common
+from envsmith.agent.protocol import Exit, Startup
+from envsmith.agent.world import most_common
 from envsmith.smoke.blame_sentence import blame_halt, blame_wrong, odd_ones
 
 NAMES = ("all_reduce", "broadcast")

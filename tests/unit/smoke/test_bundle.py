@@ -21,7 +21,7 @@ def _run(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_step_of_a_framework_from_outside_registers_itself() -> None:
-    source = "from envsmith.smoke.agent.steps import STEPS\nSTEPS['dummy'] = lambda stage: {}\nprint(*STEPS)"
+    source = "from envsmith.agent.steps import STEPS\nSTEPS['dummy'] = lambda stage: {}\nprint(*STEPS)"
     code = bundle(extra={"dummy": source}).decode().replace("sys.exit(main(sys.argv[1:]))", "")
     done = subprocess.run([sys.executable, "-I", "-"], input=code, capture_output=True, timeout=60, check=True, text=True)  # fmt: skip
     kinds = done.stdout.split()
@@ -32,7 +32,7 @@ def test_step_of_a_framework_from_outside_registers_itself() -> None:
 def test_traceback_in_a_cell_shows_file_line_and_text_of_the_module(tmp_path) -> None:
     source = "import traceback\ndef step():\n    raise RuntimeError('here')\ntry:\n    step()\nexcept RuntimeError:\n    traceback.print_exc()\n"
     done = _run(tmp_path, source)
-    assert 'File "envsmith/smoke/agent/steps/dummy.py", line 3, in step' in done.stderr
+    assert 'File "envsmith/agent/steps/dummy.py", line 3, in step' in done.stderr
     assert "    raise RuntimeError('here')" in done.stderr
 
 

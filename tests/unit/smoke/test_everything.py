@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER
+from envsmith.builder.proof import Subject, record_of_parts
 from envsmith.errors import SmokeError
 from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Verdict, put_record, read_record
-from envsmith.proof import Subject, record_of_parts
 from envsmith.smoke import run
-from envsmith.smoke.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.everything import (
     BUDGET,
@@ -426,7 +426,7 @@ def _command(monkeypatch, tmp_path, script) -> object:
 
     from click.testing import CliRunner
 
-    from envsmith import proof
+    from envsmith.builder import proof
     from envsmith.cli.smoke import smoke
     from envsmith.smoke import everything
 

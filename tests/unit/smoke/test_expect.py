@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.agent.cases import OPERATIONS
 from envsmith.errors import DataError
-from envsmith.smoke.agent.cases import OPERATIONS
 from envsmith.smoke.cases import GPU_ONLY, full_cases
 from envsmith.smoke.expect import Expect, load_expectations
 from envsmith.smoke.plan import Plan

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from envsmith.agent.protocol import Exit
+from envsmith.builder.proof import refuse_fault_of_host
 from envsmith.errors import SmokeError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault, Rung
-from envsmith.proof import refuse_fault_of_host
-from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, failure_of, judge

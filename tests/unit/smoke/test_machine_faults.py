@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from envsmith.agent.protocol import Exit
 from envsmith.model.record import Rung
-from envsmith.smoke.agent.protocol import Exit
 from envsmith.smoke.machine_faults import fault_of, problems_in, run_problems, state_problems, transport_problems
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import SmokeResult, failure_of, judge

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.agent.protocol import Wrong
+from envsmith.agent.steps.packages import modules_of, step_imports
 from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
 from envsmith.model.record import Verdict
-from envsmith.smoke.agent.protocol import Wrong
-from envsmith.smoke.agent.steps.packages import modules_of, step_imports
 from envsmith.smoke.plan import IMPORTS, Plan
 from envsmith.smoke.step_verdict import judge_step
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from envsmith.agent.processes import Patience, of_session, process_state, starved
 from envsmith.errors import SmokeError
 from envsmith.model.record import Rung, StepOutcome, Verdict
-from envsmith.smoke.agent.processes import Patience, of_session, process_state, starved
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, probe
 from envsmith.smoke.verdict import failure_of, judge

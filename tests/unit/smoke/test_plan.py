@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from envsmith.agent.cases import OPERATIONS
+from envsmith.agent.steps import STEPS
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS, added_frameworks
-from envsmith.graph.stacks import find_stack
+from envsmith.knowledge.graph.stacks import find_stack
 from envsmith.model.cell import Cell
-from envsmith.smoke.agent.cases import OPERATIONS
-from envsmith.smoke.agent.steps import STEPS
 from envsmith.smoke.cases import full_cases, quick_cases
 from envsmith.smoke.plan import Plan, Tier, framework_steps
 

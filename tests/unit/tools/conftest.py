@@ -12,8 +12,8 @@ import zipfile
 import pytest
 
 from envsmith.errors import NetworkError
-from envsmith.http import NotFoundError, RangeReply, Reply
-from envsmith.python.index import PackageIndex
+from envsmith.lock.index.index import PackageIndex
+from envsmith.net.http import NotFoundError, RangeReply, Reply
 
 COMPONENTS = """components:
 - {name: deepspeed, role: framework, short: ds, title: DeepSpeed, distributions: [deepspeed], aliases: []}
@@ -229,7 +229,7 @@ def knowledge(tmp_path, world):
 
 @pytest.fixture
 def plan(knowledge, index, tmp_path):
-    from envsmith.graph.read import read_components
+    from envsmith.knowledge.graph.read import read_components
     from envsmith.matrix.refresh.shared import Context
     from envsmith.matrix.refresh.updates import plan_refresh
 

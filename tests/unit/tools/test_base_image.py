@@ -10,7 +10,7 @@ import tarfile
 
 import pytest
 
-from envsmith.engines.bases import load_bases
+from envsmith.builder.engines.bases import load_bases
 from envsmith.errors import BuildError, EngineError, UsageError
 from envsmith.model.cell import Platform
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from envsmith.frameworks.deepspeed import DEEPSPEED
-from envsmith.graph.read import read_components
+from envsmith.knowledge.graph.read import read_components
+from envsmith.lock.index.component_needs import ComponentNeeds, spec_text
+from envsmith.lock.index.distribution import ReleaseFacts
+from envsmith.lock.index.index import IndexFile
 from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
 from envsmith.matrix.refresh.shared import same_spec, yanked_text
 from envsmith.matrix.refresh.updates import refreshable
-from envsmith.python.component_needs import ComponentNeeds, spec_text
-from envsmith.python.distribution import ReleaseFacts
-from envsmith.python.index import IndexFile
 
 MATRIX = Path(__file__).parents[3] / "matrix"
 COMPONENTS = read_components(MATRIX)

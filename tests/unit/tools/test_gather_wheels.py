@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.graph.wheel_files import Publisher, Publishers
+from envsmith.knowledge.graph.wheel_files import Publisher, Publishers
 
 TOOLS = Path(__file__).parents[3] / "tools"
 if str(TOOLS) not in sys.path:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from envsmith.base.schema import parse_value
+from envsmith.lock.index.torch_wheel import TorchFacts
 from envsmith.matrix.refresh.torch_releases import record_facts, torch_record
-from envsmith.python.torch_wheel import TorchFacts
-from envsmith.schema import parse_value
 
 ROOT = Path(__file__).parents[3]
 RECORD = ROOT / "tests" / "cases" / "wheels" / "torch.json"

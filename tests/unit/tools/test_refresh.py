@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from envsmith.errors import DataError, NetworkError, UsageError
-from envsmith.graph.read import read_knowledge
+from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.matrix.refresh.updates import apply, open_context
 
 

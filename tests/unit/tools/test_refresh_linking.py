@@ -7,12 +7,12 @@ import subprocess
 
 import pytest
 
-from envsmith.graph.location import find_matrix
-from envsmith.graph.read import read_knowledge
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.graph.read import read_knowledge
+from envsmith.knowledge.symbols.elf import Binary
+from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.matrix.refresh.linking import build_exports, update_linking, with_builds
 from envsmith.matrix.refresh.shared import Context
-from envsmith.symbols.elf import Binary
-from envsmith.symbols.table import SymbolTable
 
 
 @pytest.fixture

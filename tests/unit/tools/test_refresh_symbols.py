@@ -10,8 +10,8 @@ import zipfile
 import pytest
 
 from envsmith.errors import DataError
+from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.matrix.refresh.updates import apply
-from envsmith.symbols.table import SymbolTable
 
 SYMBOL = "_ZN3c105firstEv"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from envsmith.cli import matrix as verb
 from envsmith.errors import NetworkError
-from envsmith.graph import read
+from envsmith.knowledge.graph import read
 from envsmith.matrix.refresh import updates as module
 
 TOOLS = Path(__file__).parents[3] / "tools"

@@ -10,7 +10,7 @@ import yaml
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks.colossalai import compatibility_rows, cuda_ext_rows
 from envsmith.frameworks.megatron_core import uv_lock_rows
-from envsmith.graph.read import read_knowledge
+from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.matrix.refresh.updates import apply
 
 RELEASES = """component: colossalai

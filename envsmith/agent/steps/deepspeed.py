@@ -1,0 +1,105 @@
+"""DeepSpeed: ZeRO and a mixture of experts."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from envsmith.agent.protocol import Wrong, one_line
+from envsmith.agent.steps.stage import Preload, Stage, stated_version
+
+PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"})
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "steps_per_print": 1000,
+    "zero_allow_untested_optimizer": True,
+    "gradient_clipping": 0.0,  # 1.0 is the default from 0.19.3 on and changes every loss
+}  # fmt: skip
+
+
+def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
+    """Train with ZeRO through `deepspeed.initialize` and torch's optimizer, so that no optimizer kernel is compiled."""
+    s.enter("import deepspeed")
+    import deepspeed
+
+    s.enter("deepspeed.init_distributed (compiles its shared-memory op on the CPU)")
+    deepspeed.init_distributed()
+    s.enter("deepspeed.initialize")
+    dtype = s.step.get("dtype", "float32")
+    config: dict[str, Any] = {**CONFIG, "zero_optimization": {"stage": s.step["stage"]}}
+    if dtype == "bfloat16":
+        config["bf16"] = {"enabled": True}
+    model = s.model()
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), optimizer=s.optimizer(model), config=config
+    )
+    kind = getattr(s.torch, dtype)
+    losses = s.train(lambda x: engine(x.to(kind)), engine.backward, engine.step)
+    facts = {
+        "version": stated_version(deepspeed),
+        "optimizer": type(optimizer).__name__,
+        "accelerator": deepspeed.accelerator.get_accelerator().device_name(),
+        "backend": s.torch.distributed.get_backend(),
+        **_deepspeed_ops(),
+    }
+    return {"losses": losses, "reference": s.reference(), "facts": facts}
+
+
+def _deepspeed_ops() -> dict[str, object]:
+    """Say which ops came compiled with the package, and which were compiled here when they were first used."""
+    try:
+        from deepspeed.git_version_info import installed_ops
+
+        facts: dict[str, object] = {
+            "ops installed": sorted(name for name, compiled in installed_ops.items() if compiled)
+        }
+    except Exception as error:
+        facts = {"ops installed": one_line(error, 120)}
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR", "")
+    built = [file[:-3] for _, _, files in os.walk(folder) for file in files if file.endswith(".so")] if folder else []
+    facts["ops compiled here"] = sorted(set(built))
+    return facts
+
+
+def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
+    """Train a mixture of experts that are spread over the ranks: all_to_all there and back."""
+    s.enter("import deepspeed")
+    import deepspeed
+    from deepspeed.moe.layer import MoE
+
+    s.enter("deepspeed.init_distributed (compiles its shared-memory op on the CPU)")
+    deepspeed.init_distributed()
+    s.enter("deepspeed.moe.layer.MoE")
+    torch = s.torch
+    torch.manual_seed(0)
+
+    class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(16, 16)
+            # Capacity for every token, so that none is dropped and the count must be conserved.
+            capacity = {"capacity_factor": float(s.size), "min_capacity": 4}
+            expert = torch.nn.Linear(16, 16)
+            self.moe = MoE(
+                hidden_size=16, expert=expert, num_experts=s.size, ep_size=s.size, k=1, use_rts=False, **capacity
+            )
+            self.last = torch.nn.Linear(16, 1)
+
+        def forward(self, x: Any) -> Any:
+            out, _, self.counts = self.moe(self.first(x))
+            return self.last(out)
+
+    model = Net()
+    s.enter("deepspeed.initialize")
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer as split
+
+    groups = split({"params": list(model.parameters()), "name": "all"})
+    optimizer = torch.optim.AdamW(groups, lr=1e-2)
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, optimizer=optimizer, config=CONFIG)
+    losses = s.train(engine, engine.backward, engine.step)
+    tokens = int(torch.as_tensor(engine.module.counts).sum().item())
+    if tokens != 4:
+        raise Wrong(f"{tokens} tokens reached an expert, 4 were sent")
+    return {"losses": losses, "facts": {"version": stated_version(deepspeed), "tokens": tokens}}
+
+
+STEPS = {"deepspeed-zero": step_deepspeed_zero, "deepspeed-moe": step_deepspeed_moe}

@@ -1,0 +1,147 @@
+"""What is kept between runs, and believed only when it is whole, the user's own and of the key that is looked for.
+
+Without the cache everything still works, only slower. An entry is one file: the sha256 of what it was made of and of
+all that follows, the time, the content. One that is damaged, moved to another key, or that somebody else may have
+written is ignored and made again. Nothing from a cache is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import pickle
+import stat
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from envsmith.base.files import write_whole
+from envsmith.errors import StorageError
+
+_Value = TypeVar("_Value")
+# Another one when the shape of an entry changes.
+_SCHEMA = b"envsmith cache 4\0"
+_TIME = struct.Struct(">d")
+_DIGEST = hashlib.sha256().digest_size
+# The largest entry of our own (the compiled graph) has 2 MB.
+_LIMIT = 64 << 20
+_KEEP = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The content of an entry, and its age in seconds: infinite where a clock was ahead when it was stored."""
+
+    content: bytes
+    age: float
+
+
+def cache_folder() -> Path:
+    """Return ``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``). It need not exist."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "envsmith"
+
+
+def load_entry(
+    path: Path, made_of: str, *, limit: int = _LIMIT, clock: Callable[[], float] = time.time
+) -> Entry | None:
+    """Return what :func:`store_entry` kept for the same ``made_of``. ``None`` when anything about the file is off."""
+    try:
+        # Not through a link, and without waiting for the other end of a pipe.
+        with open(path, "rb", opener=_open_own) as file:
+            digest, stored, content = file.read(_DIGEST), file.read(_TIME.size), file.read(limit + 1)
+    except OSError:
+        return None
+    if len(content) > limit or digest != _digest(made_of, stored, content):
+        return None
+    age = clock() - _TIME.unpack(stored)[0]
+    return Entry(content, age if age >= 0 else math.inf)
+
+
+def store_entry(path: Path, made_of: str, content: bytes, *, clock: Callable[[], float] = time.time) -> None:
+    """Keep ``content`` until it is stored again. A folder that cannot be written is not an error."""
+    stored = _TIME.pack(clock())
+    with suppress(StorageError):
+        write_whole(path, _digest(made_of, stored, content) + stored + content, mode=0o600, durable=False)
+
+
+def _digest(made_of: str, stored: bytes, content: bytes) -> bytes:
+    digest = hashlib.sha256(_SCHEMA + hashlib.sha256(made_of.encode()).digest() + stored)
+    digest.update(content)
+    return digest.digest()
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file that is this user's and that no other user may write. ``PermissionError`` for any other."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+        return handle
+    os.close(handle)
+    raise PermissionError(path)
+
+
+def cached(kind: str, made_of: str, make: Callable[[], _Value], *, modules: tuple[str, ...]) -> _Value:
+    """Return what was kept of ``kind`` for the same ``made_of``, else what ``make`` returns, which is kept.
+
+    The value consists of classes of ``modules`` (prefixes of their names) and of plain values.
+    """
+    path = _place(kind, made_of)
+    if entry := load_entry(path, made_of):
+        with suppress(Exception):  # a foreign pickle can fail in any way, and is then made again
+            kept_value: _Value = unpickle(entry.content, modules)
+            return kept_value
+    value = make()
+    store_entry(path, made_of, pickle.dumps(value, 5))
+    _remove_old(kind)
+    return value
+
+
+def unpickle(content: bytes, modules: tuple[str, ...]) -> Any:
+    """Return a value of classes of ``modules`` and nothing else, so that a foreign file runs no code."""
+    return _Unpickler(content, modules).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, modules: tuple[str, ...]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._modules = modules
+
+    def find_class(self, module: str, name: str) -> Any:
+        kind = super().find_class(module, name) if module.startswith(self._modules) else None
+        if not isinstance(kind, type):
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
+        return kind
+
+
+def read_cache(kind: str, key: str, folder: Path | None = None) -> Any | None:
+    """Return the JSON kept under ``key``, or ``None``."""
+    entry = load_entry(_place(kind, key, folder), key)
+    return json.loads(entry.content) if entry else None
+
+
+def write_cache(kind: str, key: str, value: Any, folder: Path | None = None) -> None:
+    """Keep ``value`` (JSON) under ``key``. Without a ``folder`` only the newest few of a kind stay."""
+    store_entry(_place(kind, key, folder), key, json.dumps(value, separators=(",", ":")).encode())
+    if folder is None:
+        _remove_old(kind)
+
+
+def _place(kind: str, made_of: str, folder: Path | None = None) -> Path:
+    key = hashlib.sha256(made_of.encode()).hexdigest()
+    return folder / kind / key if folder else cache_folder() / f"{kind}-{key[:32]}"
+
+
+def _remove_old(kind: str) -> None:
+    """Remove all but the newest entries of a kind. A file from the future is the oldest."""
+    with suppress(OSError):
+        ages = {path: time.time() - path.stat().st_mtime for path in cache_folder().glob(f"{kind}-*")}
+        for path in sorted(ages, key=lambda p: ages[p] if ages[p] >= 0 else math.inf)[_KEEP:]:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""From a request to a proved environment: the arrow, engines, images, archives."""

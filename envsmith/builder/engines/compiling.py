@@ -1,0 +1,117 @@
+"""Source archives compiled on this host for a virtual environment: the lock's build tools, the host's own compiler.
+
+An image has a pinned builder, whose wheel is in its lock. Here the wheel is this host's. It stays beside the
+environment under a key of all that it was made from, so that one torch compiles it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.base.files import scratch, write_whole
+from envsmith.base.programs import execute
+from envsmith.builder.image.context import compile_jobs
+from envsmith.errors import BuildError, EngineError
+from envsmith.lock.index.archives import fetch_archive
+from envsmith.lock.pip_files import layer_text
+from envsmith.model.lock import CompiledSource, Lock, Pin
+
+FOLDER = "wheels"
+# A toolkit of the host is not in the lock: torch.utils.cpp_extension looks for it on PATH (up to torch 2.1 by starting
+# `which`) and in this folder.
+WITHOUT_TOOLKIT = """
+import os, shutil, subprocess
+exists, which, check_output = os.path.exists, shutil.which, subprocess.check_output
+os.path.exists = lambda path: path != "/usr/local/cuda" and exists(path)
+shutil.which = lambda name, *rest, **options: None if name == "nvcc" else which(name, *rest, **options)
+def without_nvcc(command, *rest, **options):
+    if command == ["which", "nvcc"]:
+        raise subprocess.CalledProcessError(1, command)
+    return check_output(command, *rest, **options)
+subprocess.check_output = without_nvcc
+"""
+_COMPILER = "c++"
+
+# Runs uv with arguments and further variables.
+Run = Callable[[Sequence[str], Mapping[str, str]], None]
+
+
+def refuse_uncompilable(lock: Lock, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ``EngineError`` where this host cannot compile what the lock compiles."""
+    if toolkits := [source.name for source in lock.compiled if source.toolkit]:
+        raise EngineError(
+            f"Cannot install {', '.join(toolkits)}: what needs nvcc is compiled in the pinned builder of images only.",
+            hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
+            "of the environment.",
+        )
+    if lock.compiled and shutil.which(_COMPILER, path=environ.get("PATH")) is None:
+        raise EngineError(
+            f"Cannot compile {lock.compiled[0].name}: this host has no C++ compiler ({_COMPILER}).",
+            hint="Install one (apt-get install g++ make), or use a container engine (--engine docker).",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workshop:
+    """Compiles for one environment. ``folder`` is the cell's own, ``python`` the environment's interpreter."""
+
+    lock: Lock
+    folder: Path
+    python: Path
+    environ: Mapping[str, str]
+    run: Run
+
+    def wheels(self, pins: Sequence[Pin]) -> list[Path]:
+        """Return the wheel of each of these source distributions, compiled now or by an earlier build."""
+        sources = {source.name: source for source in self.lock.compiled}
+        return [self._wheel(sources[pin.name], pin) for pin in pins]
+
+    def _wheel(self, source: CompiledSource, pin: Pin) -> Path:
+        place = self.folder / FOLDER / self._key(source, pin)
+        if not list(place.glob("*.whl")):
+            # Inside the cell's folder: a cache of compilers knows paths below one folder again.
+            with scratch(self.folder) as folder:
+                self._compile(source, pin, folder)
+                compiled = list((folder / "out").glob("*.whl"))
+                if len(compiled) != 1:
+                    raise BuildError(f"Cannot compile {source.name}: its setup made {len(compiled)} wheels.")
+                write_whole(place / compiled[0].name, compiled[0].read_bytes())
+        return next(place.glob("*.whl"))
+
+    def _key(self, source: CompiledSource, pin: Pin) -> str:
+        try:
+            compiler = execute([_COMPILER, "--version"], seconds=60).stdout.partition("\n")[0]
+        except (OSError, subprocess.SubprocessError) as error:
+            raise EngineError(f"Cannot start the C++ compiler: {error}.", hint="Install g++ again.") from None
+        torch = layer_text(p for p in self.lock.pins if p.layer == "torch")
+        parts = [source.to_json(), layer_text([pin]), layer_text(self.lock.build_pins), torch, compiler]
+        return hashlib.sha256(json.dumps([*parts, self.lock.python_version], sort_keys=True).encode()).hexdigest()[:32]
+
+    def _compile(self, source: CompiledSource, pin: Pin, folder: Path) -> None:
+        """Compile in an environment of the build tools that sees the cell's own packages, torch among them."""
+        builder, archive = folder / "builder", folder / pin.artifacts[0].filename
+        archive.write_bytes(fetch_archive(pin.name, pin.artifacts[0]))
+        self.run(["venv", "--quiet", "--no-project", "--python", str(self.python), str(builder)], {})
+        present = {p.name: p.version for p in self.lock.pins}
+        tools = [p for p in self.lock.build_pins if present.get(p.name) != p.version]
+        (folder / "build.txt").write_text(layer_text(tools), encoding="utf-8")
+        install = ["pip", "install", "--python", str(builder / "bin" / "python"), "--no-deps", "--require-hashes"]
+        self.run([*install, "--only-binary", ":all:", "--requirements", str(folder / "build.txt")], {})
+        packages = next(builder.glob("lib/python3*/site-packages"))
+        (packages / "cell.pth").write_text(str(next(self.python.parent.parent.glob("lib/python3*/site-packages"))))
+        (packages / "sitecustomize.py").write_text(WITHOUT_TOOLKIT)
+        command = ["build", "--wheel", "--no-build-isolation", "--no-config", "--offline", "--out-dir"]
+        command += [str(folder / "out"), "--python", str(builder / "bin" / "python"), str(archive)]
+        self.run(command, {**source.variables, **self._surroundings(builder)})
+
+    def _surroundings(self, builder: Path) -> dict[str, str]:
+        jobs = compile_jobs()
+        path = os.pathsep.join([str(builder / "bin"), self.environ.get("PATH", os.defpath)])
+        return {"PATH": path, "MAX_JOBS": str(jobs), "MAKEFLAGS": f"-j{jobs}"}

@@ -1,0 +1,322 @@
+"""Mend an environment: the treatment in a copy, tried before and after, and the copy in its place when it is better."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from envsmith import solver
+from envsmith.base.files import scratch
+from envsmith.base.programs import execute
+from envsmith.base.progress import Clock
+from envsmith.base.schema import AsJson, parse_json
+from envsmith.builder.engines.venv import PLAIN_BUILD, installation
+from envsmith.builder.proof import rungs_of
+from envsmith.doctor.diagnosis import Diagnosis
+from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.mend.environment import Environment, read_environment
+from envsmith.doctor.mend.resolution import Difference, PackageChange, difference, is_same
+from envsmith.doctor.mend.treatment import Treatment, treatment_of
+from envsmith.doctor.mend.twin import Twin, earlier, exchange, twin, undo
+from envsmith.doctor.report import repaired
+from envsmith.errors import BuildError, ContentError, LockError, SmokeError, UsageError
+from envsmith.knowledge.graph.load import components
+from envsmith.lock.index.uv import Uv
+from envsmith.model.rule import Severity
+from envsmith.smoke import run
+from envsmith.smoke.plan import Plan, Tier
+
+_RANKS = 2
+_SECONDS = 300.0
+# Imports the packages of the distributions that are named, and nothing that is private or a test.
+_IMPORT = r"""
+import importlib, importlib.metadata, json, sys
+answer = {}
+for name in sys.argv[1:]:
+    try:
+        files = importlib.metadata.files(name) or ()
+    except importlib.metadata.PackageNotFoundError:
+        continue
+    tops = {f.parts[0] for f in files if len(f.parts) == 2 and f.name == "__init__.py"}
+    tops |= {f.stem for f in files if len(f.parts) == 1 and f.suffix == ".py"}
+    for top in sorted(tops):
+        if top.startswith(("_", "test")) or not top.isidentifier():
+            continue
+        try:
+            importlib.import_module(top)
+        except BaseException as error:
+            answer[top] = ("%s: %s" % (type(error).__name__, error))[:300]
+print("ENVSMITH " + json.dumps(answer))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ability(AsJson):
+    """What an environment can do.
+
+    ``broken`` are modules that cannot be imported, with the error. ``rungs`` counts the rungs of the ladder that the
+    smoke test reached. ``summary`` is its sentence.
+    """
+
+    passed: bool
+    rungs: int
+    summary: str
+    broken: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether nothing failed."""
+        return self.passed and not self.broken
+
+    @property
+    def sentence(self) -> str:
+        """Return what failed first, or that nothing did."""
+        return f"cannot import {self.broken[0]}" if self.broken else self.summary
+
+    def is_better_than(self, before: Ability) -> bool:
+        """Return whether a change is worth keeping: everything works, or it comes further and breaks nothing."""
+        if self.is_good:
+            return True
+        new = {text.partition(":")[0] for text in self.broken} - {text.partition(":")[0] for text in before.broken}
+        if new or self.rungs < before.rungs or self.passed < before.passed:
+            return False
+        return self.rungs > before.rungs or self.passed > before.passed or len(self.broken) < len(before.broken)
+
+
+class Trial(Protocol):
+    """Tries what an environment can do."""
+
+    def __call__(self, python: Path, distributions: Collection[str], clock: Clock, step: str) -> Ability:
+        """Try the environment of an interpreter. ``distributions`` are to be importable."""
+
+
+def smoke_trial(python: Path, distributions: Collection[str], clock: Clock, step: str) -> Ability:
+    """Import the distributions, and run the quick smoke test on two ranks.
+
+    ``SmokeError`` where what fails is this machine's fault, so that nothing is known of the environment.
+    """
+    clock.start(step)
+    broken = _imports(python, distributions)
+    with scratch() as folder:
+        target = run.LocalTarget(python=python, extra={"TORCH_EXTENSIONS_DIR": str(folder)})
+        try:
+            versions = run.probe(target)
+        except SmokeError as error:
+            clock.done(step, error.message)
+            return Ability(passed=False, rungs=0, summary=error.message, broken=broken)
+        plan = Plan.build(versions, tier=Tier.QUICK, ranks=_RANKS)
+        result = run.run(plan, target, progress=lambda p: clock.line(step, p.line))
+    if result.host_fault and not result.cause.lasting:
+        raise SmokeError(
+            f"Cannot try {python.parent.parent}: {result.host_fault}.",
+            hint="Mend that and run the same command again. Nothing was changed.",
+            details=[result.summary],
+        )
+    ability = Ability(passed=result.passed, rungs=len(rungs_of(result)), summary=result.summary, broken=broken)
+    clock.done(step, ability.sentence)
+    return ability
+
+
+def _imports(python: Path, distributions: Collection[str]) -> tuple[str, ...]:
+    """Return what cannot be imported, as ``module: Error``."""
+    command = [str(python), "-I", "-B", "-c", _IMPORT, *sorted(distributions)]
+    try:
+        output = execute(command, seconds=_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SmokeError(f"Cannot start {python}: {error}.") from None
+    line = next((row for row in output.stdout.splitlines() if row.startswith("ENVSMITH ")), "")
+    try:
+        answer = parse_json(line.removeprefix("ENVSMITH "))
+    except (ValueError, json.JSONDecodeError):
+        last = output.stderr.strip().splitlines()[-1:]
+        return (f"its packages: Python ended with status {output.returncode}: {''.join(last)[:200]}",)
+    return tuple(f"{name}: {error}" for name, error in sorted(answer.items()))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proposal:
+    """What would be changed in an environment, before anything is."""
+
+    environment: Environment
+    treatment: Treatment
+    difference: Difference
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        """Return the distributions that the change is about: they are to be importable afterwards."""
+        changed = {c.name for c in self.difference.changes if c.new}
+        return self.treatment.names | self.treatment.concerned | changed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MendResult(AsJson):
+    """What came of it.
+
+    ``status`` is mended, improved (something still fails, but less than before), rolled back, nothing or undone.
+    """
+
+    status: str
+    environment: str
+    changes: tuple[PackageChange, ...] = ()
+    by_hand: tuple[str, ...] = ()
+    before: Ability | None = None
+    after: Ability | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mender:
+    """Who resolves, installs and tries."""
+
+    uv: Uv = field(default_factory=Uv)
+    trial: Trial = smoke_trial
+
+    def propose(self, diagnosis: Diagnosis, root: Path, *, keep: Collection[str] = ()) -> Proposal:
+        """Return the fewest changes that treat the findings. ``LockError`` where no set of packages does.
+
+        The diagnosis is best one of :func:`by_packages`.
+        """
+        environment = read_environment(root)
+        treatment = treatment_of(diagnosis, environment)
+        glibc = diagnosis.facts.version("glibc")
+        changes = Difference(changes=())
+        if treatment.names:
+            changes = difference(
+                environment, treatment, keep=_distributions(keep, environment), glibc=glibc, uv=self.uv
+            )
+        _judge(diagnosis, changes)
+        return Proposal(environment=environment, treatment=treatment, difference=changes)
+
+    def apply(self, proposal: Proposal, clock: Clock) -> MendResult:
+        """Mend a copy, try it, and put it into the environment's place when it is better. Otherwise nothing changes.
+
+        Killed at any moment, the environment is what it was before or what it is after.
+        """
+        environment, delta = proposal.environment, proposal.difference
+        with twin(environment.root) as copied:
+            before = self.trial(environment.interpreter, proposal.subjects, clock, "smoke test before")
+            clock.start("install", f"{len(delta.changes)} changes")
+            self._install(copied, delta)
+            _compare(copied, environment, delta)
+            clock.done("install")
+            python = copied.copy / "bin" / "python"
+            after = self.trial(python, proposal.subjects, clock, "smoke test after")
+            is_better = after.is_better_than(before)
+            if is_better:
+                exchange(copied, {"changes": [change.to_json() for change in delta.changes]})
+        return MendResult(
+            status="rolled back" if not is_better else "mended" if after.is_good else "improved",
+            environment=str(environment.root),
+            changes=delta.changes,
+            by_hand=proposal.treatment.by_hand,
+            before=before,
+            after=after,
+        )
+
+    def _install(self, copied: Twin, delta: Difference) -> None:
+        tool = replace(self.uv, inherit=(copied.handle,))
+        python = copied.copy / "bin" / "python"
+        work = f"install into a copy of {copied.environment}"
+        try:
+            gone = [*delta.removed, *delta.again]
+            if gone:
+                tool.check(["pip", "uninstall", "--python", str(python), *gone], work=work)
+            if delta.pins:
+                pins, build = delta.pins, delta.build
+                with installation(python, pins, build, backend=delta.backend) as arguments:
+                    tool.check(arguments, work=work, extra=PLAIN_BUILD)
+        except LockError as error:
+            raise BuildError(error.message, details=error.details, hint=error.hint) from None
+
+
+# What is used only while something is compiled, and what no package of an environment changes.
+_OF_THE_BUILDER = ("toolkit", "gcc", "clang", "cmake")
+
+
+def by_packages(diagnosis: Diagnosis, keep: Collection[str]) -> Diagnosis:
+    """Return the diagnosis with the repair by packages alone.
+
+    An nvcc that is not of torch's CUDA is no reason to change torch in an environment: its finding stays, and the user
+    mends it.
+    """
+    versions = {n: s for n, s in diagnosis.facts.components.items() if n not in _OF_THE_BUILDER}
+    names = [component.name for component in map(components().find, keep) if component]
+    judged = diagnose(replace(diagnosis.facts, components=versions), keep=names)
+    rules = {d.finding.rule for d in judged.diagnosed}
+    of_builder = [
+        replace(d, lines=(d.finding.fix or d.finding.message,))
+        for d in diagnosis.diagnosed
+        if d.finding.severity is Severity.ERROR and d.finding.rule not in rules and not d.where
+    ]
+    texts = tuple(d for d in diagnosis.diagnosed if d.where)
+    return replace(diagnosis, diagnosed=(*judged.diagnosed, *of_builder, *texts), repair=judged.repair)
+
+
+def undo_last(root: Path) -> MendResult:
+    """Put the environment of before the last mend back. ``UsageError`` when there is none."""
+    with earlier(root) as copied:
+        changes = between(read_environment(root), read_environment(copied.copy))
+        undo(copied)
+    return MendResult(status="undone", environment=str(root), changes=changes)
+
+
+def between(old: Environment, new: Environment) -> tuple[PackageChange, ...]:
+    """Return what differs between two environments."""
+    changes = []
+    for name in sorted({*old.distributions, *new.distributions}):
+        a, b = (e.distributions[name].version if name in e.distributions else None for e in (old, new))
+        if a != b:
+            changes.append(PackageChange(name=name, old=a, new=b))
+    return tuple(changes)
+
+
+def _distributions(keep: Collection[str], environment: Environment) -> frozenset[str]:
+    """Return the distributions of components and names that are to stay. ``UsageError`` for what is not installed."""
+    names_to_keep: set[str] = set()
+    for name in keep:
+        component = components().find(name)
+        names = {name.lower().replace("_", "-"), *(component.distributions if component else ())}
+        present = names & set(environment.distributions)
+        if not present:
+            raise UsageError(
+                f"Cannot keep {name}: it is not installed in {environment.root}.",
+                hint="Give the name of an installed package.",
+            )
+        names_to_keep |= present
+    return frozenset(names_to_keep)
+
+
+def _judge(diagnosis: Diagnosis, changes: Difference) -> None:
+    """Judge the set of after the change by every rule. ``LockError`` where it breaks one that it did not break."""
+    if diagnosis.repair is None or not changes.changes:
+        return
+    versions = repaired(diagnosis.facts, diagnosis.repair)
+    table = components()
+    for change in changes.changes:
+        component = table.find(change.name)
+        if component and component.name not in {c.component for c in diagnosis.repair.changes} and change.new:
+            versions[component.name] = change.new
+    earlier_rules = {d.finding.rule for d in diagnosis.diagnosed}
+    judged = solver.check(versions, diagnosis.repair.cell.platform)
+    new = [f for f in judged.findings if f.severity is Severity.ERROR and f.rule not in earlier_rules]
+    if new:
+        raise LockError(
+            f"Cannot mend the environment: the packages after the change break {new[0].rule}.",
+            details=[f"{f.message} [{f.rule}]" for f in new],
+            hint="Use envsmith lock to make a new environment.",
+        )
+
+
+def _compare(copied: Twin, environment: Environment, delta: Difference) -> None:
+    """Compare what is installed in the copy with what was planned. ``ContentError`` where they differ."""
+    planned = delta.after({d.name: d.version for d in environment.distributions.values()})
+    installed = {d.name: d.version for d in read_environment(copied.copy).distributions.values()}
+    odd = sorted(n for n in {*planned, *installed} if not is_same(installed.get(n, "0"), planned.get(n, "0")))
+    if odd:
+        raise ContentError(
+            f"Cannot mend {environment.root}: uv installed something else than was planned.",
+            details=[f"{n}: planned {planned.get(n)}, installed {installed.get(n)}" for n in odd[:8]],
+        )

@@ -1,0 +1,1 @@
+"""What is known, each fact with its evidence: the graph, names, symbols and ready wheels."""

@@ -1,0 +1,43 @@
+"""Ready wheels of compiled extensions, as a solver uses them: read once per state of their files.
+
+A reading from the cache imports nothing of how the files are written.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from envsmith.base.cache import cached
+from envsmith.knowledge.graph.location import DataFiles, find_matrix
+from envsmith.model.wheel import ReadyWheel
+
+_FOLDER = "wheels"
+_PUBLISHERS_FILE = f"{_FOLDER}/publishers.yaml"
+_SHAPES = ("envsmith.model.",)
+
+
+def catalogued(root: Path | None = None) -> tuple[str, ...]:
+    """Return the distributions of the catalogue, sorted."""
+    folder = (root or find_matrix()) / _FOLDER
+    return tuple(sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "publishers"))
+
+
+@lru_cache(maxsize=64)
+def ready_wheels(distribution: str, root: Path | None = None) -> tuple[ReadyWheel, ...]:
+    """Return every ready wheel of a distribution, in the order of its file. ``DataError`` for a broken file."""
+    root, name = root or find_matrix(), canonicalize_name(distribution)
+    if name not in catalogued(root):
+        return ()
+    files = DataFiles(root, (f"{_FOLDER}/{name}.yaml", _PUBLISHERS_FILE))
+    state = f"{files.stamp()} {ReadyWheel.__slots__}"
+    wheels: tuple[ReadyWheel, ...] = cached(f"wheels-{name}", state, lambda: _read(name, root), modules=_SHAPES)
+    return wheels
+
+
+def _read(name: str, root: Path) -> tuple[ReadyWheel, ...]:
+    from envsmith.knowledge.graph.wheel_files import read_wheels  # only who has no cache waits for it
+
+    return read_wheels(name, root)

@@ -1,0 +1,77 @@
+"""What stands between a use and its failure: handlers, conditions, and what a condition asks for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from envsmith.knowledge.names.conditions import Truth, truth
+from envsmith.knowledge.names.scopes import Chain
+
+AVAILABLE = re.compile(r"(?:\w+\.)*_?is_(\w+)_available")
+_CATCHES = frozenset({"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"})
+
+
+class Test(NamedTuple):
+    """``hasattr(torch.compiler, "is_compiling")`` was true, or false, on the way here."""
+
+    chain: Chain
+    name: str
+    holds: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guard:
+    """``caught``: a handler takes the failure. ``version``: a condition asks for it. ``branch``: another condition.
+
+    ``available`` are packages that a condition wants to be there (``is_accelerate_available()``). ``nested``: in a
+    function inside of another one, which may never be called.
+    """
+
+    caught: bool = False
+    version: bool = False
+    branch: bool = False
+    nested: bool = False
+    available: tuple[str, ...] = ()
+    tests: tuple[Test, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the code itself asks for a version or a package, or takes the failure."""
+        return self.caught or self.version or bool(self.available)
+
+
+def leaves(body: list[ast.stmt]) -> bool:
+    """Return whether what follows a condition with that body runs only where the condition does not hold."""
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
+
+
+def catches(node: ast.Try) -> bool:
+    """Return whether a handler takes a missing name. One that raises another error does not."""
+    for handler in node.handlers:
+        parts = {getattr(n, "id", getattr(n, "attr", "")) for n in ast.walk(handler.type)} if handler.type else _CATCHES
+        if parts & _CATCHES:
+            return not isinstance(handler.body[-1], ast.Raise)
+    return False
+
+
+def decided(test: ast.expr) -> bool | None:
+    """Return whether a condition holds on Linux at run time, ``None`` where that depends on more."""
+    if available(test, holds=True) is not None or available(test, holds=False) is not None:
+        return None
+    return {Truth.YES: True, Truth.NO: False}.get(truth(test))
+
+
+def available(test: ast.expr, *, holds: bool) -> tuple[str, ...] | None:
+    """Return the packages that are there where a condition holds, ``None`` where it asks for anything else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return available(test.operand, holds=not holds)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
+        parts = [available(value, holds=holds) for value in test.values]
+        return None if None in parts else tuple(name for part in parts for name in part or ())
+    if holds and isinstance(test, ast.Call) and not test.args and not test.keywords:
+        match = AVAILABLE.fullmatch(ast.unparse(test.func))
+        return (match[1],) if match else None
+    return None

@@ -1,0 +1,148 @@
+"""Which releases of a package have a name: answers from the files of ``matrix/names``, without a network."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property
+from pathlib import Path
+
+from packaging.version import Version
+
+from envsmith.base.files import read_text
+from envsmith.errors import DataError
+from envsmith.knowledge.names.names_file import NamesFile
+from envsmith.knowledge.names.presence import Presence
+from envsmith.knowledge.names.walk import Answer, Place, Walk
+from envsmith.model.rule import Evidence, EvidenceKind
+
+SUMMARY = "summary.tsv"
+SUFFIX = ".names"
+_MAX_SUMMARY = 1 << 20
+
+
+class NameIndex:
+    """The index of a folder. Files are opened when a question needs them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._walks: dict[str, Walk] = {}
+
+    @cached_property
+    def roots(self) -> dict[str, str]:
+        """Import roots (``megatron.core``) with the distribution that is asked for each."""
+        path = self._folder / SUMMARY
+        if not path.is_file():
+            return {}
+        rows = [line.split("\t") for line in read_text(path, _MAX_SUMMARY).splitlines()[1:]]
+        if any(len(row) < 2 for row in rows):
+            raise DataError(
+                f"Cannot read {SUMMARY}: a row has no columns.", hint="Write it again: envsmith matrix refresh --names."
+            )
+        return {root: row[0] for row in rows for root in row[1].split(",") if root}
+
+    def distributions(self) -> tuple[str, ...]:
+        """Return the distributions that have an index."""
+        return tuple(sorted(set(self.roots.values())))
+
+    def distribution_of(self, module: str) -> str | None:
+        """Return ``megatron-core`` for ``megatron.core.x``, and ``None`` for a module without an index."""
+        root = self._root_of(module)
+        return self.roots[root] if root else None
+
+    def _root_of(self, path: str) -> str:
+        parts = path.split(".")
+        names = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+        return next((name for name in names if name in self.roots), "")
+
+    def ask(self, path: str, argument: str | None = None, *, distribution: str | None = None) -> Presence | None:
+        """Return which releases have a module, a name, a member, or an argument of it. ``None`` without an index."""
+        name = distribution or self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        if name is None or walk is None:
+            return None
+        reached = walk.follow(path)
+        answer = walk.accepts(reached, argument) if argument is not None else walk.summed(reached)
+        successor = walk.successor(path, argument, reached, answer)
+        return _presence(walk, name, path, answer, argument=argument, successor=successor)
+
+    def ask_module(self, path: str) -> Presence | None:
+        """Return which releases have a module that can be imported. What a package answers for is not one."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        return _presence(walk, name, path, walk.as_module(path)) if name and walk else None
+
+    def is_compiled(self, path: str) -> bool:
+        """Return whether a name comes from a compiled module. The stub of a release may leave out what it has."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        return walk is not None and walk.is_compiled(path)
+
+    def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
+        """Return the file that was read of a release. Where it was not read, those of its neighbours."""
+        walk = self._walk(distribution)
+        files = walk.files if walk else ()
+        after = bisect_right([Version(file.version) for file in files], Version(version))
+        before = files[after - 1 : after] if after else ()
+        if not (before and Version(before[0].version) == Version(version)):
+            before = (*before, *files[after : after + 1])
+        return tuple(
+            Evidence(
+                kind=EvidenceKind.MEASURED,
+                source=file.filename,
+                date=file.date,
+                sha256=file.sha256,
+                note="names read from this file. The day is that of its release",
+            )
+            for file in before
+        )
+
+    def optional(self, path: str, argument: str) -> frozenset[str]:
+        """Return the releases in which an argument may be left out. The file writes a default as ``name=``."""
+        presence = self.ask(path, f"{argument}=")
+        return presence.present if presence else frozenset()
+
+    def definitions(self, name: str, distribution: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes and functions of that name. It reads the whole file of a package."""
+        walk = self._walk(distribution)
+        return tuple(f"{module}.{name}" for module in walk.modules_defining(name)) if walk else ()
+
+    def classes_with(self, module: str, member: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes of a module whose body has that member, in any release."""
+        name = self.distribution_of(module)
+        walk = self._walk(name) if name else None
+        facts = walk.module(module) if walk else None
+        return tuple(f"{module}.{owner}" for owner in facts.classes_with(member)) if facts else ()
+
+    def _walk(self, distribution: str) -> Walk | None:
+        if distribution not in self._walks:
+            path = self._folder / f"{distribution}{SUFFIX}"
+            if not path.is_file():
+                return None
+            self._walks[distribution] = Walk(NamesFile(path), self._beyond)
+        return self._walks[distribution]
+
+    def _beyond(self, place: Place, name: str | None, argument: str | None) -> bool | None:
+        """Answer for a class of another package, whatever its release: ``None`` where releases differ."""
+        path = place.path if name is None else f"{place.path}.{name}"
+        presence = self.ask(path, argument)
+        if presence is None or presence.unknown or not presence.releases:
+            return None
+        return None if presence.present and presence.absent else bool(presence.present)
+
+
+def _presence(
+    walk: Walk, name: str, path: str, answer: Answer, *, argument: str | None = None, successor: str | None = None
+) -> Presence:
+    present, unknown = answer.present, answer.unknown & ~answer.present
+    everything = (1 << len(walk.releases)) - 1
+    return Presence(
+        distribution=name,
+        path=path,
+        argument=argument,
+        releases=walk.releases,
+        date=walk.date,
+        present=walk.versions(present),
+        unknown=walk.versions(unknown),
+        absent=walk.versions(everything & ~present & ~unknown),
+        successor=successor,
+    )

@@ -1,0 +1,89 @@
+"""The names that a module, class or function binds, and what they stand for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from envsmith.knowledge.names.blocks import remember
+
+Chain = tuple[str, ...]
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a name stands for: something of another package, or (``member``) an object of a class of it.
+
+    ``hidden`` are names that the object has of its own.
+    """
+
+    chain: Chain
+    member: bool = False
+    hidden: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Scope:
+    """The names of a module, class or function. ``unsure`` are bound to several things, so nothing is said of them."""
+
+    unsure: frozenset[str] = frozenset()
+    is_class: bool = False
+    names: dict[str, Origin | None] = field(default_factory=dict)
+
+
+def own_members(node: ast.ClassDef) -> frozenset[str]:
+    """Return what a class defines itself, and what its methods store in the object."""
+    return remember(node, "own_members", lambda: _own_members(node))
+
+
+def _own_members(node: ast.ClassDef) -> frozenset[str]:
+    stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    return frozenset(stored | {name for name, _ in _bindings(node.body)})
+
+
+def unsure_names(body: list[ast.stmt]) -> frozenset[str]:
+    """Return names that a scope binds to several things: an import and its fallback, the branches of a condition."""
+    things: dict[str, set[object]] = {}
+    for name, thing in _bindings(body):
+        things.setdefault(name, set()).add(thing)
+    unsure = set()
+    for name, values in things.items():
+        if len(values - {None}) > 1 or (None in values and any(isinstance(v, tuple) and len(v) > 1 for v in values)):
+            unsure.add(name)
+    return frozenset(unsure)
+
+
+def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, object]]:
+    """Yield each name that a scope binds, with what: the chain of an import, ``None`` for a constant, else a number."""
+    for node in _in_scope(body):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                chain = tuple(alias.name.split("."))
+                yield (alias.asname, chain) if alias.asname else (chain[0], chain[:1])
+        elif isinstance(node, ast.ImportFrom):
+            module = (*(["." * node.level] if node.level else []), *(node.module or "").split("."))
+            for alias in node.names:
+                yield alias.asname or alias.name, (*module, alias.name)
+        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node.name, id(node)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            yield node.id, id(node)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            yield node.name, id(node)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            yield from ((t.id, None) for t in node.targets if isinstance(t, ast.Name))
+
+
+def _in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield nodes of one scope: functions, classes and comprehensions themselves, not what is inside them."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node
+        is_plain = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if not is_plain and not isinstance(node, _CLOSED):  # the statement yields the targets of a plain one
+            pending += ast.iter_child_nodes(node)

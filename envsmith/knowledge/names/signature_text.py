@@ -1,0 +1,171 @@
+"""Functions and classes as text: arguments, bases, the attributes that methods set."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from envsmith.knowledge.names.blocks import remember
+from envsmith.knowledge.names.dotted import constant, dotted
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+# Decorators that leave the arguments as they are.
+_HARMLESS = (
+    "contextmanager",
+    "overload",
+    "staticmethod",
+    "classmethod",
+    "abstractmethod",
+    "property",
+    "cache",
+    "no_grad",
+    "inference_mode",
+    "deprecated",
+    "compatibility",
+    "final",
+    "override",
+    "export",
+    "unused",
+    "ignore",
+    "script",
+    "script_if_tracing",
+    "require_torch",
+    "nvtx",
+    "instrument_w_nvtx",
+    "_exception_logger",
+    "_time_logger",
+    "_copy_to_script_wrapper",
+    "substitute_in_graph",
+    "disable",
+    "experimental",
+    "add_start_docstrings",
+    "add_start_docstrings_to_model_forward",
+    "add_end_docstrings",
+    "replace_return_docstrings",
+    "add_code_sample_docstrings",
+    "auto_docstring",
+    "torch_function_dispatch",
+    "set_module",
+    "array_function_dispatch",
+    "validate_hf_hub_args",
+    "jit",
+    "custom_op",
+)
+# Decorators that take an argument by its old name too, which their own first argument says (transformers and trl:
+# ``@deprecate_kwarg("tokenizer", version="5.0.0", new_name="processing_class")``).
+_OLD_NAME = "deprecate_kwarg"
+_PROPERTIES = ("property", "getter", "classproperty", "lazyproperty")
+_REGISTERS = {"register_buffer", "register_parameter", "add_module", "register_module"}
+
+
+def function_text(node: _Function, *, method: bool) -> str:
+    """Return ``(a,b=,*,c,**``. A method loses its first argument, and a property is a value."""
+    return remember(node, "text", lambda: _function_text(node, method=method))
+
+
+def _function_text(node: _Function, *, method: bool) -> str:
+    names = [_name_of(d) for d in node.decorator_list]
+    if any(n.endswith(_PROPERTIES) for n in names):
+        return "="
+    bound = method and "staticmethod" not in names
+    old = [name for d in node.decorator_list if (name := _old_name(d))]
+    plain = [n for n in names if n.rpartition(".")[2] != _OLD_NAME]
+    changed = len(plain) + len(old) < len(names) or not all(_is_harmless(n) for n in plain)
+    return ("~(" if changed else "(") + ",".join(_with_old_names([*_arguments(node.args, bound=bound)], old))
+
+
+def _is_harmless(name: str) -> bool:
+    return name.rpartition(".")[2] in _HARMLESS or name.endswith("cache")
+
+
+def _old_name(decorator: ast.expr) -> str | None:
+    """Return the old name of an argument that a decorator still takes."""
+    if not isinstance(decorator, ast.Call) or _name_of(decorator).rpartition(".")[2] != _OLD_NAME:
+        return None
+    words = [*decorator.args[:1], *(k.value for k in decorator.keywords if k.arg == "old_name")]
+    return constant(words[0]) if words else None
+
+
+def _with_old_names(words: list[str], old: list[str]) -> list[str]:
+    """Return arguments with further ones that are taken by name alone."""
+    added = [f"{name}=" for name in old if name not in words and f"{name}=" not in words]
+    if not added:
+        return words
+    end = words.index("**") if "**" in words else len(words)
+    mark = [] if "*" in words or "|" in words else ["|"]
+    return [*words[:end], *mark, *added, *words[end:]]
+
+
+def _arguments(arguments: ast.arguments, *, bound: bool) -> Iterator[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    plain = len(positional) - len(arguments.defaults)
+    for at, argument in enumerate(positional):
+        if at == len(arguments.posonlyargs) and at > (1 if bound else 0):
+            yield "/"
+        if not (bound and at == 0):
+            yield argument.arg + ("" if at < plain else "=")
+    if arguments.posonlyargs and not arguments.args:
+        yield "/"
+    if arguments.vararg is not None:
+        yield "*"
+    elif arguments.kwonlyargs:
+        yield "|"
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield argument.arg + ("" if default is None else "=")
+    if arguments.kwarg is not None:
+        yield "**"
+
+
+def _name_of(decorator: ast.expr) -> str:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return dotted(target)
+
+
+def class_text(node: ast.ClassDef) -> str:
+    """Return ``:Base,module.Other``, with ``@`` in front where a decorator writes ``__init__`` from the fields."""
+    bases = [dotted(b.value if isinstance(b, ast.Subscript) else b) for b in node.bases]
+    keywords = {k.arg for k in node.keywords}
+    names = [_name_of(d).rpartition(".")[2] for d in node.decorator_list]
+    fields = any(n.endswith("dataclass") or n in {"define", "frozen", "attrs", "attrib", "s"} for n in names)
+    dynamic = ["?"] if "metaclass" in keywords and not _abstract(node) else []
+    return ("@" if fields else "") + ":" + ",".join([*(b if _plain(b) else "?" for b in bases), *dynamic])
+
+
+def _abstract(node: ast.ClassDef) -> bool:
+    metaclass = next(dotted(k.value) for k in node.keywords if k.arg == "metaclass")
+    return metaclass.endswith(("ABCMeta", "Singleton"))
+
+
+def _plain(base: str) -> bool:
+    return all(part.isidentifier() for part in base.split("."))
+
+
+def instance_names(node: ast.ClassDef) -> frozenset[str]:
+    """Return what methods set on ``self``. ``*`` stands for a name that is computed."""
+    return frozenset(name for method in node.body for name in _set_in(method))
+
+
+def _set_in(method: ast.stmt) -> frozenset[str]:
+    if not isinstance(method, (ast.FunctionDef, ast.AsyncFunctionDef)) or not method.args.args:
+        return frozenset()
+    if any(dotted(decorator) == "staticmethod" for decorator in method.decorator_list):
+        return frozenset()
+    own = method.args.args[0].arg
+    return remember(
+        method, "names_set", lambda: frozenset(name for inner in ast.walk(method) for name in _set_on(inner, own))
+    )
+
+
+def _set_on(node: ast.AST, own: str) -> Iterator[str]:
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        if isinstance(node.value, ast.Name) and node.value.id == own:
+            yield node.attr
+    elif isinstance(node, ast.Call):
+        callee = dotted(node.func)
+        words = node.args
+        if callee == "setattr" and len(words) > 1 and dotted(words[0]) == own:
+            yield constant(words[1]) or "*"
+        elif callee.rpartition(".")[2] in _REGISTERS and callee.startswith(f"{own}.") and words:
+            yield constant(words[0]) or "*"
+        elif callee == f"{own}.__dict__.update":
+            yield "*"

@@ -1,0 +1,502 @@
+"""What a module takes from other packages: names, class members and arguments, read from its text. Nothing is run.
+
+A :class:`Use` says when it runs (while the module is imported, or in a function) and under which :class:`Guard`: inside
+a ``try`` that catches its failure, or under a condition that asks for a version or for the name itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from envsmith.knowledge.names.blocks import Blocks
+from envsmith.knowledge.names.dotted import absolute, dotted
+from envsmith.knowledge.names.floors import floor_of
+from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
+from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
+from envsmith.knowledge.names.scopes import COMPREHENSIONS, FUNCTIONS, Chain, Origin, Scope, own_members, unsure_names
+
+# The function of what runs only when a file is the program itself.
+MAIN = "__main__"
+# What stands in a condition that asks for a version or for a feature of another package.
+_ASKS = re.compile(
+    r"version|hasattr|getattr|find_spec|available|installed|supported|TYPE_CHECKING|HAVE_|has_|torch_two|torch_ver|"
+    r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch",
+    re.IGNORECASE,
+)
+_MAIN_TESTS = frozenset({"__name__ == '__main__'", "'__main__' == __name__"})
+_TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LOADERS = frozenset({"importlib.import_module", "import_module", "__import__"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """One name that is taken: ``("torch", "distributed", "log")`` for ``torch.distributed.log``, aliases resolved.
+
+    ``function`` is the outermost function around it (``Class.method`` in a class), ``None`` at module level and
+    :data:`MAIN` under ``if __name__ == "__main__"``. ``imported``: by an import statement, which makes modules of its
+    parents. ``member``: the chain goes through an object of a class, so that what the object is given at run time may
+    have it. ``keywords`` are the named arguments of a call.
+    """
+
+    chain: Chain
+    line: int
+    function: str | None
+    imported: bool = False
+    member: bool = False
+    keywords: tuple[str, ...] = ()
+    guard: Guard = field(default_factory=Guard)
+
+
+@dataclass(kw_only=True, slots=True)
+class ModuleUses:
+    """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
+
+    ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
+    ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
+    ``unseen`` are lines that choose a name at run time, and the package they choose from where that is known.
+    """
+
+    uses: list[Use] = field(default_factory=list)
+    imports: list[Use] = field(default_factory=list)
+    calls: list[Use] = field(default_factory=list)
+    names: dict[str, Chain] = field(default_factory=dict)
+    lazy: dict[str, Chain] = field(default_factory=dict)
+    floors: dict[str, str | None] = field(default_factory=dict)
+    unseen: list[tuple[int, str]] = field(default_factory=list)
+
+
+def read_uses(source: bytes | str, module: str, *, package: bool, own: Collection[str]) -> ModuleUses:
+    """Read a module. ``own`` are the dotted names that belong to it, what is below them included.
+
+    Raises ``SyntaxError`` for what this Python cannot read.
+    """
+    return _read(_Reader(module, module if package else module.rpartition(".")[0], frozenset(own)), source)
+
+
+class OpenModule:
+    """A module of which its functions are read when they are asked for. ``SyntaxError`` as :func:`read_uses`.
+
+    ``blocks`` are those of other releases of it. No line number is right with them.
+    """
+
+    def __init__(self, source: bytes, module: str, *, package: bool, own: Collection[str], blocks: Blocks) -> None:
+        self._reader = _Reader(module, module if package else module.rpartition(".")[0], frozenset(own))
+        self._reader.later = {}
+        self.at_import = _read(self._reader, source, blocks.parse)
+
+    def imports_later(self) -> tuple[Use, ...]:
+        """Return what the public functions and classes of the module import from other packages when they run."""
+        public = [name for name in self._reader.later or {} if not name.startswith("_")]
+        inner = (self.function(name) for name in public)
+        return tuple(use for content in inner if content for use in content.uses if use.imported)
+
+    def function(self, name: str) -> ModuleUses | None:
+        """Return what a function of it takes (``Class.method`` in a class), ``None`` where it has none of that name."""
+        body = (self._reader.later or {}).get(name)
+        if body is None:
+            return None
+        self._reader.result = ModuleUses(names=self.at_import.names, lazy=self.at_import.lazy)
+        body()
+        return self._reader.result
+
+
+def _read(reader: _Reader, source: bytes | str, parse: Callable[..., ast.Module] = ast.parse) -> ModuleUses:
+    try:
+        text = source if isinstance(source, bytes) else source.encode(errors="replace")
+        reader.module_body(parse(source), rebinds=b"global " in text)
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
+        raise SyntaxError(str(error) or type(error).__name__) from None
+    return reader.result
+
+
+class _Reader:
+    def __init__(self, module: str, package: str, own: frozenset[str]) -> None:
+        self.result = ModuleUses()
+        self.module, self.package, self.own = module, package, own
+        self.later: dict[str, Callable[[], None]] | None = None
+        self.lazy_annotations = False
+        self.texts: dict[str, str] = {}
+        self.function: str | None = None
+        self.bases: list[Origin | None] = []
+        self.scopes: list[Scope] = []
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def module_body(self, tree: ast.Module, *, rebinds: bool) -> None:
+        self.lazy_annotations = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
+        nodes = ast.walk(tree) if rebinds else ()
+        rebound = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
+        self.scopes.append(Scope(unsure_names(tree.body) | rebound))
+        named = ((n.targets[0], _text(n.value)) for n in tree.body if isinstance(n, ast.Assign))
+        self.texts = {t.id: text for t, text in named if isinstance(t, ast.Name) and text is not None}
+        self.block(tree.body, Guard())
+        if makes_names(tree):
+            tables = (lazy_names(node, self.package) for node in statements(tree.body))
+            listed = (pair for table in tables for pair in table.items())
+            self.result.lazy = {n: tuple(re.split(r"[.:]", min(places)[1:])) for n, places in listed}
+
+    def block(self, body: list[ast.stmt], guard: Guard) -> None:
+        """Read statements in order. What follows an early leave under a condition stands under its opposite."""
+        for node in body:
+            self.statement(node, guard)
+            if isinstance(node, ast.If) and leaves(node.body) and not node.orelse:
+                guard = self.under(guard, node.test, holds=False)
+            elif isinstance(node, ast.Assert):
+                guard = self.under(guard, node.test, holds=True)
+
+    def statement(self, node: ast.stmt, guard: Guard) -> None:
+        if isinstance(node, FUNCTIONS):
+            self.define(node, node.name, guard)
+        elif isinstance(node, ast.ClassDef):
+            self.klass(node, guard)
+        elif isinstance(node, ast.Import):
+            self.plain_import(node, guard)
+        elif isinstance(node, ast.ImportFrom):
+            self.from_import(node, guard)
+        elif isinstance(node, ast.If):
+            self.branch(node, guard)
+        elif isinstance(node, _TRY):
+            self.attempt(node, guard)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Match)):
+            self.compound(node, guard)
+        else:
+            self.simple(node, guard)
+
+    def attempt(self, node: ast.Try, guard: Guard) -> None:
+        self.block(node.body, replace(guard, caught=guard.caught or catches(node)))
+        for handler in node.handlers:
+            self.block(handler.body, replace(guard, branch=True, version=True))
+        self.block(node.orelse, replace(guard, branch=True))
+        self.block(node.finalbody, guard)
+
+    def compound(
+        self, node: ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Match, guard: Guard
+    ) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.expr, ast.withitem)):
+                self.expression(child, guard)
+        if isinstance(node, ast.Match):
+            for case in node.cases:
+                self.block(case.body, replace(guard, branch=True))
+            return
+        inner = guard
+        if not isinstance(node, (ast.With, ast.AsyncWith)):
+            inner = replace(guard, branch=True)
+        elif "suppress" in ast.unparse(node.items[0].context_expr):
+            inner = replace(guard, caught=True)
+        elif any(self.is_own_call(item.context_expr) for item in node.items):
+            inner = replace(guard, branch=True)  # it may take every failure, as import_plugin() of modelopt does
+        self.block(node.body, inner)
+        self.block(getattr(node, "orelse", []), inner)
+
+    def simple(self, node: ast.stmt, guard: Guard) -> None:
+        if isinstance(node, ast.AnnAssign):
+            if self.function is None and not self.lazy_annotations:
+                self.expression(node.annotation, guard)
+            if node.value is not None:
+                self.expression(node.value, guard)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self.expression(child, guard)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        origin = self.object_of(getattr(node, "value", None)) if len(targets) == 1 else None
+        for target in targets:
+            if isinstance(target, ast.Name):
+                self.bind(target.id, origin)
+
+    def branch(self, node: ast.If, guard: Guard) -> None:
+        test = ast.unparse(node.test)
+        if test in _MAIN_TESTS and self.function is None:
+            self.function = MAIN
+            self.block(node.body, guard)
+            self.function = None
+        elif (runs := decided(node.test)) is not False:
+            self.expression(node.test, guard)
+            self.block(node.body, self.under(guard, node.test, holds=True))
+            if runs:
+                return
+        self.block(node.orelse, self.under(guard, node.test, holds=False))
+
+    def define(self, node: _Function, name: str, guard: Guard) -> None:
+        """Read a function. Decorators, defaults and annotations run now, the body later."""
+        for decorator in node.decorator_list:
+            self.expression(decorator, guard)
+            if self.function is None:
+                self.call(decorator, guard)
+        arguments = node.args
+        for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)):
+            self.expression(default, guard)
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        if not self.lazy_annotations:
+            for annotation in (*(a.annotation for a in every), node.returns):
+                if annotation is not None:
+                    self.expression(annotation, guard)
+        self.bind(node.name, None)
+        if (match := AVAILABLE.fullmatch(name)) and "version" in ast.unparse(node).lower():
+            self.result.floors[match[1]] = floor_of(node, self.texts)
+        body = partial(self.body, node, name, guard, tuple(self.scopes), self.bases[-1] if self.bases else None)
+        if self.later is not None and self.function is None:
+            self.later[name] = body
+        else:
+            body()
+
+    def body(self, node: _Function, name: str, guard: Guard, scopes: tuple[Scope, ...], base: Origin | None) -> None:
+        """Read what a function runs, in the scopes in which it stands."""
+        arguments = node.args
+        every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        scope = Scope(unsure_names(node.body))
+        scope.names |= {a.arg: self.class_of(a.annotation) for a in every}
+        scope.names |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
+        if scopes[-1].is_class and every and not _is_static(node):
+            scope.names[every[0].arg] = base
+        function, outer, bases = self.function, self.scopes, self.bases
+        self.function, self.scopes, self.bases = function or name, [*scopes, scope], [*bases, base]
+        # Nothing in a function is caught by what stood around its definition.
+        self.block(node.body, replace(guard, caught=False, nested=function is not None))
+        self.function, self.scopes, self.bases = function, outer, bases
+
+    def klass(self, node: ast.ClassDef, guard: Guard) -> None:
+        for part in (*node.decorator_list, *node.bases, *(k.value for k in node.keywords)):
+            self.expression(part, guard)
+        base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
+        self.bases.append(Origin(base.chain, member=True, hidden=own_members(node)) if base else None)
+        self.bind(node.name, None)
+        self.scopes.append(Scope(unsure_names(node.body), is_class=True))
+        for child in node.body:
+            if isinstance(child, FUNCTIONS):
+                self.define(child, f"{node.name}.{child.name}", guard)
+            else:
+                self.statement(child, guard)
+        self.scopes.pop()
+        self.bases.pop()
+
+    # -- imports ------------------------------------------------------------------------------------------------------
+
+    def plain_import(self, node: ast.Import, guard: Guard) -> None:
+        for alias in node.names:
+            chain = tuple(alias.name.split("."))
+            self.add_import(chain, node.lineno, guard)
+            if alias.asname:
+                self.bind(alias.asname, Origin(chain))
+            else:
+                self.bind(chain[0], Origin(chain[:1]))
+
+    def from_import(self, node: ast.ImportFrom, guard: Guard) -> None:
+        module = tuple(absolute(node, self.package).split("."))
+        for alias in node.names:
+            if alias.name == "*":
+                self.add_import(module, node.lineno, guard)
+                if not self.is_own(module):
+                    self.result.unseen.append((node.lineno, module[0]))
+                continue
+            self.add_import((*module, alias.name), node.lineno, guard)
+            self.bind(alias.asname or alias.name, Origin((*module, alias.name)))
+
+    def add_import(self, chain: Chain, line: int, guard: Guard) -> None:
+        use = Use(chain=chain, line=line, function=self.function, imported=True, guard=guard)
+        if self.is_own(chain):
+            self.result.imports.append(use)
+        elif _is_foreign(chain):
+            self.result.uses.append(use)
+
+    # -- expressions --------------------------------------------------------------------------------------------------
+
+    def expression(self, node: ast.AST, guard: Guard) -> None:
+        if isinstance(node, (ast.Name, ast.Constant, ast.expr_context, ast.operator)):
+            return
+        if isinstance(node, ast.Attribute):
+            self.attribute(node, guard)
+            return
+        if isinstance(node, ast.Call):
+            self.called(node, guard)
+            return
+        if isinstance(node, ast.Lambda):
+            outer, self.function = self.function, self.function or "<lambda>"
+            self.within([a.arg for a in node.args.args], [node.body], guard)
+            self.function = outer
+            return
+        if isinstance(node, COMPREHENSIONS):
+            targets = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+            self.within(targets, ast.iter_child_nodes(node), guard)
+            return
+        if isinstance(node, ast.IfExp):
+            self.expression(node.test, guard)
+            self.expression(node.body, self.under(guard, node.test, holds=True))
+            self.expression(node.orelse, self.under(guard, node.test, holds=False))
+            return
+        if isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self.expression(value, guard)
+                guard = self.under(guard, value, holds=isinstance(node.op, ast.And))
+            return
+        for child in ast.iter_child_nodes(node):
+            self.expression(child, guard)
+
+    def within(self, names: Iterable[str], nodes: Iterable[ast.AST], guard: Guard) -> None:
+        """Read expressions in which some names are variables of their own."""
+        self.scopes.append(Scope(names=dict.fromkeys(names)))
+        for node in nodes:
+            self.expression(node, guard)
+        self.scopes.pop()
+
+    def attribute(self, node: ast.Attribute, guard: Guard) -> None:
+        origin = self.origin(node)
+        if origin is not None and isinstance(node.ctx, ast.Load):
+            self.add_use(origin, node.lineno, guard)
+        self.expression(_base(node), guard)
+
+    def add_use(self, origin: Origin, line: int, guard: Guard, keywords: tuple[str, ...] = ()) -> None:
+        if not self.is_own(origin.chain) and _is_foreign(origin.chain):
+            self.result.uses.append(
+                Use(
+                    chain=origin.chain,
+                    line=line,
+                    function=self.function,
+                    member=origin.member,
+                    keywords=keywords,
+                    guard=guard,
+                )
+            )
+
+    def called(self, node: ast.Call, guard: Guard) -> None:
+        origin = self.origin(node.func)
+        if origin is not None:
+            keywords = tuple(sorted(k.arg for k in node.keywords if k.arg))
+            self.add_use(origin, node.lineno, guard, keywords)
+        self.expression(node.func if origin is None else _base(node.func), guard)
+        self.at_run_time(node, guard)
+        self.call(node.func, guard)
+        for child in (*node.args, *(k.value for k in node.keywords)):
+            self.expression(child, guard)
+
+    def at_run_time(self, node: ast.Call, guard: Guard) -> None:
+        """Read ``getattr`` and ``import_module``: a use where the name is written, else a line that is not seen."""
+        function = dotted(node.func)
+        if function in _LOADERS and node.args:
+            text = _text(node.args[0])
+            if text is None:
+                self.result.unseen.append((node.lineno, ""))
+            elif text and not text.startswith("."):
+                self.add_import(tuple(text.split(".")), node.lineno, guard)
+        elif function == "getattr" and len(node.args) > 1 and (origin := self.origin(node.args[0])):
+            name = _text(node.args[1])
+            if name is not None:
+                caught = replace(guard, caught=guard.caught or len(node.args) > 2)
+                self.add_use(replace(origin, chain=(*origin.chain, name)), node.lineno, caught)
+            elif not self.is_own(origin.chain) and _is_foreign(origin.chain):
+                self.result.unseen.append((node.lineno, origin.chain[0]))
+
+    def is_own_call(self, node: ast.expr) -> bool:
+        """Return whether an expression calls a function or class of the own package by its name."""
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            return False
+        origin = self.lookup(node.func.id)
+        return node.func.id not in vars(builtins) and (origin is None or self.is_own(origin.chain))
+
+    def call(self, node: ast.expr, guard: Guard) -> None:
+        """Note a function of the own package that is called: its body runs where this runs."""
+        target = node.func if isinstance(node, ast.Call) else node
+        if isinstance(target, ast.Name):
+            origin = self.lookup(target.id)
+            chain = origin.chain if origin else (*self.module.split("."), target.id)
+            if self.is_own(chain):
+                self.result.calls.append(Use(chain=chain, line=target.lineno, function=self.function, guard=guard))
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def origin(self, node: ast.expr) -> Origin | None:
+        """``dist.rpc.x`` is ``("torch", "distributed", "rpc", "x")`` where ``dist`` was imported so."""
+        steps: list[str] = []
+        while isinstance(node, ast.Attribute):
+            steps.insert(0, node.attr)
+            node = node.value
+        base = self.lookup(node.id) if isinstance(node, ast.Name) else self.object_of(node) if steps else None
+        if base is None or (steps and steps[0] in base.hidden):
+            return None
+        return replace(base, chain=(*base.chain, *steps), hidden=frozenset()) if steps else base
+
+    def object_of(self, node: ast.expr | None) -> Origin | None:
+        """Return the class of the object that an expression makes, where it is a call of an imported class."""
+        if not isinstance(node, ast.Call):
+            return None
+        if isinstance(node.func, ast.Name) and node.func.id == "super":
+            base = self.bases[-1] if self.bases else None
+            return replace(base, hidden=frozenset()) if base else None
+        return self.class_of(node.func)
+
+    def class_of(self, node: ast.expr | None) -> Origin | None:
+        """Return an object of the class that an expression names. Classes are what is written in capitals."""
+        origin = self.origin(node) if isinstance(node, (ast.Name, ast.Attribute)) else None
+        is_class = origin is not None and not origin.member and origin.chain[-1].lstrip("_")[:1].isupper()
+        return replace(origin, member=True) if origin is not None and is_class else None
+
+    def lookup(self, name: str) -> Origin | None:
+        for number, scope in enumerate(reversed(self.scopes)):
+            if name in scope.names and not (scope.is_class and number):
+                return scope.names[name]
+        return None
+
+    def bind(self, name: str, origin: Origin | None) -> None:
+        scope = self.scopes[-1]
+        scope.names[name] = None if name in scope.unsure else origin
+        if origin is not None and not origin.member and self.function is None:
+            self.result.names[name] = origin.chain
+
+    def is_own(self, chain: Chain) -> bool:
+        return any(".".join(chain[:depth]) in self.own for depth in range(1, len(chain) + 1))
+
+    # -- guards -------------------------------------------------------------------------------------------------------
+
+    def under(self, guard: Guard, test: ast.expr, *, holds: bool) -> Guard:
+        """Return the guard below a condition that holds, or does not."""
+        if decided(test) is not None:
+            return guard
+        if (packages := available(test, holds=holds)) is not None:
+            return replace(guard, available=(*guard.available, *packages))
+        tests = tuple(self.tests(test, holds=holds))
+        exact = len(tests) == 1 and self.tested(test) is not None
+        version = guard.version or (not exact and bool(_ASKS.search(ast.unparse(test))))
+        return replace(guard, branch=guard.branch or not exact, version=version, tests=(*guard.tests, *tests))
+
+    def tests(self, test: ast.expr, *, holds: bool) -> Iterator[Test]:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            yield from self.tests(test.operand, holds=not holds)
+        elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
+            for value in test.values:
+                yield from self.tests(value, holds=holds)
+        elif (pair := self.tested(test)) is not None:
+            yield Test(*pair, holds)
+
+    def tested(self, test: ast.expr) -> tuple[Chain, str] | None:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self.tested(test.operand)
+        if not (isinstance(test, ast.Call) and ast.unparse(test.func) == "hasattr" and len(test.args) == 2):
+            return None
+        origin, name = self.origin(test.args[0]), _text(test.args[1])
+        return (origin.chain, name) if origin is not None and name is not None else None
+
+
+def _base(node: ast.expr) -> ast.expr:
+    """Return what a chain of attributes begins with."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node
+
+
+def _is_foreign(chain: Chain) -> bool:
+    return bool(chain[0]) and chain[0] not in sys.stdlib_module_names and chain[0] != "__future__"
+
+
+def _text(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _is_static(node: _Function) -> bool:
+    return any(isinstance(d, ast.Name) and d.id in {"staticmethod", "classmethod"} for d in node.decorator_list)

@@ -1,0 +1,441 @@
+"""From a dotted path to what it names, in all releases of a package at once.
+
+A set of releases is an integer with a bit for each. A path is followed step by step: modules, names that are imported
+from elsewhere, star imports, members of classes and of their bases.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from envsmith.knowledge.names.dotted import is_below
+from envsmith.knowledge.names.names_file import ModuleLines, NamesFile
+from envsmith.knowledge.names.stars import is_brought
+
+# Folders that are not measured: nothing is said of modules in them.
+UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})
+# What every module has: its own names, and those of its type.
+_ALWAYS = frozenset({*dir(types.ModuleType), *vars(types.ModuleType("")), "__file__", "__path__"})
+# Bases of the standard library that add nothing to object, and those whose fields are the arguments.
+_PLAIN_BASES = frozenset(
+    {"abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol", "builtins.object"}
+)
+_FIELD_BASES = frozenset({"typing.NamedTuple", "typing.TypedDict"})
+# Its __getattr__ answers for parameters, buffers and modules that were set on the instance, and the reader sees those.
+_CLOSED = frozenset({"torch.nn.modules.module.Module", "torch.nn.Module"})
+_DEEPEST = 24
+
+Beyond = Callable[["Place", "str | None", "str | None"], "bool | None"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """What a path names in some releases. ``kind``: module, class, function, value, or external (another package)."""
+
+    bits: int
+    kind: str
+    module: str
+    name: str = ""
+    body: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return the dotted path of the definition."""
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reached:
+    """All that a path names, and the releases of which nothing can be said."""
+
+    places: tuple[Place, ...] = ()
+    unknown: int = 0
+
+    @property
+    def bits(self) -> int:
+        """Return the releases in which something was reached."""
+        return _union(p.bits for p in self.places)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Releases that have it, and those that may have it."""
+
+    present: int = 0
+    unknown: int = 0
+
+    def __or__(self, later: Answer) -> Answer:
+        """Return what one of two says."""
+        return Answer(present=self.present | later.present, unknown=self.unknown | later.unknown)
+
+
+def _union(masks: Iterable[int]) -> int:
+    bits = 0
+    for mask in masks:
+        bits |= mask
+    return bits
+
+
+class Walk:
+    """Follows paths through the names of one distribution."""
+
+    def __init__(self, file: NamesFile, beyond: Beyond) -> None:
+        self._file = file
+        self._beyond = beyond
+        self._roots = file.head.roots
+        self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
+        self.files = file.head.releases
+        self.releases = tuple(m.version for m in self.files)
+        self.date = max((m.date for m in file.head.releases), default="")
+        self._everything = (1 << len(self.releases)) - 1
+
+    def versions(self, bits: int) -> frozenset[str]:
+        """Return the releases of a set of bits."""
+        return frozenset(v for at, v in enumerate(self.releases) if bits >> at & 1)
+
+    def module(self, name: str) -> ModuleLines | None:
+        """Return a module's lines."""
+        return self._file.module(name)
+
+    def as_module(self, path: str) -> Answer:
+        """Return the releases in which a path is a module, a file or a folder."""
+        facts = self.module(path)
+        present = facts.bits if facts else 0
+        parent, _, name = path.rpartition(".")
+        above = self.module(parent)
+        unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
+        unknown = self._everything if self._unmeasured(path) else unknown
+        return Answer(present=present, unknown=unknown & ~present)
+
+    def is_compiled(self, path: str) -> bool:
+        """Return whether a release has a name from a compiled module."""
+        modules = {place.module for place in self.follow(path).places}
+        facts = (self.module(name) for name in modules)
+        return any(body == "!" for module in facts if module for body, _ in module.of("*"))
+
+    def modules_defining(self, name: str) -> tuple[str, ...]:
+        """Return the modules in which a class or function of that name is written."""
+        return self._file.modules_defining(name)
+
+    # -- paths --------------------------------------------------------------------------------------------------------
+
+    def follow(self, path: str) -> Reached:
+        """Return what a dotted path names."""
+        root = max((r for r in self._roots if f"{path}.".startswith(f"{r}.")), key=len, default="")
+        if not root:
+            return Reached(unknown=self._everything)
+        facts = self.module(root)
+        start = Place(bits=facts.bits if facts else 0, kind="module", module=root)
+        return self._steps(Reached(places=(start,)), path[len(root) + 1 :].split(".") if path != root else ())
+
+    def _steps(self, reached: Reached, names: Sequence[str], depth: int = 0) -> Reached:
+        for name in names:
+            places: list[Place] = []
+            unknown = reached.unknown
+            for place in reached.places:
+                inner = self._step(place, name, depth)
+                places += inner.places
+                unknown |= inner.unknown
+            reached = Reached(places=tuple(places), unknown=unknown)
+        return reached
+
+    def _step(self, place: Place, name: str, depth: int) -> Reached:
+        if place.kind == "module":
+            return self.find(place.module, name, place.bits, depth=depth)
+        if place.kind == "class":
+            return self.member(place, name, depth)
+        if place.kind == "external":
+            return self._external(place, name)
+        return Reached(unknown=place.bits)
+
+    def _external(self, place: Place, name: str) -> Reached:
+        answer = _of_builtin(place, name) if place.module == "builtins" else self._beyond(place, name, None)
+        if answer is None:
+            return Reached(unknown=place.bits)
+        return Reached(places=(replace(place, name=f"{place.name}.{name}".lstrip(".")),) if answer else ())
+
+    # -- modules ------------------------------------------------------------------------------------------------------
+
+    def find(self, module: str, name: str, bits: int, *, star: bool = False, depth: int = 0) -> Reached:
+        """Return what a module binds a name to in those releases. With ``star`` only what a star import brings."""
+        step = (module, name, star)
+        if step in self._path:
+            return Reached()
+        self._path.add(step)
+        try:
+            return self._find(module, name, bits, star=star, depth=depth)
+        finally:
+            self._path.remove(step)
+
+    def _find(self, module: str, name: str, bits: int, *, star: bool, depth: int) -> Reached:
+        facts = self.module(module)
+        if not bits or depth > _DEEPEST:
+            return Reached(unknown=bits)
+        if facts is None:
+            return Reached(unknown=bits if self._unmeasured(module) else 0)
+        unknown = bits & ~facts.bits if self._unmeasured(module) else 0
+        bits &= facts.bits
+        if name in _ALWAYS:
+            return Reached(places=(Place(bits=bits, kind="value", module=module, name=name),))
+        places: list[Place] = []
+        below = None if star else self.module(f"{module}.{name}")
+        # A module that is there decides what is below it, unless its own __getattr__ hands names on (numpy.core).
+        settled = below.bits & ~_union(having for _, having in below.of("__getattr__")) if below is not None else 0
+        for body, having in facts.of(name):
+            covered = bits & having & ~(settled if body == "~" else 0)
+            if covered and not (star and not is_brought(name, body)):
+                reached = self._bound(module, name, body, covered, depth)
+                places += reached.places
+                unknown |= reached.unknown
+        if below is not None:  # it can be imported, whatever the package itself makes of it
+            places.append(Place(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
+        remaining = bits & ~_union(p.bits for p in places)
+        if remaining and not star and below is None and name in UNMEASURED:
+            unknown |= remaining
+        wide = self._wide(module, name, remaining, facts, star=star, depth=depth)
+        return Reached(places=(*places, *wide.places), unknown=unknown | wide.unknown)
+
+    def _wide(self, module: str, name: str, bits: int, facts: ModuleLines, *, star: bool, depth: int) -> Reached:
+        """Return what star imports bring, and the releases in which the module makes names at run time."""
+        places: list[Place] = []
+        unknown = 0
+        # A name that the stub of another release has would be in this one too, and a private one is not brought.
+        stubbed = star and (name.startswith("_") or bool(facts.of(name)))
+        for body, having in facts.of("*"):
+            covered = having & bits
+            if not covered:
+                continue
+            if star and body.startswith("-"):
+                continue
+            if body.lstrip("-") == "?" or (body == "!" and not stubbed):
+                unknown |= covered
+            elif body.startswith("?"):
+                unknown |= covered if name.endswith(body[1:]) and not star else 0
+            elif body.lstrip("-").startswith(">"):
+                reached = self._star(module, body.lstrip("-")[1:], name, covered, depth)
+                places += reached.places
+                unknown |= reached.unknown
+        return Reached(places=tuple(places), unknown=unknown)
+
+    def _star(self, module: str, origin: str, name: str, bits: int, depth: int) -> Reached:
+        if origin.startswith("="):
+            steps = origin[1:].split(".")
+            sources = self._steps(self.find(module, steps[0], bits, depth=depth + 1), steps[1:], depth + 1)
+            inner = [self._step(p, name, depth + 1) for p in sources.places if not name.startswith("__")]
+            return Reached(places=tuple(q for r in inner for q in r.places), unknown=_union(r.unknown for r in inner))
+        if not is_below(origin, self._roots) and self.module(f"{module}.{origin}") is not None:
+            origin = f"{module}.{origin}"  # a dot is missing where only type checkers read it (transformers' xlstm)
+        if not is_below(origin, self._roots):
+            return Reached(unknown=0 if name.startswith("_") else bits)
+        if origin == module:
+            return Reached()
+        return self.find(origin, name, bits, star=True, depth=depth + 1)
+
+    def _bound(self, module: str, name: str, body: str, bits: int, depth: int) -> Reached:
+        """Return what one line binds a name to."""
+        text = body.lstrip("?+-")
+        place = Place(bits=bits, kind="value", module=module, name=name, body=text)
+        if text.startswith(("(", "~(")):
+            return Reached(places=(replace(place, kind="function"),))
+        if text.startswith((":", "@:")):
+            return Reached(places=(replace(place, kind="class"),))
+        if text.startswith(">"):
+            return self._imported(place, text[1:], depth)
+        if text.startswith("=") and len(text) > 1:
+            steps = text[1:].split(".")
+            target = self._steps(self.find(module, steps[0], bits, depth=depth + 1), steps[1:], depth + 1)
+            return self._or_value(place, target)
+        if text.startswith(("~", "*")):
+            return Reached(unknown=bits)
+        return Reached() if text.startswith("^") else Reached(places=(place,))
+
+    def _imported(self, place: Place, text: str, depth: int) -> Reached:
+        origin, _, name = text.partition(":")
+        if name and (origin, name) == (place.module, place.name):  # a package that imports its own module
+            origin, name = f"{origin}.{name}", ""
+        if not is_below(origin, self._roots):
+            return Reached(places=(replace(place, kind="external", module=origin, name=name, body=""),))
+        if name and (origin, name) != (place.module, place.name):
+            return self._or_value(place, self.find(origin, name, place.bits, depth=depth + 1))
+        if name:  # ``from . import part`` in the package itself
+            origin, name = f"{origin}.{name}", ""
+        facts = self.module(origin)
+        if facts is None:
+            return Reached(places=(place,))
+        module = replace(place, kind="module", module=origin, name="", body="", bits=place.bits & facts.bits)
+        return self._or_value(place, Reached(places=(module,)))
+
+    @staticmethod
+    def _or_value(place: Place, target: Reached) -> Reached:
+        """Return the target, and the name as a value where the target is not seen: it is bound all the same."""
+        remaining = place.bits & ~target.bits
+        return Reached(places=(*target.places, *([replace(place, bits=remaining)] if remaining else [])))
+
+    def _unmeasured(self, module: str) -> bool:
+        """Return whether a module may exist unseen: below a folder that is not measured, or inside a compiled module."""
+        parts = module.split(".")
+        if UNMEASURED & set(parts):
+            return True
+        above = (self.module(".".join(parts[:depth])) for depth in range(len(parts) - 1, 0, -1))
+        nearest = next((m for m in above if m is not None), None)
+        return nearest is not None and any(body == "!" for body, _ in nearest.of("*"))
+
+    # -- classes ------------------------------------------------------------------------------------------------------
+
+    def member(self, place: Place, name: str, depth: int) -> Reached:
+        """Return a member of a class, its own or one of its bases."""
+        facts = self.module(place.module)
+        if facts is None or depth > _DEEPEST:
+            return Reached(unknown=place.bits)
+        places: list[Place] = []
+        for body, having in facts.of(f"{place.name}.{name}"):
+            if bits := place.bits & having:
+                places += self._member_place(place, name, body, bits)
+        remaining = place.bits & ~_union(p.bits for p in places)
+        if remaining and hasattr(object, name) and name != "__init__":
+            return Reached(places=(*places, replace(place, kind="value", name=f"{place.name}.{name}", bits=remaining)))
+        unknown = 0
+        for base in self._bases(place, remaining, depth):
+            reached = self._step(base, name, depth + 1) if base.kind in {"class", "external"} else None
+            places += reached.places if reached else ()
+            unknown |= reached.unknown if reached else base.bits
+        if place.path not in _CLOSED:
+            unknown |= remaining & _union(having for body, having in facts.of(f"{place.name}.*"))
+        remaining &= ~_union(p.bits for p in places)
+        return Reached(places=tuple(places), unknown=unknown & remaining)
+
+    @staticmethod
+    def _member_place(place: Place, name: str, body: str, bits: int) -> Iterator[Place]:
+        text = body.lstrip("?")
+        kind = "function" if text.startswith(("(", "~(")) else "class" if text.startswith((":", "@:")) else "value"
+        yield Place(bits=bits, kind=kind, module=place.module, name=f"{place.name}.{name}", body=text)
+
+    def _bases(self, place: Place, bits: int, depth: int) -> Iterator[Place]:
+        """Yield the bases of a class in those releases. A base that is not seen is a value."""
+        for base in place.body.partition(":")[2].split(","):
+            if not base or not bits:
+                continue
+            steps = base.split(".")
+            target = Reached()
+            if base != "?":
+                scope = place.name.rpartition(".")[0]
+                target = self._steps(self._in_scope(place, scope, steps[0], bits, depth + 1), steps[1:], depth + 1)
+            for target_place in target.places:
+                if target_place.path not in _PLAIN_BASES:
+                    yield target_place
+            remaining = bits & ~target.bits
+            if remaining and len(steps) == 1 and hasattr(builtins, base):
+                if base != "object":
+                    yield Place(bits=remaining, kind="external", module="builtins", name=base)
+            elif remaining:
+                yield Place(bits=remaining, kind="value", module=place.module, name=base)
+
+    def _in_scope(self, place: Place, scope: str, name: str, bits: int, depth: int) -> Reached:
+        if scope:
+            facts = self.module(place.module)
+            if facts is not None and facts.of(f"{scope}.{name}"):
+                outer = Place(bits=bits, kind="class", module=place.module, name=scope, body=":")
+                return self.member(outer, name, depth)
+        return self.find(place.module, name, bits, depth=depth)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def summed(self, reached: Reached) -> Answer:
+        """Return the releases of what was reached."""
+        return Answer(present=reached.bits, unknown=reached.unknown & ~reached.bits)
+
+    def accepts(self, reached: Reached, argument: str) -> Answer:
+        """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name.
+
+        ``#5`` asks for five arguments by position. A method does not count the object that it is called of.
+        """
+        answer = Answer(unknown=reached.unknown)
+        for place in reached.places:
+            answer |= self._takes(place, argument, 0)
+        return Answer(present=answer.present, unknown=answer.unknown & ~answer.present)
+
+    def _takes(self, place: Place, argument: str, depth: int) -> Answer:
+        if place.kind == "function":
+            return _listed(place, argument)
+        if place.kind == "external":
+            answer = self._beyond(place, None, argument) if place.module != "builtins" else None
+            return Answer(present=place.bits if answer else 0, unknown=place.bits if answer is None else 0)
+        if place.kind != "class" or depth > _DEEPEST:
+            return Answer(unknown=place.bits)
+        return self._constructed(place, argument, depth)
+
+    def _constructed(self, place: Place, argument: str, depth: int) -> Answer:
+        """Return what a class takes: its own ``__init__``, its fields, or what its bases take."""
+        facts = self.module(place.module)
+        if facts is None:
+            return Answer(unknown=place.bits)
+        answer = Answer()
+        remaining = place.bits
+        for method in ("__init__", "__new__"):
+            signatures = facts.of(f"{place.name}.{method}")
+            for body, having in signatures:
+                if bits := remaining & having:
+                    answer |= _listed(replace(place, bits=bits, body=body.lstrip("?")), argument)
+            remaining &= ~_union(having for _, having in signatures)
+        fields = _union(h for body, h in facts.of(f"{place.name}.{argument}") if body.lstrip("?").startswith("!"))
+        bases = list(self._bases(place, remaining, depth))
+        if argument.startswith("#") and (place.body.startswith("@") or any(b.kind == "external" for b in bases)):
+            return answer | Answer(unknown=remaining)
+        if place.body.startswith("@") or any(b.kind == "external" for b in bases):
+            answer |= Answer(present=remaining & fields)
+            remaining &= ~fields
+        for base in bases:
+            if base.path not in _FIELD_BASES and base.bits & remaining:
+                answer |= self._takes(replace(base, bits=base.bits & remaining), argument, depth + 1)
+        return answer
+
+    # -- what replaced it ---------------------------------------------------------------------------------------------
+
+    def successor(self, path: str, argument: str | None, reached: Reached, answer: Answer) -> str | None:
+        """Return what replaced a name that the newest release lacks: what a message says, or where it is defined now."""
+        newest = 1 << (len(self.releases) - 1)
+        having = answer.present | answer.unknown
+        if not self.releases or having & newest or not having:
+            return None
+        last = 1 << (having.bit_length() - 1)
+        name = argument or path.rpartition(".")[2]
+        for place in (p for p in reached.places if p.bits & last):
+            facts = self.module(place.module)
+            for body, bits in facts.of(name) if facts else ():
+                if body.startswith("^") and bits & (last | newest):
+                    return body[1:]
+            now = self.follow(place.path)
+            if argument is None and place.path != path and now.bits & newest:
+                return place.path
+        return None
+
+
+def _listed(place: Place, argument: str) -> Answer:
+    """Return whether a function of that text takes an argument by name."""
+    text = place.body
+    if "(" not in text[:2]:
+        return Answer(unknown=place.bits)
+    words = text.partition("(")[2].split(",")
+    if argument.startswith("#"):
+        return _by_position(place, words, int(argument[1:]))
+    by_name = words[words.index("/") + 1 :] if "/" in words else words
+    if argument in by_name or f"{argument}=" in by_name:
+        return Answer(present=place.bits)  # a wrapper that is not seen passes it on
+    return Answer(unknown=place.bits if "**" in words or text.startswith("~") else 0)
+
+
+def _by_position(place: Place, words: Sequence[str], count: int) -> Answer:
+    """Return whether a function with these arguments takes as many by position."""
+    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
+    positions = [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
+    if len(positions) >= count or "*" in words:
+        return Answer(present=place.bits)
+    return Answer(unknown=place.bits if place.body.startswith("~") else 0)
+
+
+def _of_builtin(place: Place, name: str) -> bool | None:
+    kind = getattr(builtins, place.name, None)
+    return hasattr(kind, name) if kind is not None else None

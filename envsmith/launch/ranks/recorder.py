@@ -1,0 +1,210 @@
+"""What one rank says, parsed: a dump of torch's flight recorder, and the stacks and groups of its witness."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envsmith.base.files import read_text
+from envsmith.base.schema import parse_json
+from envsmith.errors import DataError
+from envsmith.launch.ranks.evidence import Call, Frame, Group, Stack, user_place
+
+# The last calls that are kept of a rank. Ranks are rarely further apart.
+MOST_CALLS = 400
+# A program that people write is smaller. What a machine wrote says nothing by its loops.
+_MOST_SOURCE = 1 << 20
+# How programs ask which rank they are.
+_OF_RANK = re.compile(
+    r"rank|is_(?:local_|global_|world_)?(?:main|master|first|zero)|is_global_zero|process_index", re.IGNORECASE
+)
+# The recorder names types as ATen does.
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Int": "int32",
+    "Long": "int64",
+    "Short": "int16",
+    "Char": "int8",
+    "Byte": "uint8",
+    "Bool": "bool",
+}
+
+
+def calls_of(dump: Mapping[str, Any]) -> tuple[Call, ...]:
+    """Return the entries of a dump as calls, oldest first. What is not an entry is left out."""
+    entries = dump.get("entries")
+    rows = [_call(entry) for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    return tuple(row for row in rows if row is not None)[-MOST_CALLS:]
+
+
+def _call(entry: Mapping[str, Any]) -> Call | None:
+    is_p2p = bool(entry.get("is_p2p"))
+    sequence = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
+    operation = str(entry.get("profiling_name", ""))[:100].rpartition(":")[2]
+    if not isinstance(sequence, int) or not operation:
+        return None
+    state = str(entry.get("state", ""))[:20]
+    created = entry.get("time_created_ns")
+    return Call(
+        group=_group_name(entry.get("process_group")),
+        sequence=sequence,
+        operation=operation,
+        sizes=_sizes(entry.get("input_sizes")),
+        dtypes=_dtypes(entry.get("input_dtypes")),
+        state=state,
+        at=created / 1e9 if isinstance(created, int) else 0.0,
+        ended=_has_ended(entry, state),
+        is_p2p=is_p2p,
+        place=user_place(_frames(entry.get("frames"))),
+    )
+
+
+def _has_ended(entry: Mapping[str, Any], state: str) -> bool | None:
+    """Gloo leaves every entry scheduled, and retires it when the work has ended. NCCL says completed."""
+    if state == "completed":
+        return True
+    retired = entry.get("retired")
+    return retired if isinstance(retired, bool) else None
+
+
+def _group_name(value: object) -> str:
+    """Return the name of a group: the first of the name and its description."""
+    if isinstance(value, Sequence) and not isinstance(value, str) and value:
+        return str(value[0])[:100]
+    return str(value or "")[:100]
+
+
+def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    rows = [row for row in value if isinstance(row, list | tuple)]
+    return tuple(tuple(number for number in row if isinstance(number, int)) for row in rows[:64])
+
+
+def _dtypes(value: object) -> tuple[str, ...]:
+    return tuple(_DTYPES.get(str(name), str(name)[:30]) for name in value[:64]) if isinstance(value, list) else ()
+
+
+def _frames(value: object) -> Iterable[Frame]:
+    for frame in value if isinstance(value, list) else ():
+        if isinstance(frame, Mapping):
+            line = frame.get("line", 0)
+            yield Frame(
+                function=str(frame.get("name", "")),
+                file=str(frame.get("filename", "")),
+                line=line if isinstance(line, int) else 0,
+            )
+
+
+def groups_of(dump: Mapping[str, Any]) -> tuple[Group, ...]:
+    """Return the process groups that NCCL's dump lists. That of gloo has none with a name."""
+    config = dump.get("pg_config")
+    rows = []
+    for name, row in config.items() if isinstance(config, Mapping) else ():
+        if name and isinstance(row, Mapping):
+            rows.append(
+                Group(name=str(name)[:100], description=str(row.get("desc", ""))[:100], ranks=_ranks(row.get("ranks")))
+            )
+    return tuple(rows)
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    try:
+        numbers = parse_json(value) if isinstance(value, str) else value
+    except ValueError:
+        return ()
+    return tuple(number for number in numbers if isinstance(number, int)) if isinstance(numbers, list) else ()
+
+
+def stated_groups(rows: Iterable[Mapping[str, Any]]) -> tuple[Group, ...]:
+    """Return the process groups that a witness lists."""
+    return tuple(
+        Group(
+            name=str(row.get("name", "")),
+            description=str(row.get("description", "")),
+            ranks=_ranks(list(row.get("ranks", ()))),
+        )
+        for row in rows
+    )
+
+
+def stacks_of(answer: Mapping[str, Any]) -> tuple[Stack, ...]:
+    """Return the stacks that a witness lists."""
+    return tuple(
+        Stack(
+            thread=str(row.get("thread", "")),
+            frames=frames_of(row.get("frames")),
+            is_main=bool(row.get("is_main")),
+            source="hook",
+        )
+        for row in answer.get("stacks") or ()
+        if isinstance(row, Mapping)
+    )
+
+
+def frames_of(rows: object) -> tuple[Frame, ...]:
+    """Return the frames that a witness lists, with the loops that they stand in and the line of the innermost one."""
+    return tuple(
+        _read(Frame(function=str(row[0]), file=str(row[1]), line=int(row[2])), is_innermost=number == 0)
+        for number, row in enumerate(rows if isinstance(rows, list) else ())
+        if isinstance(row, list) and len(row) == 3
+    )
+
+
+def _read(frame: Frame, *, is_innermost: bool) -> Frame:
+    """Return a frame with what the program says there."""
+    is_users = bool(user_place([frame]))
+    if not is_users and not is_innermost:
+        return frame
+    lines = _source(frame.file).splitlines()
+    return replace(
+        frame,
+        loops=tuple(span for span in _loops_of(frame.file) if span[0] <= frame.line <= span[1]) if is_users else (),
+        condition=next((test for first, last, test in _conditions_of(frame.file) if first <= frame.line <= last), "")
+        if is_users
+        else "",
+        text=lines[frame.line - 1].strip()[:200] if is_innermost and 0 < frame.line <= len(lines) else "",
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _source(file: str) -> str:
+    """Return a program, or nothing where it cannot be read."""
+    path = Path(file)
+    try:
+        return read_text(path, _MOST_SOURCE) if path.is_file() else ""
+    except (DataError, OSError, ValueError):
+        return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
+    """Return the first and last lines of the loops of a program."""
+    nodes = (node for node in _nodes(file) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
+    return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))
+
+
+@functools.lru_cache(maxsize=64)
+def _conditions_of(file: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the first and last lines of what stands under a test of the rank, and the test, the innermost first."""
+    rows = []
+    for node in _nodes(file):
+        test = ast.unparse(node.test)[:80] if isinstance(node, ast.If) else ""
+        if isinstance(node, ast.If) and _OF_RANK.search(test):
+            rows += [(part[0].lineno, part[-1].end_lineno or 0, test) for part in (node.body, node.orelse) if part]
+    return tuple(sorted(rows, reverse=True))
+
+
+def _nodes(file: str) -> Iterable[ast.AST]:
+    try:
+        return ast.walk(ast.parse(_source(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()

@@ -1,0 +1,447 @@
+"""A launch that stands still: who waits, for whom, and what that one does. "Hang" is said only of what cannot go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from signal import SIGKILL
+
+from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
+from envsmith.launch.ranks.deaths import cause_of, departure, short, signal_name
+from envsmith.launch.ranks.differences import (
+    call_text,
+    different_calls,
+    different_worlds,
+    first_difference,
+    in_flight,
+    is_usual,
+)
+from envsmith.launch.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence, place_of, user_place
+
+# Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
+STILL = 5
+# Less of a processor than this is sleep.
+_ASLEEP = 0.1
+# Where the kernel waits for another process, and not for a time or a disk.
+_FOR_OTHERS = re.compile(
+    r"pipe|fifo|wait_for_partner|flock|locks|fcntl_setlk|inet|sock|unix|skb|accept|poll|select|epoll|do_wait"
+)
+_TIMED = re.compile(r"nanosleep|hrtimer")
+# What Python shows of a lock: the innermost frame is in the module that waits for it.
+_LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
+_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
+_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/parallel/distributed")
+# Python shows nothing below a call into compiled code: a line that waits for a Work is the innermost one. Threads, queues
+# and processes are waited for in Python's own modules.
+_WORK = re.compile(r"\.(?:wait|synchronize)\(")
+_RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
+_LOADER_FIX = (
+    "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
+    "the loader a timeout."
+)
+
+
+def stall(evidence: Evidence) -> Blame | None:
+    """Return who is waited for, and why that one does not come. ``None`` where the ranks do not stand still."""
+    if not evidence.stalled:
+        return None
+    judges = (
+        _dead,
+        _stopped,
+        different_worlds,
+        _left_loop,
+        different_calls,
+        _not_waiting,
+        _different_groups,
+        _never_came,
+        _all_wait,
+    )
+    return next((answer for judge in judges if (answer := judge(evidence))), None)
+
+
+def waits(one: RankEvidence) -> bool:
+    """Tell whether a rank is inside a collective, or on the way into a process group."""
+    if one.process and one.process.answers is False and not one.stacks:
+        return False
+    main = one.main
+    if main and (_in_loader(one) or _is_stopped(one)):
+        return False
+    if main and any(_COLLECTIVE.search(frame.file) for frame in _above_user(one)):
+        return True
+    if main and main.frames and _WORK.search(main.frames[0].text):
+        return True
+    if in_flight(one) is None:
+        return False
+    # An asynchronous call is open while its rank does something else: only the engine of autograd waits without a frame.
+    return main is None or any(frame.function == "_engine_run_backward" for frame in _above_user(one))
+
+
+def _above_user(one: RankEvidence) -> list[Frame]:
+    """Return the innermost frames down to the first one that is the user's."""
+    rows = []
+    for frame in one.main.frames if one.main else ():
+        if user_place([frame]):
+            break
+        rows.append(frame)
+    return rows
+
+
+def _in_loader(one: RankEvidence) -> bool:
+    return any(_LOADER.search(frame.file) for frame in _above_user(one))
+
+
+def _is_stopped(one: RankEvidence) -> bool:
+    return bool(one.process and one.process.state in {"T", "t"})
+
+
+def _living(evidence: Evidence) -> list[RankEvidence]:
+    return [one for one in evidence.ranks if one.is_alive]
+
+
+def _waiting_words(evidence: Evidence, ranks: Sequence[int]) -> str:
+    """Return a sentence that says in what the other ranks wait."""
+    waiting = [one for one in _living(evidence) if one.rank not in ranks and waits(one)]
+    if not waiting:
+        return ""
+    call, place = in_flight(waiting[0]), _place(waiting[0])
+    what = f" in {call_text(call)}" if call else ""
+    numbers = ranks_text([one.rank for one in waiting])
+    return f" {numbers} wait{'s' if len(waiting) == 1 else ''}{what}{at_place(place)}."
+
+
+def _place(one: RankEvidence) -> str:
+    return user_place(one.main.frames) if one.main else ""
+
+
+def _dead(evidence: Evidence) -> Blame | None:
+    """Blame a rank that has ended while the others wait for it."""
+    ends = sorted(
+        (one for one in evidence.ranks if one.exit and not one.exit.by_launcher),
+        key=lambda each: each.exit.at if each.exit else 0.0,
+    )
+    if not ends or not any(waits(one) for one in _living(evidence)):
+        return None
+    one = ends[0]
+    code = one.exit.code if one.exit else None
+    ending = "with status 0" if code == 0 else "without a word" if code is None else _ending(code)
+    way = f", by {one.way_out}" if one.way_out else ""
+    error = f", after {one.error.error[:160]}{at_place(one.error.place)}" if one.error else ""
+    if one.error:
+        cause = cause_of(one.error.error)
+    elif code == 0:
+        cause, _ = departure(one)
+    else:
+        cause = Cause.EXITED if (code or 0) > 0 else Cause.KILLED if code == -SIGKILL else Cause.CRASHED
+    return Blame(
+        cause=cause,
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} has ended {ending}{way}{error}, and the launcher let the others go on."
+        + _waiting_words(evidence, [one.rank]),
+        fix="Look at why that rank ended. The others wait until the timeout of their process group.",
+        place=one.error.place if one.error else one.way_out.rpartition(" at ")[2],
+        is_hang=True,
+    )
+
+
+def _ending(code: int) -> str:
+    return f"by {signal_name(code)}" if code < 0 else f"with status {code}"
+
+
+def _stopped(evidence: Evidence) -> Blame | None:
+    """Blame ranks that do not run because somebody stopped them."""
+    stopped = [one for one in _living(evidence) if _is_stopped(one)]
+    if not stopped or len(stopped) == len(_living(evidence)):
+        return None
+    pids = ", ".join(str(one.pid) for one in stopped)
+    ranks = tuple(one.rank for one in stopped)
+    return Blame(
+        cause=Cause.STOPPED,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} (pid {pids}) is stopped, by SIGSTOP or a debugger.{_waiting_words(evidence, ranks)}",
+        fix=f"Let it go on with `kill -CONT {pids.replace(',', '')}`, or end the debugger.",
+        place=_place(stopped[0]),
+        evidence=tuple(f"rank {one.rank}: state {one.process.state} in /proc" for one in stopped if one.process),
+        is_hang=True,
+    )
+
+
+def _left_loop(evidence: Evidence) -> Blame | None:
+    """Blame ranks that have come out of a loop in which the others still make the collectives that all of them made."""
+    living = _living(evidence)
+    loops = {one.rank: loop for one in living for peer in living if (loop := _loop_behind(one, peer))}
+    ahead = [one for one in living if one.rank in loops]
+    inside = [one for one in living if one.rank not in loops]
+    if not ahead or len(ahead) > len(inside) or not all(waits(one) for one in living):
+        return None
+    difference = first_difference(evidence.ranks)
+    parted = difference.calls if difference else {}
+    if any(parted.get(one.rank, one.calls[-1]) != one.calls[-1] for one in ahead if one.calls):
+        return None  # their calls differ from an earlier one on
+    opens = [parted.get(one.rank) or in_flight(one) for one in inside]
+    if not all(call and is_usual(ahead[0].calls[:-1], call) for call in opens):
+        return None  # the others make calls of their own in that loop
+    ranks, place = tuple(one.rank for one in ahead), _place(ahead[0])
+    return Blame(
+        cause=Cause.UNEVEN_DATA,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} left the loop at {loops[ranks[0]]} after fewer rounds than the others make, and "
+        f"{'waits' if len(ranks) == 1 else 'wait'}{at_place(place)}.{_waiting_words(evidence, ranks)}",
+        fix="Give every rank the same number of batches: a sampler that pads or drops the last ones, or an agreed end.",
+        place=place,
+        evidence=tuple(f"rank {one.rank}: {_place(one)}" for one in living),
+        is_hang=True,
+    )
+
+
+def _loop_behind(one: RankEvidence, peer: RankEvidence) -> str:
+    """Return the loop of one function in which the peer stands and that this rank has behind it."""
+    mine = {(frame.file, frame.function): frame for frame in (one.main.frames if one.main else ())}
+    for frame in reversed(peer.main.frames if peer.main else ()):
+        same = mine.get((frame.file, frame.function))
+        if same and same.line != frame.line:
+            passed = [first for first, last in frame.loops if last < same.line]
+            return place_of(replace(frame, line=passed[0])) if passed else ""
+    return ""
+
+
+def _not_waiting(evidence: Evidence) -> Blame | None:
+    """Blame the ranks that are not in a collective while the others are."""
+    living = _living(evidence)
+    late = [one for one in living if not waits(one)]
+    if not late or len(late) == len(living) > 1:
+        return None
+    if len(living) == 1 and evidence.world > 1:
+        return None
+    one = max(late, key=_is_stuck)
+    ranks = tuple(each.rank for each in late if _place(each) == _place(one))
+    does = _what_it_does(one)
+    who = ranks_text(ranks) if len(ranks) == 1 else f"Each of {ranks_text(ranks, 'r')}"
+    return Blame(
+        cause=does.cause,
+        ranks=ranks,
+        message=f"{who} {does.words}{at_place(_place(one))}.{_waiting_words(evidence, ranks)}",
+        fix=does.fix,
+        place=_place(one),
+        evidence=_facts(one),
+        is_hang=does.is_hang,
+        confidence="high" if one.main else "medium",
+    )
+
+
+def _is_stuck(one: RankEvidence) -> bool:
+    return one.still >= STILL
+
+
+class _Doing:
+    """What a late rank does."""
+
+    def __init__(self, cause: Cause, words: str, fix: str, *, is_hang: bool) -> None:
+        self.cause, self.words, self.fix, self.is_hang = cause, words, fix, is_hang
+
+
+def _what_it_does(one: RankEvidence) -> _Doing:
+    process = one.process or ProcessState(pid=one.pid)
+    place = _place(one) or "the place above"
+    if process.answers is False and process.state == "D":
+        return _Doing(
+            Cause.BLOCKED,
+            f"waits in the kernel for a disk or a driver ({process.waits_in or 'state D'})",
+            "Look at the kernel's log, and at the file system that it uses.",
+            is_hang=True,
+        )
+    if process.answers is False:
+        return _Doing(
+            Cause.GIL_HELD,
+            "keeps Python's lock (the GIL) and lets no other thread run",
+            f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
+            is_hang=True,
+        )
+    if one.error:
+        return _Doing(
+            cause_of(one.error.error),
+            f"has lost its thread {one.error.thread} to {short(one.error.error)}{at_place(one.error.place)}, and waits",
+            f"Look at {one.error.place or 'that thread'}: the main thread waits for what it no longer does.",
+            is_hang=one.still >= STILL,
+        )
+    if _in_loader(one):
+        return _Doing(
+            Cause.LOADER, f"waits for {_loader_words(one)}{_workers(process)}", _LOADER_FIX, is_hang=one.still >= STILL
+        )
+    return _asleep(one, process, place)
+
+
+def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
+    is_asleep = process.state in {"S", "D", "I"} and (process.cpu is None or process.cpu < _ASLEEP)
+    if not is_asleep or not _is_stuck(one):
+        words = "computes, or waits for a processor, and has not come to the collective"
+        return _Doing(Cause.BUSY, words, f"Look at {place}: work that the other ranks do not have.", is_hang=False)
+    frame = one.main.frames[0] if one.main and one.main.frames else None
+    for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
+    where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
+    kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
+    if for_others and not _TIMED.search(process.waits_in):
+        return _Doing(
+            Cause.BLOCKED,
+            f"is blocked{where}{kernel} and has not come to the collective",
+            f"Look at {place}: a lock, a pipe, a socket or a file that another process does not release.",
+            is_hang=True,
+        )
+    return _Doing(
+        Cause.BLOCKED,
+        f"sleeps{where}{kernel} and has not come to the collective",
+        f"Look at {place}: the others wait until it wakes up.",
+        is_hang=not _TIMED.search(process.waits_in) and process.state != "D",
+    )
+
+
+def _loader_words(one: RankEvidence) -> str:
+    has_workers = any(frame.function == "_try_get_data" for frame in _above_user(one))
+    return "a worker of its data loader" if has_workers else "its data loader"
+
+
+def _workers(process: ProcessState) -> str:
+    """Return what the kernel says of the workers that are not simply asleep."""
+    odd = [child for child in process.children if child.state in {"T", "t", "Z", "D"}]
+    words = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
+    return f": worker {odd[0].pid} {words[odd[0].state]}" if odd else ""
+
+
+def _facts(one: RankEvidence) -> tuple[str, ...]:
+    process, rows = one.process, []
+    if process:
+        cpu = "" if process.cpu is None else f", {process.cpu:.0%} of a processor"
+        rows.append(f"rank {one.rank}: state {process.state}{cpu}, kernel {process.waits_in or 'running'}")
+    if one.still > 1:
+        rows.append(f"rank {one.rank}: the same place at {one.still} looks in a row")
+    if one.main:
+        rows += [f"rank {one.rank}: {place_of(frame)}" for frame in one.main.frames[:5]]
+    return tuple(rows)
+
+
+def _different_groups(evidence: Evidence) -> Blame | None:
+    """Say that ranks wait for each other in different groups, or in different collectives."""
+    open_calls = {one.rank: (one, call) for one in _living(evidence) if (call := in_flight(one))}
+    if len({call.group for _, call in open_calls.values()}) < 2:
+        return None
+    novel = [rank for rank, (one, call) in open_calls.items() if not is_usual(one.calls, call)]
+    counts: dict[str, list[int]] = {}
+    for rank, (_, call) in sorted(open_calls.items()):
+        counts.setdefault(call.group, []).append(rank)
+    fewest = min(counts.values(), key=len)
+    is_minority = all(len(ranks) > len(fewest) for ranks in counts.values() if ranks is not fewest)
+    odd = tuple(fewest) if is_minority else tuple(novel) if len(novel) == 1 else ()
+    rows = tuple(f"rank {rank}: {call_text(call)}, group {call.group}" for rank, (_, call) in open_calls.items())
+    members = {group.name: group.ranks for one in evidence.ranks for group in one.groups}
+    # A call to which every rank of its group has come may be slow, and then it ends.
+    may_end = any(set(members.get(name) or range(evidence.world)) <= set(ranks) for name, ranks in counts.items())
+    who = (
+        f"{ranks_text(odd)} waits in another process group than the others"
+        if odd
+        else ("The ranks wait for each other in different process groups")
+    )
+    return Blame(
+        cause=Cause.DIFFERENT_GROUPS,
+        ranks=odd,
+        message=f"{who}: {'; '.join(rows)}.",
+        fix="Call the collectives of all groups in the same order on every rank.",
+        place=_place(open_calls[odd[0]][0]) if odd else "",
+        evidence=rows,
+        confidence="high" if odd and not may_end else "medium",
+        is_hang=True,
+    )
+
+
+def _never_came(evidence: Evidence) -> Blame | None:
+    """Blame the rank that is not where the process group is made."""
+    living = _living(evidence)
+    inside = [one for one in living if one.main and any(_RENDEZVOUS.search(f.function) for f in one.main.frames)]
+    missing = sorted(set(range(evidence.world)) - {one.rank for one in evidence.ranks})
+    # Ranks of other hosts are not missing: only a launch of one host is complete here.
+    if not inside or not missing or inside[0].environment.get("LOCAL_WORLD_SIZE") != str(evidence.world):
+        return None
+    waiting = [one.rank for one in inside]
+    twice = next((rank for rank in waiting if waiting.count(rank) > 1), None)
+    because = "" if twice is None else f", because {waiting.count(twice)} processes have RANK={twice}"
+    return Blame(
+        cause=Cause.ABSENT,
+        ranks=tuple(missing),
+        message=f"{ranks_text(missing)} did not start{because}: the world is said to have {evidence.world} ranks. "
+        f"{ranks_text(sorted(set(waiting)))} wait in "
+        f"{place_of(inside[0].main.frames[0]) if inside[0].main else 'init_process_group'}.",
+        fix="Compare WORLD_SIZE with the number of processes that were started."
+        if twice is None
+        else "Give every process its own RANK.",
+        is_hang=True,
+    )
+
+
+def _all_wait(evidence: Evidence) -> Blame | None:
+    """Say where everybody stands when nobody can be blamed."""
+    standing: dict[str, list[int]] = {}
+    for one in _living(evidence):
+        standing.setdefault(_place(one) or "an unknown place", []).append(one.rank)
+    if not any(waits(one) for one in _living(evidence)):
+        return None  # they import, compile or compute
+    rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
+    elsewhere = " Ranks of other hosts are not in this evidence." if evidence.world > len(evidence.ranks) else ""
+    odd = _odd_places(evidence, standing) or _behind(evidence)
+    is_split = len(standing) > 1
+    makes_group = any(_makes_group(one) for one in _living(evidence) if one.rank in odd)
+    return Blame(
+        cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
+        ranks=odd,
+        message=f"{_split_words(odd) if is_split else 'All ranks wait in one collective'}: {'; '.join(rows)}."
+        + ("" if odd or not is_split else " Which of them is wrong cannot be told from that.")
+        + elsewhere,
+        fix="Look for a condition on the rank around a collective."
+        if is_split
+        else "Look at the network between the ranks, and at the kernel's log.",
+        place=next((place for place, ranks in standing.items() if odd and tuple(ranks) == odd), ""),
+        evidence=rows,
+        confidence="medium",
+        is_hang=is_split,
+    )
+
+
+def _split_words(odd: Sequence[int]) -> str:
+    if not odd:
+        return "The ranks wait for each other at different places"
+    return f"{ranks_text(odd)} {'waits' if len(odd) == 1 else 'wait'} at another place than the others"
+
+
+def _odd_places(evidence: Evidence, standing: Mapping[str, list[int]]) -> tuple[int, ...]:
+    """Return the minority by place, and on a tie those whose last call is not open or does not follow from earlier ones."""
+    fewest, *larger = sorted(standing.values(), key=len)
+    if not larger:
+        return ()
+    if len(fewest) < len(larger[0]):
+        return tuple(fewest)
+    as_ever = {one.rank for one in _living(evidence) if (call := in_flight(one)) and is_usual(one.calls, call)}
+    odd = tuple(one.rank for one in _living(evidence) if one.rank not in as_ever)
+    return odd if as_ever else ()
+
+
+def _makes_group(one: RankEvidence) -> bool:
+    """Tell whether a rank waits for the others to make a process group with it."""
+    return any(frame.function in {"new_group", "_new_group_with_tag"} for frame in _above_user(one))
+
+
+def _behind(evidence: Evidence) -> tuple[int, ...]:
+    """Return the minority that has called fewer collectives of a group than the others."""
+    last: dict[int, int] = {}
+    for one in _living(evidence):
+        numbers = [call.sequence for call in one.calls if call.group == _main_group(evidence) and not call.is_p2p]
+        if numbers:
+            last[one.rank] = max(numbers)
+    most = max(last.values(), default=0)
+    behind = tuple(sorted(rank for rank, number in last.items() if number < most))
+    return behind if 0 < len(behind) * 2 < len(last) else ()
+
+
+def _main_group(evidence: Evidence) -> str:
+    counts: dict[str, int] = {}
+    for one in evidence.ranks:
+        for call in one.calls:
+            counts[call.group] = counts.get(call.group, 0) + 1
+    return max(counts, key=lambda name: counts[name], default="")

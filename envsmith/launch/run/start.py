@@ -1,0 +1,161 @@
+"""One watched launch from its begin to its end: the environment of the ranks, the folder of evidence, what is printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envsmith.base.files import write_whole
+from envsmith.errors import UsageError
+from envsmith.launch.ranks.causes import Blame, Cause
+from envsmith.launch.ranks.differences import different_environments
+from envsmith.launch.ranks.evidence import Evidence
+from envsmith.launch.ranks.stored import write_evidence
+from envsmith.launch.run.connection import Ranks
+from envsmith.launch.run.launcher import Launcher
+from envsmith.launch.run.watch import Settings, Watch
+
+HOOK = Path(__file__).with_name("hook")
+
+
+@dataclass(slots=True)
+class Launch:
+    """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence."""
+
+    command: Sequence[str]
+    settings: Settings
+    say: Callable[[str], None]
+    keep: Path | None = None
+    preflight: bool = False
+    blame: Blame | None = None
+    has_said: bool = False
+
+    def run(self) -> int:
+        """Run the command under watch and return how it ended, negative for a signal."""
+        folder = Path(tempfile.mkdtemp(prefix="envsmith-run-"))
+        folder.chmod(0o700)
+        try:
+            ranks = Ranks(folder)
+            launcher = Launcher(self.command, self._environment(folder))
+            status = Watch(
+                launcher, ranks, self.settings, lambda blame, facts: self._report(blame, facts, folder)
+            ).run()
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        (folder / "s").unlink(missing_ok=True)
+        if self.keep or not self.has_said:
+            shutil.rmtree(folder, ignore_errors=True)
+        return status
+
+    def _environment(self, folder: Path) -> Mapping[str, str]:
+        environment = dict(os.environ)
+        path = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in (str(HOOK), path) if part)
+        environment["ENVSMITH_RUN_FOLDER"] = str(folder)
+        environment.pop("ENVSMITH_RUN_RANK", None)
+        if self.preflight:
+            package = folder / "package"
+            package.mkdir()
+            (package / "envsmith").symlink_to(Path(__file__).parents[2])
+            environment["ENVSMITH_RUN_PREFLIGHT"] = str(package)
+        return environment
+
+    def _report(self, blame: Blame | None, evidence: Evidence, folder: Path) -> None:
+        """Print the block, and keep the evidence in the user's folder, or in our own."""
+        is_repeated = blame is not None and blame is self.blame
+        self.has_said, self.blame = True, blame
+        target = self.keep or folder
+        name = f"evidence-{socket.gethostname()}-{os.getpid()}.json"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            write_whole(target / name, write_evidence(evidence, blame))
+            if self.keep:
+                _copy(folder, target)
+        except OSError as error:
+            self.say(f"envsmith run: Cannot write the evidence into {target}: {error.strerror}.")
+        self.say(ending(evidence) if is_repeated else block(blame, evidence, target))
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """Copy what the ranks wrote."""
+    for path in folder.iterdir():
+        if path.suffix in {".marks", ".stacks", ".calls"} or path.name.startswith("nccl_trace_rank_"):
+            shutil.copyfile(path, target / path.name)
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse an empty command."""
+    if not command:
+        raise UsageError(
+            "Cannot watch a launch: no command was given.",
+            hint="Give the launcher after `--`, as in `envsmith run -- torchrun train.py`.",
+        )
+
+
+_MOST_FACTS = 8
+
+
+def block(blame: Blame | None, evidence: Evidence, folder: Path | None) -> str:
+    """Return the block as lines."""
+    return "\n".join(_lines(blame, evidence, folder))
+
+
+def ending(evidence: Evidence) -> str:
+    """Return the line that ends a launch of which a block has said why it stands still."""
+    return f"envsmith run: {_ended(evidence)}, after it stood still: see above"
+
+
+def _lines(blame: Blame | None, evidence: Evidence, folder: Path | None) -> Iterator[str]:
+    yield f"envsmith run: {_headline(blame, evidence)}"
+    if blame:
+        yield f"  {blame.message}"
+        if blame.place:
+            yield f"  place: {blame.place}"
+        yield f"  cause: {blame.cause.value}" + (
+            "" if blame.confidence == "high" else f" (confidence {blame.confidence})"
+        )
+        for fact in blame.evidence[:_MOST_FACTS]:
+            yield f"  evidence: {fact}"
+    for line in different_environments(evidence.ranks):
+        yield f"  differs: {line}"
+    for machine in evidence.machines:
+        for line in machine.kernel[-3:] if blame and blame.cause.kind == "rank-died" else ():
+            yield f"  kernel: {line}"
+    if blame:
+        yield f"  next: {blame.fix}"
+    elif not evidence.ranks:
+        yield "  next: Read what the launcher printed. If ranks did start, give them RANK, and a Python that reads PYTHONPATH."
+    for line in evidence.unread:
+        yield f"  not read: {line}"
+    if folder:
+        yield f"  all evidence: {folder}"
+
+
+def _ended(evidence: Evidence) -> str:
+    count, code = len(evidence.ranks), evidence.launcher.code if evidence.launcher else None
+    ranks = f"{count} rank{'' if count == 1 else 's'}"
+    if code is not None and code < 0:
+        return f"a signal ended the launch of {ranks}"
+    return f"the launch of {ranks} ended with exit code {code}"
+
+
+def _headline(blame: Blame | None, evidence: Evidence) -> str:
+    if evidence.stalled:
+        still = f"no rank of {len(evidence.ranks)} has called a collective for {evidence.stalled:.0f} s"
+        if blame is None or not any(one.calls for one in evidence.ranks):
+            return f"note: {still}"
+        return f"{'hang' if blame.is_hang else 'waiting'}: {still}"
+    if blame and blame.cause is Cause.SLOW:
+        return "note: one rank is slow"
+    ending_text = _ended(evidence)
+    if evidence.is_interrupted:
+        return f"{ending_text}, after it was interrupted"
+    if not evidence.ranks:
+        return f"{ending_text}, and no rank loaded the hook"
+    return ending_text if blame else f"{ending_text}, and the evidence does not say which rank was first"

@@ -1,0 +1,424 @@
+"""The watch over one launch: what moves, since when nothing does, what is asked then, and the verdict at the end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+
+from envsmith.base.schema import parse_json
+from envsmith.launch.ranks.causes import Blame, Cause
+from envsmith.launch.ranks.decide import decide, decide_end
+from envsmith.launch.ranks.differences import late_to_most
+from envsmith.launch.ranks.evidence import (
+    Disk,
+    Event,
+    Evidence,
+    Exit,
+    Machine,
+    ProcessState,
+    RankError,
+    RankEvidence,
+    Stack,
+    user_place,
+)
+from envsmith.launch.ranks.recorder import calls_of, frames_of, groups_of, stacks_of, stated_groups
+from envsmith.launch.ranks.traces import faulthandler_dumps
+from envsmith.launch.run.connection import Rank, Ranks
+from envsmith.launch.run.host import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
+from envsmith.launch.run.launcher import Launcher
+
+# How many looks, and how far apart, before anything is said of a stall.
+_LOOKS, _BETWEEN = 7, 1.0
+# How many there may be while no rank answers.
+_MOST_LOOKS = 20
+# How long a rank that is asked may take: the recorder's dump takes 0.1 s, on a busy machine ten times that.
+_PATIENCE = 3.0
+# How many times the longest pause from which a launch went on by itself a stall must last.
+_FACTOR = 5.0
+# Imports and the first compilation take as long as they take: before the first collective it is longer.
+_BEFORE_FIRST = 3.0
+_MOST_EVENTS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """``stall`` in seconds: nothing is said before. ``stops`` asks the launcher to end after a hang."""
+
+    stall: float = 300.0
+    beat: float = 5.0
+    stops: bool = False
+
+
+class Watch:
+    """One launch under watch. ``say`` gets each verdict, with its evidence, when it is due."""
+
+    def __init__(
+        self, launcher: Launcher, ranks: Ranks, settings: Settings, say: Callable[[Blame | None, Evidence], None]
+    ) -> None:
+        self.launcher, self.ranks, self.settings, self.say = launcher, ranks, settings, say
+        self.began = self.moved_at = self.asked_at = time.monotonic()
+        self.booted_for = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self.longest_pause, self.oom_before = 0.0, oom_kills()
+        self.disks: dict[str, Disk] = {}
+        self.events: list[Event] = []
+        self.unread: set[str] = set()
+        self.has_asked_dying = self.has_looked = self.has_judged = self.has_stopped = False
+        self.looks = 0
+        self.has_begun, self.judged_at = False, 0.0
+        self.blame: Blame | None = None
+        self.stalled_at: Blame | None = None  # what was said of a stall that lasts
+
+    def run(self) -> int:
+        """Watch until the launcher ends. Return how it ended."""
+        handle = open_process(self.launcher.pid)
+        beat = min(self.settings.beat, max(1.0, self.settings.stall / 3))
+        while self.launcher.poll() is None:
+            before = self._state()
+            if self.ranks.step(0.25, handle):
+                self._went_on(*before, beat)
+            self.ranks.settle()
+            now = time.monotonic()
+            if self.looks:
+                self._look_again(now)
+            elif now - self.asked_at >= beat:
+                self.asked_at = now
+                self.ranks.ask("progress")
+                self._measure_disks()
+            if not self.looks and not self.has_judged and self._is_stalled(now):
+                self._look_again(now)
+        self._finish(handle)
+        return self.launcher.status or 0
+
+    def _state(self) -> tuple[set[int], list[object]]:
+        """Return the processes that have ended, and how many collectives each rank has called."""
+        return {rank.pid for rank in self.ranks.all if rank.ended_at}, [dict(rank.progress) for rank in self.ranks.all]
+
+    def _went_on(self, dead: set[int], progress: list[object], beat: float) -> None:
+        """Note that something moved, and ask the survivors of a death what they do, before the launcher ends them."""
+        now, had_begun = time.monotonic(), self.has_begun
+        fresh = [rank for rank in self.ranks.all if rank.ended_at and rank.pid not in dead]
+        for rank in fresh:
+            self._note(f"rank {rank.rank} ended", rank.rank)
+        if fresh:
+            self._measure_disks()
+        if fresh and not self.has_asked_dying:
+            self.has_asked_dying = True
+            self.ranks.ask("all")
+        if self._state()[1] != progress:
+            self.has_begun = any(number > 0 for rank in self.ranks.all for number in rank.progress.values())
+            self.stalled_at = None  # it went on by itself
+        if had_begun:
+            # What is asked every few seconds moved at any time since the last answer.
+            self.longest_pause = max(self.longest_pause, now - self.moved_at - beat)
+        self.moved_at, self.looks, self.has_looked, self.has_judged = now, 0, False, False
+
+    def _measure_disks(self) -> None:
+        """Keep the least space that was free: a full shared memory is empty again when who filled it has ended."""
+        for disk in disks_of(next((rank.pid for rank in self.ranks.living), os.getpid())):
+            least = self.disks.get(disk.path, disk)
+            self.disks[disk.path] = min(least, disk, key=lambda each: each.free)
+
+    def _is_stalled(self, now: float) -> bool:
+        """Tell whether to look at the ranks: early, for those that disagree, and again when the stall is long by itself."""
+        is_due = self._is_long(now) if self.has_looked else now - self.moved_at >= self._limit(self.settings.stall)
+        return is_due and bool(self.ranks.living) and not self.has_stopped
+
+    def _is_long(self, now: float) -> bool:
+        limit = max(self.settings.stall, _FACTOR * self.longest_pause)
+        return now - self.moved_at >= self._limit(limit)
+
+    def _limit(self, seconds: float) -> float:
+        return seconds if self.has_begun else seconds * _BEFORE_FIRST
+
+    def _look_again(self, now: float) -> None:
+        """Look at every rank once a second, several times. Then judge, once for each stall."""
+        if self.looks and now - self.asked_at < _BETWEEN:
+            return
+        self.asked_at = now
+        self.looks += 1
+        for rank in self.ranks.living:
+            rank.measure()
+        if self.looks <= _LOOKS:
+            self.ranks.ask("all" if self.looks in {1, _LOOKS} else "stacks")
+            return
+        if self.looks <= _MOST_LOOKS and self._all_are_silent():
+            return  # no rank keeps Python's lock for all of them: the machine is slow
+        evidence = self.evidence(stalled=now - self.moved_at)
+        blame = decide(evidence)
+        self.looks, self.has_looked = 0, True
+        if not self._is_long(now) and not (blame and blame.is_lasting):
+            return
+        self.has_judged, self.judged_at = True, time.time()
+        self.blame = self.stalled_at = blame
+        if self.blame and not self.has_begun and self.blame.cause is not Cause.STOPPED:
+            self.blame = self.stalled_at = replace(self.blame, is_hang=False)
+        self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)
+        if self.blame or self.has_begun:
+            self.say(self.blame, evidence)
+        if self.settings.stops and self.blame and self.blame.is_hang:
+            self._note("the launcher was asked to end", None)
+            self.has_stopped = True
+            self.launcher.send(SIGTERM)
+
+    def _all_are_silent(self) -> bool:
+        """Tell whether several ranks run, and none has answered in time."""
+        now = time.monotonic()
+        silent = [rank for rank in self.ranks.living if rank.talk and rank.silent_for(now) >= _PATIENCE]
+        return len(silent) > 1 and len(silent) == len(self.ranks.living)
+
+    def _note(self, text: str, rank: int | None) -> None:
+        if len(self.events) < _MOST_EVENTS:
+            self.events.append(Event(at=time.time(), text=text, rank=rank))
+
+    def _finish(self, handle: int | None) -> None:
+        """Take in what came last, and judge how the ranks ended."""
+        until = time.monotonic() + 1.0
+        while self.ranks.living and time.monotonic() < until:
+            self.ranks.step(0.05, None)
+        self.ranks.settle()
+        if handle is not None:
+            os.close(handle)
+        evidence = self.evidence(stalled=0.0)
+        failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
+        if any(call.at > self.judged_at for one in evidence.ranks for call in one.calls):
+            self.stalled_at = None  # it went on after what was said of the stall
+        blame = decide_end(self.stalled_at, evidence) if failed else self.stalled_at or late_to_most(evidence)
+        if failed or blame:
+            self.blame = blame
+            self.say(blame, evidence)
+
+    def evidence(self, stalled: float) -> Evidence:
+        """Return all that is known now."""
+        now = time.monotonic()
+        self.ranks.find_silent()
+        rows = [self._rank(rank, now) for rank in sorted(self.ranks.all, key=lambda each: each.rank)]
+        on_gpu = gpu_memory()
+        rows = [replace(row, gpu_bytes=on_gpu.get(row.pid, row.gpu_bytes)) for row in rows]
+        self._measure_disks()
+        lines, failure = kernel_lines(self.booted_for)
+        if failure:
+            self.unread.add(f"the kernel's log cannot be read: {failure}")
+        status = self.launcher.status
+        return Evidence(
+            ranks=with_launcher_ends(rows),
+            machines=(
+                Machine(
+                    name=socket.gethostname(),
+                    disks=tuple(self.disks.values()),
+                    oom_kills=max(0, oom_kills() - self.oom_before),
+                    kernel=lines,
+                ),
+            ),
+            world=max([row.world for row in rows], default=0),
+            launcher=Exit(code=status, at=time.time() if status is not None else 0.0),
+            stalled=stalled,
+            events=tuple(self.events),
+            communicators=ras_text() if stalled and any(row.gpu_bytes for row in rows) else "",
+            is_interrupted=bool(self.launcher.signals),
+            unread=tuple(sorted(self.unread)),
+        )
+
+    def _rank(self, rank: Rank, now: float) -> RankEvidence:
+        process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
+        row = rank_evidence(
+            rank.stem, answer=rank.answer, code=rank.code, ended_at=rank.ended_at, process=process, still=rank.still
+        )
+        if process and process.answers is False and process.state not in {"T", "t"}:
+            stacks, failure = spy(rank.pid)
+            if failure:
+                self.unread.add(failure)
+            row = replace(row, stacks=stacks or row.stacks)
+        return row
+
+
+# From what the hook of each rank left, and what the watcher saw, to the evidence of a launch.
+
+# The most that is read of a file that a rank wrote.
+_MOST_BYTES = 8 << 20
+# Seconds after the first failure from which a signal is the launcher's. The others may notice a rank's death before the
+# kernel reports it, and a launcher waits before it kills.
+_NEVER = float("inf")
+_PATIENCE_OF_LAUNCHERS: Mapping[int | None, float] = {-15: 0.0, -9: 3.0}
+# The headlines of faulthandler, by the signal that they stand for.
+_FATAL = {
+    "Segmentation fault": -11,
+    "Aborted": -6,
+    "Bus error": -7,
+    "Floating-point exception": -8,
+    "Illegal instruction": -4,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Marks:
+    """The marks of one rank: its start, its errors, where it asked for its end, and whether it came to it."""
+
+    start: Mapping[str, Any] = field(default_factory=dict)
+    errors: tuple[Mapping[str, Any], ...] = ()
+    way_out: Mapping[str, Any] = field(default_factory=dict)
+    end: Mapping[str, Any] = field(default_factory=dict)
+    groups: tuple[Mapping[str, Any], ...] = ()
+
+
+def read_marks(text: str) -> Marks:
+    """Parse the marks of a rank. A line that is cut off is left out."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for line in text.splitlines():
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.setdefault(str(row.get("mark")), []).append(row)
+    return Marks(
+        start=rows.get("start", [{}])[0],
+        errors=tuple(rows.get("error", ())),
+        way_out=rows.get("exit", [{}])[-1],
+        end=rows.get("end", [{}])[-1],
+        groups=tuple(rows.get("groups", [{}])[-1].get("groups", ())),
+    )
+
+
+def rank_evidence(
+    stem: Path,
+    *,
+    answer: Mapping[str, Any],
+    code: int | None,
+    ended_at: float,
+    process: ProcessState | None,
+    still: int = 0,
+) -> RankEvidence:
+    """Return what is known of one rank: its files, its last full answer, its end and its state."""
+    marks = read_marks(_text(stem.with_name(stem.name + ".marks")))
+    start = {**marks.start, **{key: answer[key] for key in ("variables", "versions") if key in answer}}
+    dump = _parsed(_text(stem.with_name(stem.name + ".calls"))) or answer.get("calls") or {}
+    stacks, headline = _stacks(stem, answer, process, has_ended=bool(ended_at))
+    status = _status(code, marks, headline) if ended_at else None
+    clean = bool(marks.end) and not marks.end.get("failed") and not marks.way_out
+    # A process is gone a while after its sockets: its own mark is the earlier one.
+    own = [float(row["at"]) for row in (marks.way_out, marks.end) if isinstance(row.get("at"), float)]
+    ended_at = min([ended_at, *own]) if ended_at else 0.0
+    return RankEvidence(
+        rank=int(start.get("rank", stem.name.partition("-")[0])),
+        host=str(start.get("host", "")),
+        pid=int(start.get("pid", 0)),
+        exit=Exit(code=status, at=ended_at, is_clean=clean) if ended_at else None,
+        error=None if status == 0 else _error(marks),
+        calls=calls_of(dump),
+        groups=stated_groups(answer.get("groups") or marks.groups) or groups_of(dump),
+        stacks=stacks,
+        process=process,
+        gpu_bytes=int(answer.get("gpu") or 0),
+        environment={
+            **start.get("variables", {}),
+            **{f"version of {k}": v for k, v in start.get("versions", {}).items()},
+        },
+        world=_number(start.get("variables", {}).get("WORLD_SIZE")),
+        way_out=_way_out(marks),
+        still=still,
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        value = parse_json(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int:
+    return int(value) if isinstance(value, str) and value.isdigit() and len(value) < 8 else 0
+
+
+def _error(marks: Marks) -> RankError | None:
+    """Return the error of the main thread, or else the first one of another."""
+    row = min(marks.errors, key=lambda each: each.get("thread") != "MainThread", default=None)
+    if row is None:
+        return None
+    lines = str(row.get("error", "")).strip().splitlines()
+    return RankError(
+        error=(lines[0] if lines else "an error without a text")[:600],
+        place=user_place(frames_of(row.get("stack"))),
+        at=float(row.get("at", 0.0)),
+        thread=str(row.get("thread", "")),
+    )
+
+
+def _way_out(marks: Marks) -> str:
+    """Return where a rank asked for its end. With an error the interpreter ends it, and nobody asked."""
+    row = marks.way_out
+    place = user_place(frames_of(row.get("stack")))
+    if not row or not place or (marks.errors and not row.get("at_once")):
+        return ""
+    return f"{'os._exit' if row.get('at_once') else 'sys.exit'}({row.get('status', '')}) at {place}"
+
+
+def _stacks(
+    stem: Path, answer: Mapping[str, Any], process: ProcessState | None, *, has_ended: bool
+) -> tuple[tuple[Stack, ...], str]:
+    """Return the stacks of a rank and faulthandler's headline: of its death, of its silence, or of its answer."""
+    dumps = faulthandler_dumps(_text(stem.with_name(stem.name + ".stacks")))
+    fatal = [dump for dump in dumps if dump[0].startswith("Fatal")]
+    if has_ended:
+        return (_main_first(fatal[-1][1]), fatal[-1][0]) if fatal else ((), "")
+    if process and process.answers is False:
+        return (_main_first(dumps[-1][1]) if dumps else ()), ""
+    return stacks_of(answer), ""
+
+
+def _main_first(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
+    """Put the thread first that the signal met: its stack is the place of a crash."""
+    current = next((stack for stack in stacks if stack.holds_gil), None)
+    if current is None or not current.frames:
+        return tuple(stacks)
+    marked = [replace(stack, is_main=stack is current) for stack in stacks]
+    return tuple(sorted(marked, key=lambda stack: not stack.is_main))
+
+
+def _status(code: int | None, marks: Marks, headline: str) -> int | None:
+    """Return the exit code of the kernel, or what the rank's own files say where the kernel says nothing."""
+    if code is not None:
+        return code
+    for words, status in _FATAL.items():
+        if words in headline:
+            return status
+    if marks.errors:
+        return 1
+    wished_status = marks.way_out.get("status")
+    if isinstance(wished_status, str):
+        return int(wished_status) if wished_status.lstrip("-").isdigit() else 0 if wished_status == "None" else 1
+    return 0 if marks.end else None
+
+
+def with_launcher_ends(ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...]:
+    """Mark the ends that the launcher caused: SIGTERM or SIGKILL after another rank had ended badly.
+
+    A launcher acts on ends. An error does not count: the others may notice a lost rank before it has ended.
+    """
+    ends = {one.rank: one.exit for one in ranks if one.exit and one.exit.code not in {0, None}}
+
+    def is_of_launcher(one: RankEvidence) -> bool:
+        if one.exit is None or one.exit.code not in _PATIENCE_OF_LAUNCHERS:
+            return False
+        first = min((end.at for rank, end in ends.items() if rank != one.rank), default=_NEVER)
+        return one.exit.at > first + _PATIENCE_OF_LAUNCHERS[one.exit.code]
+
+    return tuple(
+        replace(one, exit=replace(one.exit, by_launcher=True)) if one.exit and is_of_launcher(one) else one
+        for one in ranks
+    )

@@ -1,0 +1,394 @@
+"""The matrix of a library's CI: a covering subset of what can occur, known-bad cells as expected failures.
+
+Written as GitHub's ``include`` list, GitLab's ``parallel:matrix``, a module of nox parameters, or JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+from operator import or_
+from pathlib import Path
+
+from envsmith.base.files import write_whole
+from envsmith.base.schema import AsJson
+from envsmith.errors import UsageError
+from envsmith.knowledge.graph.load import components
+from envsmith.model.cell import Cell
+from envsmith.model.component import Role
+from envsmith.model.version import public
+from envsmith.project.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of
+from envsmith.project.ci.possible import Space, Unfit, space_of
+from envsmith.project.declared import Declaration, read_declared
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One job.
+
+    ``axes`` are its values; ``constraints`` pip constraints that give the cell; ``backend`` uv's word for a torch build
+    that the default index does not have (``--torch-backend cu126``), or empty. A job with a ``rule`` must fail, with
+    ``symptom``.
+    """
+
+    id: str
+    axes: Mapping[str, str]
+    cell: Cell
+    constraints: tuple[str, ...]
+    runner: str | list[str]
+    backend: str = ""
+    rule: str = ""
+    symptom: str = ""
+
+    @property
+    def expect(self) -> str:
+        """Return ``pass`` or ``fail``."""
+        return "fail" if self.rule else "pass"
+
+    def to_json(self) -> dict[str, object]:
+        """Return flat values, so that a workflow can say ``${{ matrix.torch }}``."""
+        return {
+            "id": self.id,
+            **{name.replace("-", "_"): value for name, value in self.axes.items()},
+            "cell": str(self.cell.id),
+            "constraints": " ".join(self.constraints),
+            "backend": self.backend,
+            "runner": self.runner,
+            "expect": self.expect,
+            **({"rule": self.rule, "symptom": self.symptom} if self.rule else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matrix(AsJson):
+    """The jobs, how many combinations they stand for, and the floor under any choice that covers all pairs.
+
+    ``uncovered`` are the pairs that a limit left out.
+    """
+
+    library: str
+    jobs: tuple[Job, ...]
+    possible: int
+    lower_bound: int
+    uncovered: tuple[Pair, ...]
+    notes: tuple[str, ...]
+
+
+def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence[tuple[str, ...]] = ()) -> Matrix:
+    """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough.
+
+    ``earlier`` are rows to keep.
+
+    :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
+    """
+    space, limit = space_of(library), library.settings.limit
+    rows = space.rows()
+    newest_and_oldest = [_newest(space, rows), rows[-1]] if rows else []
+    bad: list[Unfit] = []
+    if small:
+        cover = covering_subset(list(dict.fromkeys(newest_and_oldest)), limit=limit)
+    else:
+        ends = list(dict.fromkeys([*rows[:1], *newest_and_oldest]))
+        bad = space.unfit(min(library.settings.known_bad, max(limit - len(ends), 0)))
+        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=limit - len(bad))
+    notes = [f"small: {small}"] if small else []
+    if cover.uncovered:
+        notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {limit} jobs")
+    jobs: dict[str, Job] = {}
+    for row in cover.rows:
+        job = _job(library, space, row, space.cell(row))
+        jobs[job.id] = job
+    for entry in bad:
+        job = _job(library, space, entry.row, entry.cell, rule=entry.rule, symptom=entry.symptom)
+        jobs.setdefault(job.id, job)
+    return Matrix(
+        library=library.name,
+        jobs=tuple(jobs.values()),
+        possible=len(rows),
+        lower_bound=cover.bound,
+        uncovered=cover.uncovered,
+        notes=tuple(notes),
+    )
+
+
+def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the row that is nearest to the newest value of every axis."""
+    return min(
+        rows, key=lambda row: [*sorted((a.values.index(v) for a, v in zip(space.axes, row, strict=True)), reverse=True)]
+    )
+
+
+def _job(library: Library, space: Space, row: Sequence[str], cell: Cell, *, rule: str = "", symptom: str = "") -> Job:
+    table = components().by_name
+    pins = [(names[0], cell.components[each]) for each in cell.chosen if (names := table[each].distributions)]
+    return Job(
+        id=str(cell.id),
+        axes=dict(zip((a.name for a in space.axes), row, strict=True)),
+        cell=cell,
+        constraints=tuple(f"{name}=={public(version)}" for name, version in pins),
+        runner=library.runner,
+        backend=cell.components.get("torch", "").partition("+")[2] if cell.index == "pytorch" else "",
+        rule=rule,
+        symptom=symptom,
+    )
+
+
+def _github(matrix: Matrix) -> str:
+    return json.dumps({"include": [job.to_json() for job in matrix.jobs]}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _gitlab(matrix: Matrix) -> str:
+    """Write a job's ``parallel:matrix``: variables are upper case and texts, each entry is one job."""
+    lines = ["parallel:", "  matrix:"]
+    for job in matrix.jobs:
+        values = {"ENVSMITH_ID": job.id, **{n.upper().replace("-", "_"): v for n, v in job.axes.items()}}
+        values |= {"CONSTRAINTS": " ".join(job.constraints), "BACKEND": job.backend, "EXPECT": job.expect}
+        entries = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+        lines.append("    - " + "\n      ".join(entries))
+    return "\n".join(lines)
+
+
+def _nox(matrix: Matrix) -> str:
+    """Write a module for a noxfile: ``@nox.parametrize(cells.NAMES, cells.CELLS)``."""
+    names = [n.replace("-", "_") for n in (matrix.jobs[0].axes if matrix.jobs else ())]
+    lines = [
+        '"""Cells of the library; written by `envsmith ci matrix --format nox`."""',
+        "",
+        "import nox",
+        "",
+        f"NAMES = {[*names, 'constraints', 'expect']!r}",
+        "CELLS = [",
+    ]
+    for job in matrix.jobs:
+        values = [*job.axes.values(), " ".join(job.constraints), job.expect]
+        lines.append(f"    nox.param({', '.join(map(repr, values))}, id={job.id!r}),")
+    return "\n".join([*lines, "]"])
+
+
+_WRITERS: Mapping[str, Callable[[Matrix], str]] = {
+    "github": _github,
+    "gitlab": _gitlab,
+    "nox": _nox,
+    "json": lambda matrix: json.dumps(matrix.to_json(), indent=2, ensure_ascii=False),
+}
+
+
+def write_matrix(matrix: Matrix, form: str) -> str:
+    """Write the matrix as ``github``, ``gitlab``, ``nox`` or ``json``."""
+    return _WRITERS[form](matrix)
+
+
+# ``envsmith init``: a first ``envsmith.yaml`` from what a library declares already.
+
+
+def write_config(root: Path, *, force: bool = False) -> tuple[Path, Declaration]:
+    """Write ``envsmith.yaml`` into ``root``.
+
+    ``UsageError`` when one is there and ``force`` is not given, ``StorageError`` when it cannot be written.
+    """
+    path = root / CONFIG
+    if path.exists() and not force:
+        raise UsageError(f"Cannot write {path}: it exists already.", hint="Use --force to write it anew.")
+    declaration = read_declared(root)
+    write_whole(path, _draft_config(declaration))
+    return path, declaration
+
+
+def _draft_config(declaration: Declaration) -> str:
+    """Write what is declared, and every other key as a comment."""
+    table = components()
+    ranges = ranges_of(declaration)
+    frameworks = [n for n in ranges if table.by_name[n].role is Role.FRAMEWORK]
+    own = table.find(declaration.name)
+    axes = ["python", "torch", *(f for f in frameworks if own is None or f != own.name)]
+    declared_ranges = ", ".join(f"{n} {s}" for n, s in ranges.items()) or "nothing that envsmith knows"
+    head = "# Which environments this library supports, for `envsmith ci`."
+    lines = [
+        f"{head} `envsmith ci schema` prints what may stand here.",
+        f"# Read from {', '.join(declaration.files)}: {declared_ranges}",
+        "schema: 1",
+        f"library: {json.dumps(declaration.name, ensure_ascii=False)}",
+    ]
+    if "torch" not in ranges and not frameworks:
+        lines += ["requires:", '  torch: "*"   # nothing was declared: say which releases you support']
+    else:
+        lines += ["# requires: {nccl: '>=2.18'}   # what metadata cannot say, or a narrower range than it declares"]
+    lines += [
+        f"axes: [{', '.join(axes)}]",
+        "# values: {torch: ['2.6', '2.9']}   # releases of an axis; default: the newest of each minor series",
+        f"smoke: {FRAMEWORK_STEP}   # or a command: pytest -x tests/distributed",
+        "runners:",
+        "  cpu: ubuntu-24.04",
+        "  # gpu: [self-hosted, gpu]",
+        "# gpu: h100",
+        "# driver: '570.86.15'",
+        "limit: 256   # most jobs; those left out are listed",
+        "known_bad: 4   # jobs that must fail, so that you learn when a bound can be lifted",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# Few rows that hold every pair of values that can occur together. Pure combinatorics: knows nothing of versions.
+#
+# A *row* is one value per axis; only rows that can occur are offered. A pair of values of two axes is *covered* when a
+# chosen row holds both. The choice is greedy with several deterministic ways to break ties, and made smaller afterwards
+# by taking out what others cover already (mixed-strength covering arrays by one row at a time: Cohen, Dalal, Fredman
+# and Patton, "The AETG System", IEEE TSE 23(7), 1997).
+
+Row = tuple[str, ...]
+Pair = tuple[tuple[int, str], tuple[int, str]]
+# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in
+# bench/cover.py.
+_TRIES = 12
+# How many of the rows that hold least alone are tried two by two for one that replaces both.
+_LIGHT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """``rows`` in the order in which they were offered.
+
+    ``uncovered`` are pairs that a limit left out, as ``((axis, value), (axis, value))``.
+    """
+
+    rows: tuple[Row, ...]
+    bound: int
+    uncovered: tuple[Pair, ...] = ()
+
+
+def covering_subset(
+    rows: Sequence[Row], *, keep: Collection[Row] = (), earlier: Collection[Row] = (), limit: int = 256
+) -> Cover:
+    """Choose from ``rows`` so that every pair that occurs in one of them occurs in a chosen one.
+
+    The rows are of one length, the best first. ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so
+    that a choice changes little when the rows do. With more than ``limit`` rows those that cover most are chosen, and
+    the pairs that no row covers are listed.
+    """
+    if not rows:
+        return Cover((), 0)
+    masks, pairs = _masks(rows)
+    index = {row: i for i, row in enumerate(rows)}
+    first = [index[row] for row in dict.fromkeys(keep) if row in index]
+    everything = (1 << len(pairs)) - 1
+    bound = lower_bound(rows)
+    floor = max(bound, len(first))
+    before = {index[row] for row in earlier if row in index}
+    best: list[int] = []
+    for seed in range(_TRIES):
+        chosen = _thin(masks, _greedy(masks, first, everything, _ranks(rows, seed, before)), set(first), floor)
+        if seed == 0 or len(chosen) < len(best):
+            best = chosen
+        if len(best) <= floor:
+            break
+    best = best[:limit]
+    covered = _held(masks, best)
+    missing = tuple(pair for n, pair in enumerate(pairs) if not covered >> n & 1)
+    return Cover(tuple(rows[i] for i in sorted(best)), bound, missing)
+
+
+def lower_bound(rows: Iterable[Row]) -> int:
+    """Return a floor for every covering choice.
+
+    A row holds one pair of two axes, so the two axes with most pairs set it.
+    """
+    listed = list(rows)
+    width = len(listed[0]) if listed else 0
+    if width < 2:
+        return len(set(listed))
+    return max(len({(row[a], row[b]) for row in listed}) for a, b in combinations(range(width), 2))
+
+
+def _masks(rows: Sequence[Row]) -> tuple[list[int], list[Pair]]:
+    """Return each row as the set of its pairs.
+
+    One axis alone is paired with itself, so that each of its values is covered.
+    """
+    numbers: dict[Pair, int] = {}
+    masks = []
+    axes = list(combinations(range(len(rows[0])), 2)) or [(0, 0)]
+    for row in rows:
+        mask = 0
+        for a, b in axes:
+            mask |= 1 << numbers.setdefault(((a, row[a]), (b, row[b])), len(numbers))
+        masks.append(mask)
+    return masks, list(numbers)
+
+
+def _ranks(rows: Sequence[Row], seed: int, earlier: Collection[int]) -> list[tuple[bool, int]]:
+    """Rank the rows for ties: the earlier choice, then (first try) the better row, else an order of the row's text."""
+    return [(i not in earlier, _hash(seed, row) if seed else i) for i, row in enumerate(rows)]
+
+
+def _hash(seed: int, row: Row) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed}|{'|'.join(row)}".encode(), digest_size=8).digest(), "big")
+
+
+def _greedy(
+    masks: Sequence[int], first: Sequence[int], everything: int, ranks: Sequence[tuple[bool, int]]
+) -> list[int]:
+    chosen = list(first)
+    uncovered = everything & ~_held(masks, first)
+    # What a row can add only shrinks: yesterday's gain is an upper bound, so most rows need no new count.
+    gains = sorted((-masks[i].bit_count(), ranks[i], i) for i in range(len(masks)))
+    while uncovered and gains:
+        stale, rank, i = heapq.heappop(gains)
+        gain = (masks[i] & uncovered).bit_count()
+        if not gain:
+            continue
+        if gain == -stale:
+            chosen.append(i)
+            uncovered &= ~masks[i]
+        else:
+            heapq.heappush(gains, (-gain, rank, i))
+    return chosen
+
+
+def _thin(masks: Sequence[int], chosen: list[int], fixed: Collection[int], floor: int) -> list[int]:
+    """Drop the rows that the others make needless, then replace two rows by one where one will do."""
+    rows = _needed(masks, chosen, fixed)
+    while len(rows) > floor and (smaller := _merge(masks, rows, fixed)):
+        rows = smaller
+    return rows
+
+
+def _needed(masks: Sequence[int], chosen: Sequence[int], fixed: Collection[int]) -> list[int]:
+    """Drop rows, last chosen first, whose pairs are all covered by other rows."""
+    rows = list(chosen)
+    for i in reversed(chosen):
+        once = _held_once(masks, rows)
+        if i not in fixed and not masks[i] & once:
+            rows.remove(i)
+    return rows
+
+
+def _held(masks: Sequence[int], rows: Iterable[int]) -> int:
+    """Return the pairs that some of the rows hold."""
+    return reduce(or_, (masks[i] for i in rows), 0)
+
+
+def _held_once(masks: Sequence[int], rows: Iterable[int]) -> int:
+    """Return the pairs that exactly one of the rows holds."""
+    once = twice = 0
+    for i in rows:
+        twice |= once & masks[i]
+        once |= masks[i]
+    return once & ~twice
+
+
+def _merge(masks: Sequence[int], rows: Sequence[int], fixed: Collection[int]) -> list[int] | None:
+    """Replace two rows by one, looked for among the pairs of rows that hold least alone."""
+    once = _held_once(masks, rows)
+    light = sorted((i for i in rows if i not in fixed), key=lambda i: (masks[i] & once).bit_count())[:_LIGHT]
+    for a, b in combinations(light, 2):
+        remaining = [i for i in rows if i not in (a, b)]
+        missing = (masks[a] | masks[b]) & ~_held(masks, remaining)
+        replacement = next((i for i, mask in enumerate(masks) if not missing & ~mask), None)
+        if replacement is not None:
+            return [*remaining, replacement]
+    return None

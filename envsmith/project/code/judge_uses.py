@@ -1,0 +1,254 @@
+"""What a project's code takes, held against the releases of a set of versions: one finding for each name and file."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.names.guards import Guard
+from envsmith.knowledge.names.presence import Presence
+from envsmith.knowledge.names.uses import Use
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Evidence, Severity
+from envsmith.model.version import public
+from envsmith.project.code.reading import ProjectUses, UsePlace
+
+_SHOWN = 12
+_GRAVEST = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+class Index(Protocol):
+    """What is asked which release has a name."""
+
+    def distribution_of(self, module: str) -> str | None:
+        """Return the distribution that a module belongs to."""
+
+    def ask(self, path: str, argument: str | None = None, *, distribution: str | None = None) -> Presence | None:
+        """Return which releases have a name, or accept an argument of it."""
+
+    def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
+        """Return the files that the answer about a release was read from."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """A name, or an argument of it, that some releases have and some lack, and every place that takes it."""
+
+    presence: Presence
+    places: tuple[UsePlace, ...]
+
+    @property
+    def name(self) -> str:
+        """Return ``accelerate.Accelerator(dispatch_batches=)``."""
+        presence = self.presence
+        return f"{presence.path}({presence.argument}=)" if presence.argument else presence.path
+
+
+class Questions:
+    """The uses of a project as questions to the name index, each asked once."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._answers: dict[tuple[str, str | None], Presence | None] = {}
+
+    def distribution(self, use: Use) -> str | None:
+        """Return the distribution that a use takes from, ``None`` without an index of it."""
+        return self._index.distribution_of(".".join(use.chain))
+
+    def ask(self, path: str, argument: str | None = None) -> Presence | None:
+        """Ask the index."""
+        key = (path, argument)
+        if key not in self._answers:
+            self._answers[key] = self._index.ask(path, argument)
+        return self._answers[key]
+
+    def of(self, use: Use) -> Iterator[Presence]:
+        """Yield the answer for each step of a use (``torch.cuda``, then ``torch.cuda.amp``), then for each argument.
+
+        A step that no release has is not a name that releases differ in: an object has it, or nothing does.
+        """
+        for depth in range(2, len(use.chain) + 1):
+            presence = self.ask(".".join(use.chain[:depth]))
+            if presence is None or not (presence.present or presence.unknown):
+                return
+            yield presence
+        for keyword in use.keywords:
+            presence = self.ask(".".join(use.chain), keyword)
+            if presence is not None and presence.present:
+                yield presence
+
+    def is_reached(self, use: Use, releases: Mapping[str, str]) -> bool:
+        """Return whether every ``hasattr`` on the way to a use comes out as the use needs it, or may."""
+        for test in use.guard.tests:
+            presence = self.ask(".".join((*test.chain, test.name)))
+            version = releases.get(presence.distribution) if presence else None
+            if presence and version and has(presence, version) is not test.holds:
+                return False
+        return True
+
+    def needs(self, uses: Iterable[UsePlace]) -> list[Need]:
+        """Return every name that releases differ in, with its places. What no guard keeps from running comes first."""
+        places: dict[tuple[str, str | None], list[UsePlace]] = {}
+        answers: dict[tuple[str, str | None], Presence] = {}
+        for place in uses:
+            for presence in self.of(place.use):
+                if presence.present and presence.absent:
+                    key = (presence.path, presence.argument)
+                    answers[key] = presence
+                    places.setdefault(key, []).append(place)
+        return [Need(presence=answers[key], places=tuple(where)) for key, where in places.items()]
+
+
+def has(presence: Presence, version: str) -> bool | None:
+    """Return whether a release has the name. ``None`` where it may, or where neither side of it was measured."""
+    answers = {True: presence.present, False: presence.absent}
+    for answer, releases in answers.items():
+        if version in releases:
+            return answer
+    try:
+        key = Version(version)
+    except InvalidVersion:
+        return None
+    keys = [Version(release) for release in presence.releases]
+    place = bisect_right(keys, key)
+    if place == 0:
+        return None
+    before = presence.releases[place - 1]
+    if keys[place - 1] == key or place == len(keys):
+        near = {before} if keys[place - 1] == key else set()
+    else:
+        near = {before, presence.releases[place]}
+    return next((answer for answer, releases in answers.items() if near and near <= releases), None)
+
+
+def severity_of(use: Use) -> Severity:
+    """Return what a missing name does: stop an import, stop a function, or only take a guarded way."""
+    if is_guarded(use.guard):
+        return Severity.NOTE
+    return Severity.WARNING if use.function is not None or use.guard.branch else Severity.ERROR
+
+
+def is_guarded(guard: Guard) -> bool:
+    """Return whether the code itself asks for a version, or takes the failure."""
+    return guard.asks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeJudgement:
+    """Findings, how many uses were judged, and what was not judged, a sentence each."""
+
+    findings: tuple[Finding, ...]
+    judged: int
+    blind: tuple[str, ...] = ()
+
+
+def judge_uses(uses: ProjectUses, versions: Mapping[str, str], index: Index) -> CodeJudgement:
+    """Judge the uses of a project by a set of versions, given by component or distribution."""
+    questions = Questions(index)
+    releases = by_distribution(versions)
+    judged: list[UsePlace] = []
+    without_version: Counter[str] = Counter()
+    without_index: set[str] = set()
+    for place in uses.uses:
+        distribution = questions.distribution(place.use)
+        if distribution is None:
+            without_index.add(place.use.chain[0])
+        elif distribution not in releases:
+            without_version[distribution] += 1
+        elif questions.is_reached(place.use, releases):
+            judged.append(place)
+    findings = [
+        finding
+        for need in questions.needs(judged)
+        for finding in _findings(need, releases[need.presence.distribution], index)
+    ]
+    findings.sort(key=lambda f: (_GRAVEST.index(f.severity), f.where or ""))
+    return CodeJudgement(
+        findings=tuple(findings), judged=len(judged), blind=tuple(_blind(uses, without_version, without_index))
+    )
+
+
+def by_distribution(versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the release of each distribution. What is absent, or in an unknown release, is left out."""
+    releases: dict[str, str] = {}
+    table = components()
+    for name, version in versions.items():
+        component = table.find(name)
+        if version[:1].isdigit():
+            names = component.distributions if component and component.distributions else (canonicalize_name(name),)
+            releases |= dict.fromkeys(names, public(version))
+    return releases
+
+
+def component_name(distribution: str) -> str:
+    """Return the component that a distribution belongs to, or its own name."""
+    component = components().find(distribution)
+    return component.name if component else distribution
+
+
+def _findings(need: Need, version: str, index: Index) -> Iterator[Finding]:
+    """Yield a finding for each file that takes a name which ``version`` lacks."""
+    presence = need.presence
+    if has(presence, version) is not False:
+        return
+    files: dict[str, list[UsePlace]] = {}
+    for place in need.places:
+        files.setdefault(place.where.partition(":")[0], []).append(place)
+    component = component_name(presence.distribution)
+    for places in files.values():
+        worst = min(places, key=lambda t: _GRAVEST.index(severity_of(t.use)))
+        lines = [t.where.partition(":")[2] for t in places if t is not worst]
+        again = f" (also in line {', '.join(lines[:_SHOWN])})" if lines else ""
+        yield Finding(
+            rule="code-argument" if presence.argument else "code-name",
+            severity=severity_of(worst.use),
+            components={component: version},
+            needs={component: presence.spec()},
+            message=f"{worst.where} takes {need.name}, which {component} {version} does not have: "
+            f"{history(presence, version)}{again}",
+            evidence=index.evidence(presence.distribution, version),
+            fix=_fix(presence, component),
+            where=worst.where,
+        )
+
+
+def history(presence: Presence, version: str) -> str:
+    """Return when a name went and came: ``it went with 4.42.0``."""
+    place = sum(1 for release in presence.releases if Version(release) <= Version(version))
+    earlier, later = presence.releases[:place], presence.releases[place:]
+    parts = []
+    last = max((at for at, release in enumerate(earlier) if release in presence.present), default=None)
+    if last is not None:
+        gone = next((r for r in earlier[last + 1 :] if r in presence.absent), version)
+        parts.append(f"it went with {gone}")
+    if new := next((release for release in later if release in presence.present), None):
+        parts.append(f"it {'is back in' if parts else 'came with'} {new}")
+    return " and ".join(parts)
+
+
+def _fix(presence: Presence, component: str) -> str:
+    spec = presence.spec()
+    instead = f"Take {presence.successor} instead, or install " if presence.successor else "Install "
+    return f"{instead}{component} {spec}."
+
+
+def _blind(uses: ProjectUses, without_version: Mapping[str, int], without_index: Iterable[str]) -> Iterator[str]:
+    for distribution, count in sorted(without_version.items()):
+        number = "1 use of it was" if count == 1 else f"{count} uses of it were"
+        yield f"{distribution}: no version is stated, so {number} not judged"
+    if modules := sorted(without_index):
+        further = f" and {len(modules) - _SHOWN} more" if len(modules) > _SHOWN else ""
+        yield f"{len(modules)} packages have no name index: {', '.join(modules[:_SHOWN])}{further}"
+    if count := sum(uses.unseen.values()):
+        named = ", ".join(sorted(filter(None, uses.unseen)))
+        yield f"{count} lines choose a name at run time" + (f" ({named})" if named else "")
+    if uses.unreadable:
+        further = f" and {len(uses.unreadable) - 3} more" if len(uses.unreadable) > 3 else ""
+        yield f"{len(uses.unreadable)} files were not read: {'; '.join(uses.unreadable[:3])}{further}"

@@ -1,0 +1,86 @@
+"""What a project's code takes from other packages: every use with its file and line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from envsmith.knowledge.names.uses import Use, read_uses
+from envsmith.project.code.python_files import Project
+
+# Stands in front of the modules of the project, so that a relative import never names another package.
+_ROOT = "__project__"
+_LAYOUTS = ("src",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsePlace:
+    """A use and where it stands: ``train.py:12``."""
+
+    use: Use
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProjectUses:
+    """All uses of a project.
+
+    ``unseen`` counts lines that choose a name at run time, by package (``""``: not known). ``unreadable`` are files
+    that were left out, each with the reason.
+    """
+
+    uses: tuple[UsePlace, ...]
+    unseen: Mapping[str, int] = field(default_factory=dict)
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Return the top names that are imported from elsewhere."""
+        return frozenset(place.use.chain[0] for place in self.uses)
+
+
+def read_project_uses(project: Project, is_package: Callable[[str], bool] = lambda _name: False) -> ProjectUses:
+    """Read every source of a project.
+
+    ``is_package`` says whether a name is that of a package: an installed one comes before a folder without an
+    ``__init__.py`` of the same name.
+    """
+    names = _Names(project.files, is_package)
+    uses: list[UsePlace] = []
+    unseen: Counter[str] = Counter()
+    unreadable = list(project.unreadable)
+    for source in project.sources:
+        path = PurePosixPath(source.path)
+        module = ".".join([_ROOT, *path.with_suffix("").parts])
+        try:
+            content = read_uses(source.text, module, package=False, own={_ROOT, *names.beside(path)})
+        except SyntaxError as error:
+            unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
+            continue
+        uses += [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
+        unseen.update(package for _, package in content.unseen)
+    return ProjectUses(uses=tuple(uses), unseen=dict(unseen), unreadable=tuple(unreadable))
+
+
+class _Names:
+    """The modules of the project that each of its folders holds."""
+
+    def __init__(self, files: Collection[str], is_package: Callable[[str], bool]) -> None:
+        self._folders: dict[str, set[str]] = {}
+        for file in files:
+            path = PurePosixPath(file)
+            if path.suffix == ".py" and path.stem != "__init__":
+                self._folders.setdefault(str(path.parent), set()).add(path.stem)
+            if path.suffix not in {".py", ".ipynb"}:
+                continue
+            for folder in path.parents:
+                regular = f"{folder}/__init__.py" in files
+                if folder.name and (regular or not is_package(folder.name)):
+                    self._folders.setdefault(str(folder.parent), set()).add(folder.name)
+
+    def beside(self, path: PurePosixPath) -> set[str]:
+        """Return what a file can import of its project: what stands in its folder and in those above."""
+        folders = [*map(str, path.parents), *_LAYOUTS]
+        return set().union(*(self._folders.get(folder, set()) for folder in folders))

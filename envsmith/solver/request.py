@@ -1,0 +1,318 @@
+"""A :class:`Request` -> the problem it poses: which components are in the cell, and what is wished of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import date
+
+from envsmith.errors import UsageError
+from envsmith.knowledge.graph.compile import Compiled
+from envsmith.model.cell import Cell, Platform, Request
+from envsmith.model.component import Component, Role
+from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
+from envsmith.model.version import Spec, parse_version
+from envsmith.solver.kernel import Domains
+from envsmith.solver.prefer import OfDate, Preference
+from envsmith.solver.problem import Problem, Wish, exact_version, pose
+
+CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
+_KEEP_PROBLEMS = 16
+# What a torch wheel carries besides CUDA: in the cell, not in its name.
+FOLLOWS = ("nccl", "cudnn", "triton")
+# Who names or has one of these means to use CUDA.
+MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
+
+
+@dataclass(frozen=True, slots=True)
+class Posed:
+    """A problem with its preference and the wish to avoid what was not asked for.
+
+    ``chosen`` are the names of a cell's id.
+    """
+
+    request: Request
+    problem: Problem
+    preference: Preference
+    chosen: tuple[str, ...]
+    pre: tuple[tuple[int, int], ...]
+    yanked: tuple[tuple[int, int], ...]
+
+    def with_wishes(self, wishes: Iterable[Wish]) -> Posed:
+        """Return the same with other wishes."""
+        return replace(self, problem=self.problem.with_wishes(wishes))
+
+    def and_also(self, *wishes: Wish) -> Posed:
+        """Return the same with further wishes."""
+        return self.with_wishes([*self.problem.wishes, *wishes])
+
+
+def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem], *, gaps: bool = True) -> Posed:
+    """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+
+    ``gaps`` are those of :func:`~envsmith.solver.problem.pose`.
+
+    ``problems`` keeps problems without their wishes, so that many requests over the same components share their tables.
+    """
+    specs = dict(request.constraints)
+    for name, spec in request.frameworks.items():
+        specs[name] = specs[name].meet(spec) if name in specs else spec
+    _check_names(compiled, [*specs, *request.narrowed])
+    specs = {name: _present(compiled, name, spec) for name, spec in specs.items()}
+    frameworks = tuple(n for n in {**request.frameworks, **specs} if compiled.roles[n] is Role.FRAMEWORK)
+    companions = tuple(n for n in request.constraints if compiled.roles[n] is Role.COMPANION)
+    hosts = [n for n in specs if compiled.roles[n] is Role.HOST]
+    core = [n for n in CORE if n in specs or compiled.versions.get(n)]
+    names = {n: n for n in (*frameworks, *core, *companions, *request.narrowed, *hosts)}
+    extras = _extras(compiled, specs)
+    if request.driver is not None:
+        names["driver"] = "driver"
+        extras.setdefault("driver", []).append(_version(request.driver, "--driver"))
+    for number, gpu in enumerate(dict.fromkeys(request.gpus)):
+        names["gpu" if number == 0 else f"gpu#{number + 1}"] = "gpu"
+        extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
+    policy = request.wheels if request.lockable else None
+    key = (gaps, request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
+    if key not in problems:
+        if len(problems) >= _KEEP_PROBLEMS:
+            problems.pop(next(iter(problems)))
+        listed = {n: tuple(v) for n, v in extras.items()}
+        problems[key] = pose(compiled, request.platform, names, listed, gaps=gaps, lockable=policy)
+    problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
+    pre, yanked = avoided(problem, specs)
+    chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    preference = Preference(problem, frameworks, companions)
+    if request.date:
+        check_day(request.date, "--date")
+        preference = OfDate(problem, frameworks, companions, date=request.date)
+    return Posed(request, problem, preference, chosen, pre, yanked)
+
+
+def cell_of(posed: Posed, domains: Domains) -> Cell:
+    """Return the cell of a full assignment, in the order that :class:`Cell` documents.
+
+    Several GPUs become one text, joined by commas.
+    """
+    compiled, platform = posed.problem.compiled, posed.problem.platform
+    assignment = posed.problem.assignment(domains)
+    single = {n: v for n, v in assignment.items() if not n.startswith("gpu#")}
+    if "gpu" in single:
+        single["gpu"] = ",".join(v for n, v in assignment.items() if n.partition("#")[0] == "gpu")
+    chosen = tuple(n for n in posed.chosen if n in single)
+    following = sorted(
+        dict.fromkeys([*(n for n in FOLLOWS if n in single), *single]), key=lambda n: compiled.roles.get(n) is Role.HOST
+    )
+    index = compiled.torch_index.get(platform.value, {}).get(single.get("torch", ""), "default")
+    components = {n: single[n] for n in (*chosen, *following)}
+    further = posed.request.packages
+    return Cell(components=components, chosen=chosen, platform=platform, index=index, further=further)
+
+
+def _check_names(compiled: Compiled, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in compiled.roles:
+            import difflib
+
+            near = difflib.get_close_matches(name, compiled.roles, n=3, cutoff=0.5)
+            raise UsageError(
+                f"Cannot use {name!r}: it is not a component that envsmith knows.",
+                hint=f"Try {' or '.join(near)}." if near else "Run envsmith explain for the components.",
+            )
+
+
+def _present(compiled: Compiled, name: str, spec: Spec) -> Spec:
+    """Return a spec where ``none`` for CUDA is the build without it. What a lock installs cannot be absent."""
+    if spec.text == "none" and compiled.roles[name] in (Role.COMPANION, Role.FRAMEWORK):
+        raise UsageError(f"Cannot solve with {name} none: only a part of the host can be absent.", hint="Leave it out.")
+    return Spec("cpu") if (name, spec.text) == ("cuda", "none") else spec
+
+
+def _version(text: str, flag: str) -> str:
+    try:
+        return parse_version(text)
+    except ValueError as error:
+        raise UsageError(
+            f"Cannot read {flag}: {error}.", hint="Give a version such as 535.54.03, or sm_90 for a GPU."
+        ) from error
+
+
+def _extras(compiled: Compiled, specs: Mapping[str, Spec]) -> dict[str, list[str]]:
+    """Return exactly named releases that the knowledge does not list, of the host and of companions."""
+    extras: dict[str, list[str]] = {}
+    for name, spec in specs.items():
+        exact = exact_version(spec)
+        open_to_any = compiled.roles[name] in (Role.HOST, Role.COMPANION)
+        if exact and open_to_any and not any(map(spec.contains, compiled.versions.get(name, ()))):
+            extras.setdefault(name, []).append(exact)
+    return extras
+
+
+def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> list[Wish]:
+    wishes = []
+    with_cuda = problem.with_cuda()
+    # A build without CUDA is not an answer to a driver, GPU or toolkit, unless `cuda` itself was asked for.
+    cuda = (with_cuda,) if with_cuda and "cuda" not in specs else ()
+    for name, spec in specs.items():
+        variable = problem.names.index(name)
+        if not spec.is_any:
+            host = problem.compiled.roles[name] is Role.HOST
+            mask = (variable, problem.mask(variable, spec))
+            masks = (mask, *cuda) if name in MEANS_CUDA and spec.text != "none" else (mask,)
+            wishes.append(Wish(name, spec.text, masks, host=host))
+    for name, (spec, reason) in request.narrowed.items():
+        variable = problem.names.index(name)
+        wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
+    named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
+    gpus = [n for n, c in zip(problem.names, problem.components, strict=False) if c == "gpu" and n not in specs]
+    named |= {n: ("gpu", _version(g, "--gpu")) for n, g in zip(gpus, dict.fromkeys(request.gpus), strict=False)}
+    for name, (component, version) in named.items():
+        variable = problem.names.index(name)
+        mask = (variable, problem.bit(variable, version))
+        wishes.append(Wish(component, version, (mask,) if version == "none" else (mask, *cuda), host=True))
+    absent = [w.component for w in wishes if w.component in ("gpu", "driver") and w.text == "none"]
+    if absent and cuda and "+" not in specs.get("torch", Spec("*")).text:
+        variable, builds = cuda[0]
+        reason = f"the host has no {'GPU' if 'gpu' in absent else 'driver'}"
+        wishes.append(Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason))
+    if request.exclude_newer:
+        check_day(request.exclude_newer, "--exclude-newer")
+        masks = _published(problem, request.exclude_newer)
+        wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
+    return wishes
+
+
+def check_day(text: str, flag: str) -> None:
+    """Refuse what is not an ISO day by ``UsageError``."""
+    try:
+        day = date.fromisoformat(text).isoformat()
+    except ValueError:
+        day = ""
+    if day != text:
+        raise UsageError(f"Cannot read {flag} {text!r}: it is not a day.", hint="Write it as 2026-11-20.")
+
+
+def _published(problem: Problem, day: str) -> tuple[tuple[int, int], ...]:
+    """Return per variable the releases that were published on ``day`` or before (or whose date is unknown)."""
+    masks = []
+    for variable, component in enumerate(problem.components):
+        if problem.compiled.roles.get(component) is Role.HOST:
+            continue
+        late = sum(1 << i for i, d in enumerate(problem.compiled.dates.get(component, ())) if d > day)
+        if late:
+            masks.append((variable, problem.full[variable] & ~late))
+    return tuple(masks)
+
+
+def avoided(
+    problem: Problem, specs: Mapping[str, Spec]
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    """Return masks without pre-releases and without yanked releases, except where the request names one."""
+    pre, yanked = [], []
+    for variable, component in enumerate(problem.components[: len(problem.names)]):
+        full = problem.full[variable]
+        spec = specs.get(component)
+        exact = spec is not None and exact_version(spec) is not None
+        marked = problem.compiled.pre.get(component, 0)
+        if marked and not exact and not (spec is not None and _names_pre(spec)):
+            pre.append((variable, full & ~marked))
+        marked = problem.compiled.yanked.get(component, 0)
+        if marked and not exact:
+            yanked.append((variable, full & ~marked))
+    return tuple(pre), tuple(yanked)
+
+
+def _names_pre(spec: Spec) -> bool:
+    """PEP 440: a spec that mentions a pre-release admits pre-releases."""
+    return bool(re.search(r"\d(?:\.?(?:a|b|rc|dev|alpha|beta|pre))\d*", spec.text))
+
+
+# What the rules demand of Python distributions that are not in a cell: handed to the package resolver as constraints.
+
+
+_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|<|>)?([^<>=!~*]+)(\.\*)?")
+_OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
+# More exclusions than this say less than they cost; no rule of today comes near.
+_MAX_EXCLUDED = 80
+
+
+def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
+    """Return ``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
+
+    Only rules that make something fail count (severity error), and only such that speak of exactly one component
+    outside the cell. What a release or wheel declares in its own metadata is left out: the resolver reads that itself.
+    """
+    demands: dict[tuple[str, str], None] = {}
+    for rule in knowledge.rules:
+        if rule.is_declared or rule.kind is RuleKind.BUNDLES:
+            continue
+        for row in rule.rows:
+            if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):
+                for text in _row_demands(knowledge, row, components):
+                    demands.setdefault((text, rule.id))
+    return tuple(demands)
+
+
+def _row_demands(knowledge: Knowledge, row: Row, components: Mapping[str, str]) -> Iterable[str]:
+    outside = [c for c in row.when if c not in components]
+    if any(
+        c in components and not all(spec.contains(v) for v in components[c].split(",")) for c, spec in row.when.items()
+    ):
+        return
+    if row.needs and not outside:
+        for name, spec in row.needs.items():
+            distribution = _distribution(knowledge.components.by_name.get(name))
+            if name not in components and distribution and not spec.is_any:
+                yield from _required(knowledge, name, distribution, spec)
+    elif not row.needs and len(outside) == 1:
+        (name,) = outside
+        distribution = _distribution(knowledge.components.by_name.get(name))
+        if distribution and len(row.when) > 1:
+            yield from _forbidden(knowledge, name, distribution, row.when[name])
+
+
+def _distribution(component: Component | None) -> str | None:
+    """Return the distribution that carries a component's version, when there is one and only one.
+
+    Frameworks come in by choice alone.
+    """
+    if component is None or not component.distributions or component.role is Role.FRAMEWORK:
+        return None
+    if len(component.distributions) == 1 or component.name in component.distributions:
+        return component.name if component.name in component.distributions else component.distributions[0]
+    return None
+
+
+def _required(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -> Iterable[str]:
+    if "||" not in spec.text:
+        yield distribution + _explicit(spec)
+        return
+    yield from _excluded(knowledge, name, distribution, lambda v: not spec.contains(v))
+
+
+def _forbidden(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -> Iterable[str]:
+    """Return the opposite of a spec.
+
+    In one clause where that can be said, else by excluding the releases that are known.
+    """
+    match = _CLAUSE.fullmatch(_explicit(spec)) if "||" not in spec.text and "," not in spec.text else None
+    if match and match[1] in _OPPOSITE:
+        yield f"{distribution}{_OPPOSITE[match[1]]}{match[2]}{match[3] or ''}"
+        return
+    yield from _excluded(knowledge, name, distribution, spec.contains)
+
+
+def _excluded(knowledge: Knowledge, name: str, distribution: str, bad: Callable[[str], bool]) -> Iterable[str]:
+    versions = [r.version for r in knowledge.releases.get(name, ()) if bad(r.version)]
+    if versions and len(versions) <= _MAX_EXCLUDED:
+        yield distribution + ",".join(f"!={version}" for version in versions)
+
+
+def _explicit(spec: Spec) -> str:
+    """Return a spec as PEP 440: bare versions get their operator."""
+    clauses = []
+    for clause in spec.text.split(","):
+        bare = clause[:1].isdigit()
+        exact = exact_version(Spec(clause)) if bare else None
+        clauses.append(clause if not bare else f"=={exact}" if exact else f"=={clause}.*")
+    return ",".join(clauses)

@@ -1,0 +1,230 @@
+"""The solver: best cell, all cells, conflict and repairs of a posed request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from envsmith.knowledge.graph.compile import Compiled
+from envsmith.knowledge.graph.load import VersionGraph, version_graph
+from envsmith.model.cell import Cell, Request
+from envsmith.model.component import Role
+from envsmith.model.finding import Change, Repair
+from envsmith.model.rule import Knowledge, Rule, Severity
+from envsmith.solver.kernel import Domains, Net, excess, nearest, smallest_conflict
+from envsmith.solver.problem import Group, Problem, Wish
+from envsmith.solver.request import Posed, cell_of, pose_request
+
+# Wishes are given up in this order where a choice is left: what a user minds least first.
+_CHEAP_FIRST = ("exclude-newer", "triton", "cudnn", "nccl", "python", "cuda", "torch")
+MAX_REPAIRS = 3
+Masks = Sequence[tuple[int, int]]
+# Of a repair that brings a warning which was not there before.
+_TROUBLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best cell, as assignment and as value, and what could not be avoided in it."""
+
+    cell: Cell
+    domains: tuple[int, ...]
+    avoided: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A smallest set of wishes and rules that cannot hold together."""
+
+    wishes: tuple[Wish, ...]
+    groups: tuple[Group, ...]
+
+
+@dataclass(slots=True)
+class Solver:
+    """Solves requests over one version graph."""
+
+    graph: VersionGraph
+    problems: dict[object, Problem] = field(default_factory=dict, repr=False)
+
+    @property
+    def compiled(self) -> Compiled:
+        """Return the tables of the graph."""
+        return self.graph.compiled
+
+    def knowledge(self) -> Knowledge:
+        """Return the texts of the graph."""
+        return self.graph.knowledge()
+
+    def rule(self, rule_id: str) -> Rule:
+        """Return the text of one rule."""
+        return self.graph.rule(rule_id)
+
+    def pose(self, request: Request, *, gaps: bool = True) -> Posed:
+        """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
+
+        Without ``gaps`` a missing fact counts against nothing, as in a judgement.
+        """
+        return pose_request(self.compiled, request, self.problems, gaps=gaps)
+
+    def best(self, posed: Posed, *, wishes: Sequence[Wish] | None = None) -> Answer | None:
+        """Return the first cell in the order of :mod:`envsmith.solver.prefer`, or ``None``."""
+        for domains, avoided in self._assignments(posed, posed.problem.wishes if wishes is None else wishes):
+            return Answer(cell_of(posed, domains), tuple(domains), avoided)
+        return None
+
+    def cells(self, posed: Posed) -> Iterator[Answer]:
+        """Yield every cell once, best first: first those without warnings, pre-releases and yanked releases."""
+        keys: set[tuple[int, ...]] = set()
+        for domains, avoided in self._assignments(posed, posed.problem.wishes, every=True):
+            key = tuple(domains)
+            if key not in keys:
+                keys.add(key)
+                yield Answer(cell_of(posed, domains), key, avoided)
+
+    def _assignments(
+        self, posed: Posed, wishes: Sequence[Wish], *, every: bool = False
+    ) -> Iterator[tuple[Domains, frozenset[str]]]:
+        unary = [mask for wish in wishes for mask in wish.masks]
+        hard = posed.problem.rules_net(Severity.ERROR)
+        steps = posed.preference.steps()
+        for avoided, masks in (
+            (frozenset({"pre", "yanked"}), [*unary, *posed.pre, *posed.yanked]),
+            (frozenset({"yanked"}), [*unary, *posed.yanked]),
+            (frozenset[str](), unary),
+        ):
+            domains = hard.begin(masks)
+            newest = next(hard.search(domains, steps), None) if domains else None
+            if newest is None:
+                continue
+            if not posed.problem.warnings(newest):
+                yield newest, avoided | {"warning"}
+                if not every:
+                    return
+            floor = posed.preference.floor(newest)
+            for net, bounds, label in _passes(posed.problem, masks, floor, avoided, every=every):
+                domains = net.begin([*masks, *bounds])
+                for solution in net.search(domains, steps) if domains else ():
+                    yield solution, label
+                    if not every:
+                        return
+
+    def stuck(self, problem: Problem) -> Stuck | None:
+        """Return why no cell meets the wishes of a problem: fewest members. ``None`` when there is one."""
+        full, net = problem.full, problem.rules_net(Severity.ERROR)
+        if net.solvable(net.begin(mask for wish in problem.wishes for mask in wish.masks)) is not None:
+            return None
+        # Of two reasons the one that a person understands: there is no such build.
+        hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
+        hard.sort(key=lambda i: problem.groups[i].rule != "torch-wheels-platform")
+        parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
+        members = smallest_conflict(parts, full)
+        if not members:
+            return None
+        count = len(problem.wishes)
+        return Stuck(
+            tuple(problem.wishes[i] for i in members if i < count),
+            tuple(problem.groups[i] for i in sorted(hard[i - count] for i in members if i >= count)),
+        )
+
+    def repairs(
+        self, posed: Posed, *, limit: int = MAX_REPAIRS, warned: frozenset[str] = frozenset()
+    ) -> tuple[Repair, ...]:
+        """Return solved cells that give up the fewest wishes, best first.
+
+        The host (driver, GPU) is kept whenever anything else can go.
+
+        ``warned`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one
+        that mends them, and comes after it.
+        """
+        roles = self.compiled.roles
+        wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
+        soft = [w for w in wishes if not (w.host or w.reason)]
+        for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
+            net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
+            candidates = []
+            for given_up in nearest(net, [w.masks for w in loose], limit=max(limit, MAX_REPAIRS)):
+                gone = [loose[i] for i in given_up]
+                answer, trouble = self._cleanest(posed, [w for w in posed.problem.wishes if w not in gone], warned)
+                if answer:
+                    candidates.append((_repair(posed, gone, answer), trouble))
+            if candidates:
+                # Another GPU is not a repair, nor is a cell with a known trouble, as long as there is another way.
+                possible = [r for r in candidates if all(c.component != "gpu" for c in r[0].changes)] or candidates
+                clean = sorted((pair for pair in possible if pair[1] < _TROUBLE), key=lambda pair: pair[1])
+                return tuple(r for r, _ in clean or possible)[:limit]
+        return ()
+
+    def _cleanest(self, posed: Posed, wishes: Sequence[Wish], warned: frozenset[str]) -> tuple[Answer | None, int]:
+        """Return the best cell, with 0 when it has no warning, 1 when only those of ``warned``, else 2."""
+        answer = self.best(posed, wishes=wishes)
+        if answer is None or "warning" in answer.avoided or not warned:
+            return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
+        milder = self.best(replace(posed, problem=posed.problem.without_warnings(warned)), wishes=wishes)
+        return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
+
+
+def _passes(
+    problem: Problem, masks: Sequence[tuple[int, int]], floor: Masks, avoided: frozenset[str], *, every: bool
+) -> Iterator[tuple[Net, Masks, frozenset[str]]]:
+    """Yield rules to keep, bounds, and what is avoided by them: without warnings, with the fewest, then whatever."""
+    hard, gentle = problem.rules_net(Severity.ERROR), problem.rules_net(Severity.ERROR, Severity.WARNING)
+    yield gentle, floor, avoided | {"warning"}
+    domains = hard.begin([*masks, *floor])
+    if domains is None:
+        raise AssertionError("the answer that set the floor does not keep to it")
+    rows = [Net(problem.full, [nogood]) for nogood in problem.warnings(domains)]
+    unavoidable = excess(hard, domains, rows, range(len(rows)))
+    yield hard.joined([row for number, row in enumerate(rows) if number not in unavoidable]), floor, avoided
+    if every:
+        yield gentle, (), avoided | {"warning"}
+        yield hard, (), avoided
+
+
+_SOLVERS: dict[str, Solver] = {}
+
+
+def solver_of(knowledge: Knowledge) -> Solver:
+    """Return a solver over a knowledge."""
+    return Solver(VersionGraph.of(knowledge))
+
+
+def default_solver() -> Solver:
+    """Return the solver over the installed knowledge, the same one as long as its files stay as they are."""
+    graph = version_graph()
+    return _SOLVERS.setdefault(graph.compiled.digest, Solver(graph))
+
+
+def wish_net(full: Sequence[int], wish: Wish) -> Net:
+    """Return the net of one wish alone."""
+    return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
+
+
+def _price(wish: Wish, role: Role | None) -> tuple[int, int, str]:
+    """Return what is dear to a user: the host above all, then frameworks, torch, CUDA, Python, what follows from them.
+
+    Companions least.
+    """
+    if wish.host or wish.reason:
+        return (4 if wish.component == "gpu" else 3, 0, wish.component)
+    if wish.component in _CHEAP_FIRST:
+        return (1, _CHEAP_FIRST.index(wish.component), wish.component)
+    return (2 if role is Role.FRAMEWORK else 0, 0, wish.component)
+
+
+def _repair(posed: Posed, gone: Sequence[Wish], answer: Answer) -> Repair:
+    changes = []
+    for wish in gone:
+        variable = wish.masks[0][0] if wish.masks else None
+        new = None
+        if variable is not None and wish.component != "exclude-newer":
+            new = posed.problem.values[variable][answer.domains[variable].bit_length() - 1]
+        changes.append(Change(component=wish.component, old=wish.text, new=new))
+    message = " and ".join(_told(change) for change in changes)
+    return Repair(changes=tuple(changes), cell=answer.cell, message=message)
+
+
+def _told(change: Change) -> str:
+    if change.component == "exclude-newer":
+        return f"without --exclude-newer {change.old}"
+    return f"{change.component} {change.new} instead of {change.old}"

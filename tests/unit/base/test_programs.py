@@ -1,0 +1,160 @@
+"""Other programs: what is kept of their answers, and that none outlives the block that started it, or envsmith."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import envsmith
+from envsmith.base.programs import Kept, child, execute
+
+
+def _python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_of_a_flood_the_beginning_the_end_and_the_count_are_kept() -> None:
+    kept = Kept(10)
+
+    for piece in (b"abc", b"defgh", b"x" * 1000, b"vwxyz"):
+        kept.add(piece)
+
+    assert kept.text == "abcde\n[1003 bytes left out]\nvwxyz"
+    assert kept.count == 1013
+
+
+def test_a_child_that_floods_its_output_does_not_fill_the_memory() -> None:
+    answer = execute(_python("import os\nfor _ in range(2000): os.write(1, b'x' * 65536)\nos.write(1, b'end')"))
+
+    assert answer.returncode == 0
+    assert len(answer.stdout) < 17 << 20
+    assert answer.stdout.endswith("end")
+    assert "bytes left out" in answer.stdout
+
+
+def test_a_program_is_fed_and_its_errors_stay_apart() -> None:
+    answer = execute(_python("import sys; print(sys.stdin.read()); print('e', file=sys.stderr)"), feed="x" * 300_000)
+
+    assert (len(answer.stdout), answer.stderr) == (300_001, "e\n")
+
+
+def test_a_program_that_does_not_read_what_it_is_fed_is_not_an_error() -> None:
+    assert execute(_python("import os; os.close(0); print(1)"), feed="x" * 3_000_000).stdout == "1\n"
+
+
+def test_a_grandchild_that_holds_the_pipe_is_not_waited_for() -> None:
+    answer = execute(["sh", "-c", "setsid sleep 600 & echo $!"])
+
+    os.kill(int(answer.stdout), signal.SIGKILL)  # it was alive
+
+
+def test_what_a_program_left_behind_ends_with_it() -> None:
+    answer = execute(["sh", "-c", "sleep 600 & echo $!"])
+
+    assert _gone(int(answer.stdout))
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.2])
+def test_at_the_deadline_a_program_and_what_it_started_are_ended(tmp_path: Path, patience: float) -> None:
+    place = tmp_path / "inner"
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        execute(_noted(place), seconds=1.0, patience=patience)
+
+    assert _gone(int(place.read_text()))
+
+
+def test_no_output_of_a_program_is_kept_without_a_bound() -> None:
+    package = Path(envsmith.__file__).parent
+    unbounded = [
+        f"{path.relative_to(package)}:{node.lineno}"
+        for path in package.rglob("*.py")
+        if "smoke/agent" not in path.as_posix() and path.name != "install.py"  # which asks our own linker
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and (
+            any(word.arg == "capture_output" for word in node.keywords)
+            or ast.unparse(node.func) in {"subprocess.check_output", "subprocess.getoutput", "os.popen"}
+            or ast.unparse(node.func).endswith(".communicate")
+        )
+    ]
+
+    assert not unbounded, "ask through envsmith.base.programs"
+
+
+# A shell with a child of its own. Both would stay for minutes, and the inner one does not listen.
+_STUBBORN = ["/bin/sh", "-c", "trap '' INT TERM; (trap '' INT TERM; sleep 300) & echo ready; sleep 300; wait"]
+
+
+def _noted(place: Path) -> list[str]:
+    """Return such a shell that writes the number of its child into a file."""
+    inner = "(trap '' INT TERM; sleep 300)"
+    return ["/bin/sh", "-c", f"trap '' INT TERM; {inner} & echo $! > {place}.new; mv {place}.new {place}; wait"]
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _gone(process: int) -> bool:
+    """Wait for the end of a process, or of a group where the number is negative."""
+    deadline = time.monotonic() + 30
+    while _is_running(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _is_running(process)
+
+
+def test_what_a_child_left_behind_ends_with_the_block() -> None:
+    with child(["/bin/sh", "-c", "sleep 300 & echo begun"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.wait()
+
+    assert _gone(-process.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_child_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> None:
+    code = (
+        "import signal, subprocess, sys\n"
+        "from envsmith.base.programs import child\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        f"with child({_STUBBORN!r}, stdout=subprocess.PIPE) as process:\n"
+        "    process.stdout.readline(); print(process.pid, flush=True); process.wait()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
+        assert parent.stdout is not None
+        group = int(parent.stdout.readline())
+        parent.send_signal(number)
+        parent.wait(timeout=60)
+
+    assert _gone(-group)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_question_to_a_program_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> None:
+    place = tmp_path / "inner"
+    code = (
+        "import signal\n"
+        "from envsmith.base.programs import execute\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        f"execute({_noted(place)!r})\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
+        while not place.exists():
+            time.sleep(0.02)
+        parent.send_signal(number)
+        parent.wait(timeout=60)
+
+    assert _gone(int(place.read_text()))

@@ -1,0 +1,121 @@
+"""Sources compiled on this host: what is refused, what the wheel depends on, and that it is compiled once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from envsmith.builder.engines.compiling import WITHOUT_TOOLKIT, Workshop, refuse_uncompilable
+from envsmith.errors import BuildError, EngineError
+from envsmith.model.cell import Cell, Platform
+from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
+
+DATA = b"an archive"
+
+
+@pytest.fixture
+def pin(tmp_path: Path) -> Pin:
+    archive = tmp_path / "ops-1.0.tar.gz"
+    archive.write_bytes(DATA)
+    sha256 = hashlib.sha256(DATA).hexdigest()
+    artifact = Artifact(filename=archive.name, sha256=sha256, size=len(DATA), url=archive.as_uri())
+    return Pin(name="ops", version="1.0", layer="framework", artifacts=(artifact,), sdist=True)
+
+
+@pytest.fixture
+def lock(pin: Pin) -> Lock:
+    cell = Cell(
+        components={"torch": "2.13.0", "python": "3.11"}, chosen=(), platform=Platform.LINUX_64, index="default"
+    )
+    source = CompiledSource(name="ops", variables={"OPS": "1"}, toolkit=False)
+    return Lock(
+        cell=cell, request="r", exclude_newer="2026-11-20", python_version="3.11", pins=(pin,), compiled=(source,)
+    )
+
+
+class Uv:
+    """What a workshop asks of uv: environments are folders, a build writes a wheel."""
+
+    def __init__(self, *wheels: str) -> None:
+        self.calls: list[tuple[Sequence[str], Mapping[str, str]]] = []
+        self.wheels = wheels
+
+    def __call__(self, arguments: Sequence[str], extra: Mapping[str, str]) -> None:
+        self.calls.append((arguments, extra))
+        if arguments[0] == "venv":
+            (Path(arguments[-1]) / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+        if arguments[0] == "build":
+            out = Path(arguments[arguments.index("--out-dir") + 1])
+            out.mkdir()
+            for name in self.wheels:
+                (out / name).write_bytes(b"a wheel")
+
+    @property
+    def builds(self) -> list[Mapping[str, str]]:
+        return [extra for arguments, extra in self.calls if arguments[0] == "build"]
+
+
+def shop(lock: Lock, folder: Path, uv: Uv) -> Workshop:
+    python = folder / "venv" / "bin" / "python"
+    (folder / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True, exist_ok=True)
+    return Workshop(lock=lock, folder=folder, python=python, environ={"PATH": "/usr/bin:/bin"}, run=uv)
+
+
+def test_a_wheel_is_compiled_once_with_the_variables_of_the_lock(tmp_path: Path, lock: Lock, pin: Pin) -> None:
+    uv = Uv("ops-1.0-cp311-cp311-linux_x86_64.whl")
+    first = shop(lock, tmp_path, uv).wheels([pin])
+    again = shop(lock, tmp_path, uv).wheels([pin])
+    assert first == again
+    assert [path.name for path in first] == ["ops-1.0-cp311-cp311-linux_x86_64.whl"]
+    assert len(uv.builds) == 1
+    assert uv.builds[0]["OPS"] == "1"
+    assert uv.builds[0]["PATH"].endswith("/builder/bin:/usr/bin:/bin")
+
+
+def test_other_variables_are_another_wheel(tmp_path: Path, lock: Lock, pin: Pin) -> None:
+    uv = Uv("ops-1.0-cp311-cp311-linux_x86_64.whl")
+    other = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], variables={"OPS": "2"}),))
+    places = {shop(each, tmp_path, uv).wheels([pin])[0].parent for each in (lock, other)}
+    assert len(places) == 2
+    assert len(uv.builds) == 2
+
+
+def test_a_setup_that_makes_no_wheel_is_an_error(tmp_path: Path, lock: Lock, pin: Pin) -> None:
+    with pytest.raises(BuildError, match="its setup made 0 wheels"):
+        shop(lock, tmp_path, Uv()).wheels([pin])
+
+
+def test_what_needs_nvcc_is_refused(lock: Lock) -> None:
+    toolkit = dataclasses.replace(lock.compiled[0], toolkit=True)
+    with pytest.raises(EngineError, match="what needs nvcc is compiled in the pinned builder"):
+        refuse_uncompilable(dataclasses.replace(lock, compiled=(toolkit,)))
+
+
+def test_a_host_without_a_compiler_is_refused(lock: Lock) -> None:
+    with pytest.raises(EngineError, match="no C\\+\\+ compiler"):
+        refuse_uncompilable(lock, environ={"PATH": "/nowhere"})
+
+
+def test_toolkit_of_the_host_is_hidden_from_every_way_in_which_torch_looks_for_it(tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\n")
+    nvcc.chmod(0o755)
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_TOOLKIT)
+    looks = (
+        "import os, shutil, subprocess\n"
+        "print(shutil.which('nvcc'), shutil.which('sh') is not None, os.path.exists('/usr/local/cuda'))\n"
+        "try:\n    print(subprocess.check_output(['which', 'nvcc']))\n"
+        "except subprocess.CalledProcessError:\n    print('nowhere')\n"
+        "print(bool(subprocess.check_output(['which', 'sh'])))"
+    )
+    environ = {"PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin"}
+
+    printed = subprocess.run([sys.executable, "-c", looks], env=environ, capture_output=True, text=True, check=True)
+
+    assert printed.stdout.split() == ["None", "True", "False", "nowhere", "True"]

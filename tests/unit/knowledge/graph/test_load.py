@@ -1,0 +1,130 @@
+"""The version graph survives the cache unchanged, and a stale, damaged or hostile cache is not an error."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from envsmith.base.cache import cache_folder, store_entry
+from envsmith.errors import DataError
+from envsmith.knowledge.graph import load
+from envsmith.knowledge.graph.load import version_graph
+from envsmith.knowledge.graph.location import find_matrix, list_files
+from envsmith.knowledge.graph.read import read_knowledge
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(load, "_LOADED", {})
+
+
+@pytest.fixture
+def kept(matrix, monkeypatch):
+    """The graph, read from its files once, and its file in the cache."""
+    graph = version_graph(list_files(matrix.root))
+    (path,) = cache_folder().glob("graph-*")
+    monkeypatch.setattr(load, "_LOADED", {})
+    return graph, path
+
+
+def test_second_reading_comes_from_the_cache_and_is_equal(matrix, kept, monkeypatch):
+    monkeypatch.setattr("envsmith.knowledge.graph.read.read_knowledge", lambda root: pytest.fail("read again"))
+    again = version_graph(list_files(matrix.root))
+    assert again.compiled == kept[0].compiled
+    assert again.rule("alpha-old") == kept[0].rule("alpha-old")
+    assert again.knowledge() == read_knowledge(matrix.root)
+
+
+def test_changed_file_is_read_again(matrix, kept):
+    matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+    assert version_graph(list_files(matrix.root)).compiled.digest != kept[0].compiled.digest
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("evil",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: b"",
+        lambda content: content[:-7],
+        lambda content: content[:200] + bytes([content[200] ^ 1]) + content[201:],
+    ],
+    ids=["empty", "cut", "a bit flipped"],
+)
+def test_damaged_cache_is_made_again(matrix, kept, change):
+    graph, path = kept
+    path.write_bytes(change(path.read_bytes()))
+    assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
+
+
+def test_foreign_pickle_runs_no_code_and_is_made_again(matrix, kept, monkeypatch, tmp_path):
+    graph, path = kept
+    monkeypatch.chdir(tmp_path)
+    store_entry(path, load._state(list_files(matrix.root)), pickle.dumps(Evil()))
+    assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
+    assert not (tmp_path / "evil").exists()
+
+
+def test_the_whole_compiled_graph_of_another_matrix_is_not_taken_for_this_one(matrix, kept, monkeypatch):
+    graph, path = kept
+    content = path.read_bytes()
+    matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+    changed = version_graph(list_files(matrix.root)).knowledge()
+    (other,) = (p for p in cache_folder().glob("graph-*") if p != path)
+    monkeypatch.setattr(load, "_LOADED", {})
+
+    other.write_bytes(content)
+
+    assert version_graph(list_files(matrix.root)).knowledge() == changed != graph.knowledge()
+
+
+def test_an_edit_that_puts_size_and_time_back_is_read(matrix, kept):
+    path = matrix.root / "rules/alpha.yaml"
+    status = path.stat()
+    path.write_text(path.read_text().replace("it is old", "it is odd"))
+
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert version_graph(list_files(matrix.root)).rule("alpha-old").cause == "it is odd"
+
+
+def test_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch, matrix):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert version_graph(list_files(matrix.root)).knowledge().rules
+
+
+def test_variable_names_another_matrix(matrix, monkeypatch):
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(matrix.root))
+    assert find_matrix() == matrix.root
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(matrix.root / "nowhere"))
+    with pytest.raises(DataError, match="ENVSMITH_MATRIX"):
+        find_matrix()
+
+
+def test_warm_solve_imports_no_library_of_the_cold_one(matrix):
+    code = (
+        "import sys, envsmith; envsmith.solve(envsmith.Request(frameworks={'alpha': envsmith.Spec.parse('*')}));"
+        "print([name for name in ('networkx', 'yaml', 'pydantic', 'envsmith.knowledge.graph.read') if name in sys.modules])"
+    )
+    matrix.change("releases/torch.yaml", 'cuda: "12.1", evidence', 'cuda: "12.1", python: ["3.10"], evidence')
+    matrix.write(
+        "releases/python.yaml",
+        "component: python\nevidence: {g: {kind: documented, source: g, date: 2026-01-01}}\n"
+        'releases:\n- {version: "3.10", evidence: g}\n',
+    )
+    environment = os.environ | {"ENVSMITH_MATRIX": str(matrix.root)}
+    cold, warm = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    )
+    assert "yaml" in cold
+    assert warm.strip() == "[]"

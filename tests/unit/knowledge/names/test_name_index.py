@@ -1,0 +1,314 @@
+"""Answers of the name index: over the committed data, and over small tables that a test writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envsmith.errors import DataError
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
+from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.source import read_module
+
+
+def index_of(folder: Path, *releases: dict[str, str], compiled: str = "") -> NameIndex:
+    """An index of one package ``pkg`` whose releases 1.0, 2.0, … have these modules (name -> source)."""
+    table: Table = {}
+    for at, modules in enumerate(releases):
+        for module, source in modules.items():
+            lines = table.setdefault(module, {})
+            package = any(other.startswith(f"{module}.") for other in modules)
+            for line in {"", *read_module(source.encode(), module, package=package)}:
+                lines[line] = lines.get(line, 0) | 1 << at
+    if compiled:
+        table[compiled]["* !"] = table[compiled][""]
+    measured = tuple(Measured(version=f"{at + 1}.0", date="", filename="", sha256="") for at in range(len(releases)))
+    head = Head(distribution="pkg", reader=1, roots=("pkg",), releases=measured)
+    (folder / "pkg.names").write_bytes(encode(head, table))
+    (folder / SUMMARY).write_text("distribution\troots\npkg\tpkg\n")
+    return NameIndex(folder)
+
+
+def test_a_name_that_a_release_lacks_is_absent_in_it(tmp_path):
+    index = index_of(tmp_path, {"pkg": "def f(): ..."}, {"pkg": "x = 1"})
+
+    answer = index.ask("pkg.f")
+
+    assert answer is not None
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, {"2.0"}, frozenset())
+    assert answer.spec() == "<2.0"
+
+
+def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_path):
+    index = index_of(
+        tmp_path,
+        {"pkg": "from ._c import *", "pkg._c": "x = 1"},
+        {"pkg": "from ._c import *", "pkg._c": ""},
+        compiled="pkg._c",
+    )
+
+    assert (index.ask("pkg.x").present, index.ask("pkg.x").absent) == ({"1.0"}, {"2.0"})
+    assert index.ask("pkg.y").unknown == {"1.0", "2.0"}
+    assert index.ask("pkg._y").absent == {"1.0", "2.0"}
+
+
+def test_nothing_is_said_of_a_module_that_another_one_may_make(tmp_path):
+    source = "import sys\nsys.modules[__name__] = _LazyModule()\nfor name in ('old',):\n    sys.modules[f'pkg.{name}'] = make(name)"
+    index = index_of(tmp_path, {"pkg": "", "pkg.old": "x = 1"}, {"pkg": source})
+
+    assert (index.ask_module("pkg.old").present, index.ask_module("pkg.old").unknown) == ({"1.0"}, {"2.0"})
+    assert (index.ask("pkg.old.x").present, index.ask("pkg.old.x").unknown) == ({"1.0"}, {"2.0"})
+
+
+def test_a_name_comes_through_imports_and_stars(tmp_path):
+    sources = {
+        "pkg": "from .a import *\nfrom .b import g as h",
+        "pkg.a": "__all__ = ['f']\ndef f(): ...\ndef hidden(): ...",
+        "pkg.b": "def g(): ...",
+    }
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.h").present == {"1.0"}
+    assert index.ask("pkg.hidden").absent == {"1.0"}
+    assert index.ask("pkg.a.hidden").present == {"1.0"}
+
+
+@pytest.mark.parametrize("name", ["__dir__", "__name__", "__path__", "__class__"])
+def test_every_module_has_the_names_of_its_type(tmp_path, name):
+    index = index_of(tmp_path, {"pkg": "", "pkg.a": ""})
+
+    assert index.ask(f"pkg.a.{name}").present == {"1.0"}
+
+
+def test_a_package_that_imports_a_part_of_its_own_has_its_names(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from . import a", "pkg.a": "x = 1"}, {"pkg": "y = 1"})
+
+    assert index.ask("pkg.a.x").present == {"1.0"}
+    assert index.ask("pkg.a.x").absent == {"2.0"}
+
+
+def test_an_argument_with_a_default_may_be_left_out(tmp_path):
+    index = index_of(tmp_path, {"pkg": "def f(x=1): ..."}, {"pkg": "def f(x): ..."}, {"pkg": "def f(*, x=1): ..."})
+
+    assert index.optional("pkg.f", "x") == {"1.0", "3.0"}
+
+
+def test_the_definitions_of_a_class_are_found_by_its_name(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from .a import C", "pkg.a": "class C: ...", "pkg.a.b": "class C: ..."})
+
+    assert index.definitions("C", "pkg") == ("pkg.a.C", "pkg.a.b.C")
+
+
+def test_a_member_may_stand_in_a_base_of_another_module(tmp_path):
+    sources = {
+        "pkg": "from .a import A\nclass B(A):\n    def own(self): self.x = 1",
+        "pkg.a": "class A:\n    def inherited(self): ...",
+    }
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.B.inherited").present == {"1.0"}
+    assert index.ask("pkg.B.x").present == {"1.0"}
+    assert index.ask("pkg.B.nothing").absent == {"1.0"}
+
+
+def test_a_package_may_import_its_own_modules_by_name_and_in_a_circle(tmp_path):
+    sources = {"pkg": "from . import a\nfrom .a import *", "pkg.a": "from . import *\ndef f(): ..."}
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.a.f").present == {"1.0"}
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.nothing").absent == {"1.0"}
+
+
+def test_a_module_can_be_imported_though_its_package_binds_the_name_to_something_else(tmp_path):
+    sources = {"pkg": "from .a import a", "pkg.a": "def a(): ...\nx = 1"}
+    index = index_of(tmp_path, sources)
+
+    assert index.ask("pkg.a.x").present == {"1.0"}
+
+
+def test_a_star_import_that_lacks_its_dot_is_of_the_module_beside(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from a import *", "pkg.a": "def f(): ..."})
+
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.g").absent == {"1.0"}
+
+
+def test_nothing_is_said_of_members_where_a_base_is_not_seen(tmp_path):
+    index = index_of(tmp_path, {"pkg": "from elsewhere import A\nclass B(A): ..."})
+
+    assert index.ask("pkg.B.anything").unknown == {"1.0"}
+
+
+def test_arguments_of_a_class_are_those_of_its_init(tmp_path):
+    one = {"pkg": "class A:\n    def __init__(self, old, *, new=1): ..."}
+    two = {"pkg": "class A:\n    def __init__(self, *, new=1, **others): ..."}
+    index = index_of(tmp_path, one, two)
+
+    assert index.ask("pkg.A", "new").present == {"1.0", "2.0"}
+    assert (index.ask("pkg.A", "old").present, index.ask("pkg.A", "old").unknown) == ({"1.0"}, {"2.0"})
+    assert index.ask("pkg.A", "nothing").absent == {"1.0"}
+
+
+def test_an_argument_behind_a_decorator_that_is_not_seen_is_passed_on(tmp_path):
+    index = index_of(tmp_path, {"pkg": "@wrapped_somehow\ndef f(a): ...\n@lru_cache\ndef g(a): ..."})
+
+    assert index.ask("pkg.f", "a").present == {"1.0"}
+    assert index.ask("pkg.f", "b").unknown == {"1.0"}
+    assert (index.ask("pkg.g", "a").present, index.ask("pkg.g", "b").absent) == ({"1.0"}, {"1.0"})
+
+
+def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path):
+    source = (
+        "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n@dataclass\nclass B(A):\n    b: int = 1"
+    )
+    index = index_of(tmp_path, {"pkg": source})
+
+    assert index.ask("pkg.B", "a").present == {"1.0"}
+    assert index.ask("pkg.B", "b").present == {"1.0"}
+    assert index.ask("pkg.B", "c").absent == {"1.0"}
+
+
+def test_a_name_behind_an_optional_import_is_there(tmp_path):
+    source = "try:\n    import apex\n    from apex import f\nexcept ImportError:\n    pass\nif is_torch_available():\n    y = 1"
+    index = index_of(tmp_path, {"pkg": source})
+
+    assert index.ask("pkg.f").present == {"1.0"}
+    assert index.ask("pkg.y").present == {"1.0"}
+
+
+def test_a_lazy_module_has_the_names_of_its_table(tmp_path):
+    init = (
+        "_import_structure = {'a': ['A']}\n"
+        "try:\n    if not is_torch_available():\n        raise OptionalDependencyNotAvailable()\n"
+        "except OptionalDependencyNotAvailable:\n    pass\n"
+        "else:\n    _import_structure['a'].append('B')\n"
+        "sys.modules[__name__] = _LazyModule(__name__, globals()['__file__'], _import_structure)"
+    )
+    index = index_of(tmp_path, {"pkg": init, "pkg.a": "class A: ...\nclass B: ..."})
+
+    assert index.ask("pkg.A").present == {"1.0"}
+    assert index.ask("pkg.B").present == {"1.0"}
+    assert index.ask("pkg.C").absent == {"1.0"}
+    assert index.ask("pkg._import_structure").absent == {"1.0"}
+
+
+def test_the_answer_names_what_replaced_an_argument(tmp_path):
+    one = {"pkg": "import warnings\ndef f(old=1, new=2):\n    warnings.warn('`old` is deprecated, use `new` instead')"}
+    two = {"pkg": "def f(new=2): ..."}
+    index = index_of(tmp_path, one, two)
+
+    assert index.ask("pkg.f", "old").successor == "new"
+
+
+def test_a_package_without_index_has_no_answer(tmp_path):
+    assert index_of(tmp_path, {"pkg": ""}).ask("other.name") is None
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    index = index_of(tmp_path, {"pkg": "x = 1"})
+    (tmp_path / "pkg.names").write_bytes(b"something else\n\n\n")
+
+    with pytest.raises(DataError, match=r"Cannot read pkg\.names"):
+        index.ask("pkg.x")
+
+
+_ZERO_OFFLOAD = "deepspeed.runtime.zero.parameter_offload.DeepSpeedZeRoOffload._register_hooks_recursively"
+_FP8 = "transformer_engine.pytorch.fp8.FP8GlobalStateManager.set_skip_fp8_weight_update_tensor"
+_GROUPS = "megatron.core.process_groups_config.ProcessGroupCollection"
+
+
+@pytest.mark.parametrize(
+    ("path", "argument", "last", "first_without"),
+    [
+        ("accelerate.Accelerator", "dispatch_batches", "0.34.2", "1.0.0"),
+        ("trl.SFTTrainer", "tokenizer", "0.15.2", "0.16.0"),
+        ("transformers.Trainer", "tokenizer", "4.57.1", "5.0.0"),
+        ("trl.trainer.ConstantLengthDataset", None, "0.19.1", "0.20.0"),
+        ("transformers.deepspeed", None, "4.45.2", "4.46.0"),
+        ("transformers.Conversation", None, "4.41.2", "4.42.0"),
+        (_ZERO_OFFLOAD, None, "0.16.3", "0.16.4"),
+    ],
+)
+def test_the_committed_index_knows_what_a_release_took_away(path, argument, last, first_without):
+    answer = NameIndex(find_matrix() / "names").ask(path, argument)
+
+    assert answer is not None
+    assert last in answer.present
+    assert first_without in answer.absent
+    assert answer.spec().split(",")[-1] == f"<{first_without}"
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "last_without"),
+    [
+        ("accelerate.utils.DataLoaderConfiguration", "0.28.0", "0.27.2"),
+        (_GROUPS, "0.15.0", "0.14.0"),
+        ("torch.distributed.tensor.DTensor", "2.5.0", "2.4.1"),
+    ],
+)
+def test_the_committed_index_knows_what_a_release_brought(path, first, last_without):
+    answer = NameIndex(find_matrix() / "names").ask(path)
+
+    assert answer is not None
+    assert first in answer.present
+    assert last_without in answer.absent
+    assert answer.spec() == f">={first}"
+
+
+def test_the_committed_index_knows_what_went_and_came_back():
+    answer = NameIndex(find_matrix() / "names").ask(_FP8)
+
+    assert answer is not None
+    assert {"2.15.0", "2.16.0"} <= answer.absent
+    assert {"2.14.0", "2.17.0"} <= answer.present
+
+
+def test_the_evidence_of_a_release_is_the_file_that_was_read():
+    index = NameIndex(find_matrix() / "names")
+
+    (own,) = index.evidence("accelerate", "1.0.0")
+    between = index.evidence("accelerate", "1.0.0.post7")
+    before = index.evidence("accelerate", "0.0.1")
+
+    assert (own.source, len(own.sha256 or "")) == ("accelerate-1.0.0-py3-none-any.whl", 64)
+    assert [e.source for e in between] == ["accelerate-1.0.0-py3-none-any.whl", "accelerate-1.0.1-py3-none-any.whl"]
+    assert len(before) == 1
+    assert index.evidence("nothing-of-this-name", "1.0.0") == ()
+
+
+def test_what_the_getattr_of_a_package_below_may_hand_on_is_left_open(tmp_path):
+    maker = "import sys\nsys.modules[__name__] = _LazyModule()\nfor name in ('core',):\n    sys.modules[f'pkg.{name}'] = make(name)"
+    hands_on = "def __getattr__(name): return getattr(_core, name)"
+    index = index_of(tmp_path, {"pkg": maker, "pkg.core": hands_on}, {"pkg": maker, "pkg.core": "x = 1"})
+
+    assert (index.ask("pkg.core.y").unknown, index.ask("pkg.core.y").absent) == ({"1.0"}, {"2.0"})
+
+
+def test_a_decorator_that_takes_the_old_name_of_an_argument_is_read(tmp_path):
+    old = "class A:\n  def __init__(self, size): ..."
+    both = "class A:\n  @deprecate_kwarg('size', version='3.0', new_name='length')\n  def __init__(self, length): ..."
+    index = index_of(tmp_path, {"pkg": old}, {"pkg": both}, {"pkg": "class A:\n  def __init__(self, length): ..."})
+
+    answer = index.ask("pkg.A", "size")
+
+    assert (answer.spec(), answer.unknown) == ("<3.0", frozenset())
+    assert index.ask("pkg.A", "length").spec() == ">=2.0"
+
+
+def test_a_decorator_whose_old_name_is_computed_leaves_it_open(tmp_path):
+    index = index_of(tmp_path, {"pkg": "@deprecate_kwarg(NAME, version='3.0')\ndef f(length): ..."})
+
+    assert index.ask("pkg.f", "size").unknown == {"1.0"}
+
+
+@pytest.mark.parametrize(("count", "spec"), [(1, ""), (2, ">=2.0"), (3, ">=3.0"), (9, ">=3.0")])
+def test_as_many_arguments_by_position_are_those_that_a_release_takes(count, spec, tmp_path):
+    index = index_of(
+        tmp_path, {"pkg": "def f(a, *, b): ..."}, {"pkg": "def f(a, b=1): ..."}, {"pkg": "def f(a, *b): ..."}
+    )
+
+    assert index.ask("pkg.f", f"#{count}").spec() == spec

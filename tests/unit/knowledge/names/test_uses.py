@@ -1,0 +1,128 @@
+"""What a module takes from other packages, read from its text."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.knowledge.names.uses import MAIN, Use, read_uses
+
+
+def uses(source: str, own: tuple[str, ...] = ()) -> list[Use]:
+    return read_uses(source, "train", package=False, own=own).uses
+
+
+def paths(source: str, own: tuple[str, ...] = ()) -> set[str]:
+    return {".".join(use.chain) for use in uses(source, own)}
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("import torch.distributed as dist\ndist.rpc.init_rpc()", "torch.distributed.rpc.init_rpc"),
+        ("from torch import distributed as d\nd.log", "torch.distributed.log"),
+        ("import torch\nx = torch.cuda.amp.autocast", "torch.cuda.amp.autocast"),
+        ("def f():\n    import peft\n    return peft.LoraConfig", "peft.LoraConfig"),
+        ("from accelerate import Accelerator\na = Accelerator()\na.prepare(1)", "accelerate.Accelerator.prepare"),
+        ("import accelerate as ac\ndef f(a: ac.Accelerator):\n    a.gather(1)", "accelerate.Accelerator.gather"),
+        ("from trl import T\nT(1).train()", "trl.T.train"),
+        ("from trl import T\nclass M(T):\n    def f(self):\n        self.train()", "trl.T.train"),
+        ("from trl import T\nclass M(T):\n    def train(self):\n        super().train()", "trl.T.train"),
+        ("import importlib\nimportlib.import_module('transformers.deepspeed')", "transformers.deepspeed"),
+        ("import torch\ngetattr(torch, 'compile')", "torch.compile"),
+        ("import torch\nmatch 1:\n    case 1:\n        torch.compile", "torch.compile"),
+    ],
+)
+def test_a_name_is_followed_to_where_it_comes_from(source, path):
+    assert path in paths(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "path"),
+    [
+        ("import torch\ndef f(torch):\n    torch.log", "torch.log"),
+        ("import numpy as n\n[n.name for n in nodes]", "numpy.name"),
+        ("import numpy as n\nfor n in nodes:\n    n.name", "numpy.name"),
+        ("from trl import A, B\nx = A() if c else B()\nx.f", "trl.A.f"),
+        ("from trl import A, B\nif c:\n    x = A()\nelse:\n    x = B()\nx.f", "trl.B.f"),
+        ("from trl import T\nclass M(T):\n    def f(self):\n        self.f()", "trl.T.f"),
+        ("from trl import T\nclass M(T):\n    def f(self):\n        self.x = 1\n        self.x", "trl.T.x"),
+        ("from trl import T\nclass M(T):\n    @staticmethod\n    def f(x):\n        x.y", "trl.T.y"),
+        ("try:\n    from a import f\nexcept ImportError:\n    from b import f\nf.x", "b.f.x"),
+        ("from a import f\nclass K:\n    def f(self):\n        return f.x", "a.nothing"),
+    ],
+)
+def test_a_name_that_may_be_something_else_is_not_followed(source, path):
+    assert path not in paths(source)
+
+
+def test_a_method_does_not_hide_an_import_of_its_name_from_other_methods():
+    source = "from a import f\nclass K:\n    def f(self):\n        return 1\n    def g(self):\n        return f.x"
+    assert "a.f.x" in paths(source)
+
+
+def test_modules_of_the_project_and_of_python_are_not_uses():
+    assert paths("import os\nimport model\nfrom . import x\nmodel.GPT", own=("model",)) == set()
+
+
+def test_arguments_by_name_are_noted():
+    source = "from transformers import TrainingArguments as T\nT(output_dir='x', **{}, evaluation_strategy='no')"
+    assert [u.keywords for u in uses(source) if u.keywords] == [("evaluation_strategy", "output_dir")]
+
+
+def test_an_object_of_a_class_is_a_member():
+    members = {".".join(u.chain): u.member for u in uses("from trl import T\nt = T()\nt.train()\nT.make()")}
+    assert (members["trl.T.train"], members["trl.T.make"]) == (True, False)
+
+
+def test_it_is_noted_when_a_use_runs():
+    source = "import a\ndef f():\n    a.x\nclass K:\n    y = a.y\n    def g(self):\n        a.z\nif __name__ == '__main__':\n    a.m"
+    stages = {u.chain[-1]: u.function for u in uses(source)}
+    assert stages == {"a": None, "x": "f", "y": None, "z": "K.g", "m": MAIN}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    from torch import log\nexcept ImportError:\n    log = None",
+        "try:\n    import torch\n    torch.log\nexcept (errors.Missing, builtins.AttributeError):\n    pass",
+        "import torch\nif torch.__version__ >= '2':\n    pass\nelse:\n    torch.log",
+        "import torch\nif hasattr(torch, 'log'):\n    torch.log",
+        "import torch\ny = torch.log if hasattr(torch, 'log') else None",
+        "import torch\ndef f():\n    if not hasattr(torch, 'log'):\n        return None\n    return torch.log",
+        "from contextlib import suppress\nwith suppress(ImportError):\n    from torch import log",
+        "if is_torch_available():\n    from torch import log",
+        "import torch\ngetattr(torch, 'log', None)",
+    ],
+)
+def test_a_guard_is_noted(source):
+    (guard,) = {use.guard for use in uses(source) if use.chain == ("torch", "log")}
+    assert guard.asks or guard.tests
+
+
+def test_an_import_for_types_alone_is_not_a_use():
+    assert paths("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from torch import log") == set()
+
+
+def test_a_guard_around_a_definition_does_not_hold_in_its_body():
+    (use,) = (u for u in uses("import a\ntry:\n    def f():\n        a.x\nexcept ImportError:\n    pass") if u.function)
+    assert not use.guard.caught
+
+
+@pytest.mark.parametrize(
+    ("source", "unseen"),
+    [
+        ("import importlib\nimportlib.import_module(name)", [(2, "")]),
+        ("import torch\ngetattr(torch, name)", [(2, "torch")]),
+        ("from torch.nn import *", [(1, "torch")]),
+        ("from os import *\ngetattr(object, name)", []),
+    ],
+)
+def test_a_line_that_chooses_a_name_at_run_time_is_counted(source, unseen):
+    content = read_uses(source, "train", package=False, own=())
+    assert [(line, package) for line, package in content.unseen if package != "os"] == unseen
+
+
+@pytest.mark.parametrize("source", ["print 'hello'", "def (", "a\0b", b"\xff\xfe\x00", "+".join("a" * 30_000)])
+def test_what_this_python_cannot_read_is_a_syntax_error(source):
+    with pytest.raises(SyntaxError):
+        read_uses(source, "train", package=False, own=())

@@ -1,0 +1,175 @@
+"""A launch that stands still: who is waited for, why, and whether it is a hang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
+
+from envsmith.launch.ranks.causes import Cause
+from envsmith.launch.ranks.decide import decide
+from envsmith.launch.ranks.evidence import Frame, Group, ProcessState, RankError, Stack
+
+USUAL = ["all_reduce"] * 5
+ROUND = ["all_reduce/8", "all_reduce/3", "all_reduce/5"]
+LOADER = "/opt/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py"
+
+
+def verdict(*ranks):
+    answer = decide(stalled(*ranks))
+    return (answer.cause, answer.ranks, answer.is_hang) if answer else None
+
+
+@pytest.mark.parametrize(
+    ("one", "cause", "is_hang"),
+    [
+        (late(1, *USUAL, waits_in="wait_for_partner"), Cause.BLOCKED, True),
+        (late(1, *USUAL, waits_in="hrtimer_nanosleep"), Cause.BLOCKED, False),
+        (late(1, *USUAL, state="R", cpu=1.0), Cause.BUSY, False),
+        (late(1, *USUAL, state="D"), Cause.BLOCKED, False),
+        (late(1, *USUAL, waits_in="wait_for_partner", still=2), Cause.BUSY, False),
+        (late(1, *USUAL, answers=False), Cause.GIL_HELD, True),
+        (late(1, *USUAL, state="D", answers=False), Cause.BLOCKED, True),
+        (late(1, *USUAL, state="T", answers=False), Cause.STOPPED, True),
+    ],
+    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "disk-for-long", "stopped"],
+)
+def test_the_late_rank_is_named_with_what_it_does(one, cause, is_hang):
+    assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (cause, (1,), is_hang)
+
+
+def test_a_rank_that_waits_for_its_loader_is_not_in_a_collective():
+    one = replace(late(1, *USUAL), stacks=stack(40, inside="_try_get_data", file=LOADER))
+
+    assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (Cause.LOADER, (1,), True)
+
+
+def test_a_worker_of_the_loader_that_is_stopped_is_said():
+    child = ProcessState(pid=77, state="T")
+    process = ProcessState(pid=1, state="S", cpu=0.0, answers=True, children=(child,))
+    one = replace(late(1, *USUAL), stacks=stack(40, inside="_try_get_data", file=LOADER), process=process)
+
+    assert "worker 77 is stopped" in decide(stalled(waiting(0, *USUAL, "all_reduce"), one)).message
+
+
+def test_a_dead_rank_that_others_wait_for_is_named():
+    assert verdict(waiting(0, *USUAL, "all_reduce"), ended(1, 0, 9.0, "", *USUAL)) == (Cause.UNEVEN_DATA, (1,), True)
+    assert verdict(waiting(0, *USUAL, "all_reduce"), ended(1, -9, 9.0)) == (Cause.KILLED, (1,), True)
+
+
+def test_ranks_that_wait_in_two_groups_are_told_apart_by_their_habits():
+    usual = waiting(0, *USUAL, "all_reduce")
+    other = replace(waiting(1, *USUAL), calls=(*calls(*USUAL), *calls("broadcast", group="1", open_last=True)))
+
+    assert verdict(usual, other) == (Cause.DIFFERENT_GROUPS, (1,), True)
+
+
+@pytest.mark.parametrize(("members", "is_lasting"), [((0, 1), True), ((1,), False)])
+def test_ranks_in_two_groups_wait_for_ever_unless_one_group_is_complete(members, is_lasting):
+    other = replace(
+        waiting(1, *USUAL),
+        calls=(*calls(*USUAL), *calls("broadcast", group="1", open_last=True)),
+        groups=(Group(name="1", ranks=members),),
+    )
+
+    assert decide(stalled(waiting(0, *USUAL, "all_reduce"), other)).is_lasting == is_lasting
+
+
+def test_ranks_that_wait_in_one_collective_are_no_hang_of_one_of_them():
+    assert verdict(waiting(0, *USUAL), waiting(1, *USUAL)) == (Cause.UNKNOWN, (), False)
+
+
+def test_an_asynchronous_call_is_no_wait():
+    one = replace(late(1, *USUAL, waits_in="wait_for_partner"), calls=calls(*USUAL, "all_reduce", open_last=True))
+
+    assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (Cause.BLOCKED, (1,), True)
+
+
+@pytest.mark.parametrize(("local", "ranks"), [("2", (1,)), ("1", ())])
+def test_a_rank_of_another_host_is_not_missing(local, ranks):
+    main = stack(9, inside="init_process_group")
+    one = replace(late(0), stacks=main, environment={"LOCAL_WORLD_SIZE": local})
+
+    answer = decide(replace(stalled(one), world=2))
+
+    assert answer.ranks == ranks
+    assert (answer.cause is Cause.ABSENT) == bool(ranks)
+
+
+def test_a_rank_does_not_come_where_two_processes_have_the_number_of_another():
+    main = stack(9, inside="init_process_group")
+    one = replace(late(0), stacks=main, environment={"LOCAL_WORLD_SIZE": "2"})
+
+    answer = decide(stalled(one, one))
+
+    assert answer.ranks == (1,)
+    assert "because 2 processes have RANK=0" in answer.message
+
+
+def test_ranks_that_all_import_or_compute_are_not_said_to_wait():
+    assert decide(stalled(late(0, state="R", cpu=1.0), late(1, state="R", cpu=1.0))) is None
+
+
+def test_a_rank_that_makes_a_group_alone_is_named():
+    usual = [waiting(rank, *USUAL, "all_reduce") for rank in (0, 2)]
+    alone = replace(late(1, *USUAL, "all_reduce"), stacks=stack(186, inside="new_group"))
+
+    assert verdict(*usual, alone) == (Cause.DIFFERENT_GROUPS, (1,), True)
+    assert verdict(usual[0], alone) == (Cause.DIFFERENT_GROUPS, (1,), True)
+
+
+def test_a_rank_that_waits_for_a_thread_that_died_says_of_what():
+    error = RankError(error="ConnectionError: gone", thread="Thread-1", place="data.py:9 (prefetch)", at=9.0)
+    one = replace(late(1, *USUAL, waits_in="futex_do_wait"), error=error)
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
+
+    assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.RAISED, (1,), True)
+    assert "ConnectionError: gone at data.py:9 (prefetch)" in answer.message
+
+
+def _in_loop(one, *, line, loops=()):
+    frame = Frame(function="main", file=TRAIN, line=line, loops=loops)
+    inside = Frame(function="all_reduce", file=TORCH)
+    return replace(one, stacks=(Stack(thread="MainThread", frames=(inside, frame), is_main=True),))
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "cause", "rank"),
+    [
+        ([*ROUND * 3, "all_reduce/8"], [*ROUND * 3, "barrier"], Cause.UNEVEN_DATA, 1),
+        ([*ROUND * 3, "all_reduce/7"], [*ROUND * 3, "barrier"], Cause.DIFFERENT_CALLS, None),
+        ([*ROUND * 3, "all_reduce/8"], [*ROUND * 2, *ROUND[1:], "barrier"], Cause.FEWER_CALLS, 1),
+    ],
+    ids=["fewer rounds", "a loop of one rank", "parted before"],
+)
+def test_a_rank_behind_the_loop_that_the_others_are_in_has_fewer_rounds_if_it_made_their_calls(
+    others, own, cause, rank
+):
+    inside = _in_loop(waiting(0, *others), line=12, loops=((10, 14),))
+    behind = _in_loop(waiting(1, *own), line=20)
+
+    answer = decide(stalled(inside, behind))
+
+    assert (answer.cause, answer.rank, answer.is_hang) == (cause, rank, True)
+    assert ("left the loop at train.py:10 (main)" in answer.message) == (cause is Cause.UNEVEN_DATA)
+
+
+@pytest.mark.parametrize(("text", "rank"), [("request.wait()", 1), ("total = sum(rows)", None)])
+def test_a_rank_at_a_line_that_waits_for_a_work_waits_for_the_others(text, rank):
+    frame = Frame(function="communicate", file="/opt/venv/lib/python3.12/site-packages/megatron/core/p2p.py", text=text)
+    in_schedule = replace(late(0, *USUAL), stacks=(Stack(thread="MainThread", frames=(frame,), is_main=True),))
+
+    answer = decide(stalled(in_schedule, late(1, *USUAL, waits_in="wait_for_partner")))
+
+    assert (answer and answer.rank) == rank
+
+
+def test_of_several_late_ranks_it_is_said_what_each_does():
+    busy = [late(rank, *USUAL, state="R", cpu=1.0) for rank in (1, 2)]
+
+    answer = decide(stalled(waiting(0, *USUAL), *busy))
+
+    assert answer.ranks == (1, 2)
+    assert answer.message.startswith("Each of ranks 1, 2 computes, or waits for a processor, and has not come")

@@ -1,0 +1,46 @@
+"""What the kernel and tools of this machine say, read from their texts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from envsmith.launch.run.host import disks_of, exit_code, look, open_process, parse_gpu_memory, parse_kernel_lines
+
+
+def test_only_telling_lines_of_this_launch_are_taken_from_the_kernel_s_log():
+    lines = [
+        "[ 100.000001] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', GPU has fallen off the bus.",
+        "[ 200.000001] NVRM: Xid (PCI:0000:3b:00): 94, pid=77, name=python, Contained: SM",
+        "[ 201.000001] eth0: link up",
+        "<4>[ 202.500000] python[77]: segfault at 0 ip 1 sp 2 error 4",
+    ]
+
+    assert parse_kernel_lines(lines, 150.0) == (lines[1], lines[3])
+
+
+def test_memory_of_gpus_is_summed_by_process():
+    assert parse_gpu_memory("77, 1024\n77, 1\n78, 2\n[N/A], [N/A]\n") == {77: 1025 << 20, 78: 2 << 20}
+
+
+def test_a_process_is_seen_as_the_kernel_shows_it():
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        process.send_signal(signal.SIGSTOP)
+        while look(process.pid).state != "T":
+            pass
+        state = look(os.getpid())
+        process.kill()
+
+    assert process.pid in {child.pid for child in state.children}
+    assert disks_of(os.getpid())[0].size >= 0
+
+
+def test_the_end_of_a_process_has_its_code_where_the_kernel_tells_it():
+    process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
+    handle = open_process(process.pid)
+    process.wait()
+
+    assert exit_code(handle) in {-9, None}
+    os.close(handle)

@@ -1,0 +1,195 @@
+"""A launch under watch is the launch as it was: its output, its exit code, its signals. Only a failure adds a block."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from launches import CLOSED, ended, failed, late, stalled, waiting
+
+import envsmith
+from envsmith.launch.ranks.decide import decide
+from envsmith.launch.ranks.evidence import Evidence, Exit
+from envsmith.launch.run.start import block, ending
+
+ROOT = Path(envsmith.__file__).parents[1]
+# Starts ranks as torchrun does: each with RANK, and SIGTERM for the others when one fails.
+LAUNCHER = """
+import os, subprocess, sys, time
+world = int(sys.argv[1])
+env = lambda rank: dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[2]], env=env(rank)) for rank in range(world)]
+while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+    time.sleep(0.02)
+for rank in ranks:
+    if rank.poll() is None:
+        rank.terminate()
+sys.exit(int(any(rank.wait() for rank in ranks)))
+"""
+
+
+def watched(script: str, *options: str, ranks: int = 2, **settings) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "envsmith",
+        "run",
+        *options,
+        "--",
+        sys.executable,
+        "-c",
+        LAUNCHER,
+        str(ranks),
+        script,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False, **settings)
+
+
+def alone(*command: str, **settings) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "envsmith", "run", "--", *command]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False, **settings)
+
+
+def test_a_launch_that_succeeds_says_no_word_of_ours():
+    result = watched("import sys; sys.stdout.write('step 1\\n')")
+
+    assert (result.returncode, result.stdout, result.stderr) == (0, "step 1\nstep 1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("raise ValueError('label 7')", "Rank 1 ended first, with ValueError: label 7"),
+        ("os.kill(os.getpid(), 9)", "Rank 1 was ended by SIGKILL"),
+        ("import ctypes; ctypes.string_at(0)", "Rank 1 was ended by SIGSEGV"),
+        ("sys.exit(3)", "Rank 1 ended with exit status 3"),
+        ("os._exit(5)", "Rank 1 ended with exit status 5"),
+    ],
+)
+def test_the_rank_that_failed_is_named(fault, words, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {fault}\ntime.sleep(20)\n")
+
+    result = watched(
+        f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", "--evidence", str(tmp_path / "e")
+    )
+
+    assert result.returncode == 1
+    assert words in result.stderr
+    (file,) = (tmp_path / "e").glob("evidence-*.json")
+    assert json.loads(file.read_text())["verdict"]["ranks"] == [1]
+
+
+@pytest.mark.parametrize("status", [0, 1, 3, 42, -9, -15, -11])
+def test_the_exit_code_is_the_launcher_s(status):
+    code = f"import os, sys; os.kill(os.getpid(), {-status}) if {status} < 0 else sys.exit({status})"
+
+    assert alone(sys.executable, "-c", code).returncode == status
+
+
+def test_input_and_output_pass_untouched():
+    result = alone(sys.executable, "-c", "import sys; sys.stdout.write(sys.stdin.read().upper())", input="abc\n")
+
+    assert (result.stdout, result.stderr) == ("ABC\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_reaches_the_launcher_and_nobody_is_blamed(number, tmp_path):
+    ready = tmp_path / "ready"
+    code = (
+        f"import signal, sys, time\nsignal.signal({int(number)}, lambda *_: sys.exit(7))\n"
+        f"open({str(ready)!r}, 'w').close()\ntime.sleep(30)"
+    )
+    command = [sys.executable, "-m", "envsmith", "run", "--", sys.executable, "-c", code]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not ready.exists():
+        time.sleep(0.02)
+
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+
+    assert process.returncode == 7
+    assert "Rank" not in errors
+
+
+def test_the_user_s_own_sitecustomize_is_loaded(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['MINE'] = 'yes'\n")
+
+    result = watched("import os; print(os.environ['MINE'])", ranks=1, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+    assert result.stdout == "yes\n"
+
+
+def test_children_of_a_rank_are_no_ranks(tmp_path):
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'raise SystemExit(3)']); raise ValueError('mine')"
+
+    result = watched(code, "--evidence", str(tmp_path / "e"), ranks=1)
+
+    assert "ValueError: mine" in result.stderr
+    assert len(list((tmp_path / "e").glob("*.marks"))) == 1
+
+
+def test_a_program_that_does_not_exist_is_refused():
+    result = alone("no-such-launcher")
+
+    assert result.returncode == 2
+    assert "Cannot start no-such-launcher" in result.stderr
+
+
+def lines(evidence):
+    return block(decide(evidence), evidence, None).splitlines()
+
+
+def test_a_death_has_rank_cause_evidence_and_next_step():
+    assert lines(failed(ended(0, 1, 10.1, CLOSED), ended(1, 3))) == [
+        "envsmith run: the launch of 2 ranks ended with exit code 1",
+        "  Rank 1 ended with exit status 3, without an error of Python. What the other ranks print follows from it.",
+        "  cause: exited",
+        "  evidence: exitcode: 3",
+        "  next: Look for a sys.exit or os._exit on that rank, or run it with python -X faulthandler.",
+    ]
+
+
+@pytest.mark.parametrize(("kernel", "word"), [("wait_for_partner", "hang"), ("hrtimer_nanosleep", "waiting")])
+def test_hang_is_said_only_of_what_cannot_go_on(kernel, word):
+    evidence = stalled(waiting(0, "all_reduce", "all_reduce"), late(1, "all_reduce", waits_in=kernel))
+
+    assert lines(evidence)[0] == f"envsmith run: {word}: no rank of 2 has called a collective for 300 s"
+
+
+def test_what_differs_between_ranks_and_what_was_not_read_is_said():
+    ranks = [
+        replace(ended(0, 1, 10.1, CLOSED), environment={"version of torch": "2.13.0"}),
+        replace(ended(1, 3), environment={"version of torch": "2.9.1"}),
+    ]
+
+    text = lines(replace(failed(*ranks), unread=("py-spy is not installed",)))
+
+    assert "  differs: version of torch differs (rank 0: 2.13.0, rank 1: 2.9.1)" in text
+    assert text[-1] == "  not read: py-spy is not installed"
+
+
+def test_a_launch_without_ranks_says_what_to_do():
+    head, step = lines(Evidence(launcher=Exit(code=1)))
+
+    assert head == "envsmith run: the launch of 0 ranks ended with exit code 1, and no rank loaded the hook"
+    assert step.startswith("  next: Read what the launcher printed.")
+
+
+def test_the_end_of_a_launch_that_stood_still_is_one_line():
+    assert ending(failed(ended(0, -9))) == (
+        "envsmith run: the launch of 1 rank ended with exit code 1, after it stood still: see above"
+    )
+
+
+def test_a_launch_that_was_interrupted_is_not_judged():
+    evidence = failed(ended(0, -15), is_interrupted=True)
+
+    assert lines(evidence) == ["envsmith run: the launch of 1 rank ended with exit code 1, after it was interrupted"]

@@ -1,0 +1,41 @@
+"""When the watch judges a stall, and when it looks on."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from envsmith.launch.run.watch import Settings, Watch
+
+
+class Ranks:
+    """Ranks of which some do not answer. Nothing else of them is looked at."""
+
+    def __init__(self, silent: list[bool]) -> None:
+        self.living = [SimpleNamespace(talk=True, silent_for=lambda now, s=s: 60.0 if s else 0.0) for s in silent]
+
+
+@pytest.mark.parametrize(
+    ("silent", "expected"),
+    [([True, True], True), ([True, False], False), ([False, False], False), ([True], False)],
+    ids=["all", "one of two", "none", "the only one"],
+)
+def test_only_the_silence_of_several_ranks_and_of_all_is_the_machine_s(silent, expected):
+    watch = Watch(SimpleNamespace(pid=0), Ranks(silent), Settings(), lambda blame, evidence: None)
+
+    assert watch._all_are_silent() == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "has_looked", "expected"),
+    [(9, False, False), (11, False, True), (11, True, False), (51, True, True)],
+    ids=["not yet", "for ranks that disagree", "only once", "for any cause"],
+)
+def test_after_a_long_pause_ranks_are_looked_at_early_once_and_then_late(seconds, has_looked, expected):
+    watch = Watch(SimpleNamespace(pid=0), Ranks([False]), Settings(stall=10), lambda blame, evidence: None)
+    watch.has_begun, watch.longest_pause, watch.has_looked = True, 10.0, has_looked
+    watch.moved_at = time.monotonic() - seconds
+
+    assert watch._is_stalled(time.monotonic()) == expected

@@ -1,0 +1,100 @@
+"""What code takes, held against the releases of a set of versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.model.rule import Severity
+from envsmith.project.code.judge_uses import has, judge_uses
+
+from .conftest import uses_of
+
+
+def judge(index, text: str, **versions: str):
+    return judge_uses(uses_of(train=text), versions or {"transformers": "4.42.0", "accelerate": "1.0.0"}, index)
+
+
+def test_a_name_that_a_release_took_away_is_an_error_with_its_place_and_its_successor(index):
+    (finding,) = judge(index, "import os\nfrom transformers import Conversation").findings
+    assert (finding.rule, finding.severity, finding.where) == ("code-name", Severity.ERROR, "train.py:2")
+    assert (finding.components, finding.needs) == ({"transformers": "4.42.0"}, {"transformers": "<4.42.0"})
+    assert "it went with 4.42.0" in finding.message
+    assert finding.fix == "Take transformers.pipelines.Chat instead, or install transformers <4.42.0."
+
+
+def test_a_finding_names_the_file_that_it_was_read_from(index):
+    (finding,) = judge(index, "from transformers import Conversation").findings
+    assert [str(e) for e in finding.evidence] == ["measured 2024-06-27: transformers-4.42.0.whl"]
+
+
+def test_a_name_that_a_later_release_brought_says_which(index):
+    (finding,) = judge(index, "from transformers import Cache", transformers="4.41.0").findings
+    assert "it came with 4.42.0" in finding.message
+
+
+def test_a_name_that_was_away_for_some_releases_says_both(index):
+    (finding,) = judge(index, "from accelerate import back", accelerate="0.2.0").findings
+    assert "it went with 0.2.0 and it is back in 1.0.0" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("from transformers import Conversation", Severity.ERROR),
+        ("def f():\n    from transformers import Conversation", Severity.WARNING),
+        ("import x\nif x.flag:\n    from transformers import Conversation", Severity.WARNING),
+        ("try:\n    from transformers import Conversation\nexcept ImportError:\n    pass", Severity.NOTE),
+        ("import transformers as t\nif t.__version__ < '4.42':\n    t.Conversation", Severity.NOTE),
+    ],
+)
+def test_the_severity_is_what_the_missing_name_stops(index, text, severity):
+    assert {f.severity for f in judge(index, text).findings} == {severity}
+
+
+def test_an_argument_that_is_gone_is_named(index):
+    (finding,) = judge(index, "import accelerate\na = accelerate.Accelerator(dispatch_batches=1)").findings
+    assert finding.rule == "code-argument"
+    assert "accelerate.Accelerator(dispatch_batches=)" in finding.message
+
+
+def test_a_member_of_an_object_is_judged(index):
+    text = "from transformers import Trainer\nclass M(Trainer):\n    def f(self):\n        self.old_step()"
+    assert [f.where for f in judge(index, text).findings] == ["train.py:4"]
+
+
+def test_a_name_that_no_release_has_is_not_a_matter_of_versions(index):
+    assert judge(index, "import transformers\ntransformers.made_at_run_time").findings == ()
+
+
+def test_a_branch_that_asks_for_the_name_is_not_taken_where_it_is_missing(index):
+    assert judge(index, "import transformers as t\nif hasattr(t, 'Conversation'):\n    t.Conversation").findings == ()
+
+
+def test_a_branch_that_asks_for_another_name_guards_nothing(index):
+    text = "import transformers as t\nif hasattr(t, 'Trainer'):\n    x = t.Conversation"
+    assert [f.severity for f in judge(index, text).findings] == [Severity.ERROR]
+
+
+def test_one_finding_lists_every_line_of_a_file(index):
+    (finding,) = judge(
+        index, "def f():\n    import transformers as t\n    t.Conversation\n    t.Conversation()"
+    ).findings
+    assert finding.message.endswith("(also in line 4)")
+
+
+def test_it_says_what_it_did_not_judge(index):
+    text = "import wandb\nimport accelerate\nimport transformers\ngetattr(transformers, x)"
+    blind = judge(index, text, transformers="4.42.0").blind
+    assert blind == (
+        "accelerate: no version is stated, so 1 use of it was not judged",
+        "1 packages have no name index: wandb",
+        "1 lines choose a name at run time (transformers)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "answer"),
+    [("4.41.0", True), ("4.40.5", True), ("4.41.5", None), ("4.43", False), ("5.0", None), ("3.0", None), ("x", None)],
+)
+def test_a_release_that_was_not_measured_is_like_its_neighbours_where_they_agree(index, version, answer):
+    assert has(index.ask("transformers.Conversation"), version) is answer
