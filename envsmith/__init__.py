@@ -12,19 +12,20 @@ __all__ = ["Cell", "CellId", "EnvsmithError", "Request", "Spec", "__version__", 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from envsmith import solver as solve
     from envsmith.errors import EnvsmithError
     from envsmith.model.cell import Cell, CellId, Request
     from envsmith.model.version import Spec
+    from envsmith.solver import best_cell as solve
     from envsmith.solver import check
 
 _HOME = {
-    "Cell": "envsmith.model.cell",
-    "CellId": "envsmith.model.cell",
-    "Request": "envsmith.model.cell",
-    "Spec": "envsmith.model.version",
-    "EnvsmithError": "envsmith.errors",
-    "check": "envsmith.solver",
+    "Cell": ("envsmith.model.cell", "Cell"),
+    "CellId": ("envsmith.model.cell", "CellId"),
+    "Request": ("envsmith.model.cell", "Request"),
+    "Spec": ("envsmith.model.version", "Spec"),
+    "EnvsmithError": ("envsmith.errors", "EnvsmithError"),
+    "check": ("envsmith.solver", "check"),
+    "solve": ("envsmith.solver", "best_cell"),
 }
 
 
@@ -33,9 +34,6 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         import importlib
 
-        return getattr(importlib.import_module(_HOME[name]), name)
-    if name == "solve":
-        import importlib
-
-        return importlib.import_module("envsmith.solver")
+        module, attribute = _HOME[name]
+        return getattr(importlib.import_module(module), attribute)
     raise AttributeError(f"module 'envsmith' has no attribute {name!r}")

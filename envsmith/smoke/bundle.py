@@ -8,7 +8,7 @@ from pathlib import Path
 # Further framework steps, by name: source that registers itself (see envsmith.agent.steps).
 EXTRA: dict[str, str] = {}
 
-_AGENT = Path(__file__).with_name("agent")
+_AGENT = Path(__file__).parents[1] / "agent"
 _PACKAGE = "envsmith.agent"
 # Runs in the cell after SOURCES, a dict from a module's name to its file and its text. A traceback shows that file and
 # the right line.
@@ -49,11 +49,11 @@ if __name__ == "__main__":
 def bundle(extra: Mapping[str, str] | None = None) -> bytes:
     """Return the agent as one Python text. ``extra`` are further modules of steps, :data:`EXTRA` unless given."""
     extra = EXTRA if extra is None else extra
-    sources = {"envsmith": ("envsmith/__init__.py", ""), "envsmith.smoke": ("envsmith/smoke/__init__.py", "")}
+    sources = {"envsmith": ("envsmith/__init__.py", "")}
     for path in sorted(_AGENT.rglob("*.py")):
         parts = path.relative_to(_AGENT).with_suffix("").parts
         name = ".".join([_PACKAGE, *(part for part in parts if part != "__init__")])
-        sources[name] = (path.relative_to(_AGENT.parents[2]).as_posix(), path.read_text(encoding="utf-8"))
+        sources[name] = (path.relative_to(_AGENT.parents[1]).as_posix(), path.read_text(encoding="utf-8"))
     names = []
     for step, text in extra.items():
         names.append(f"{_PACKAGE}.steps.{step}")

@@ -1,13 +1,7 @@
-"""The solver: kernel on bit masks, preferences, conflict and repair, judging and explaining.
-
-The package is also the function of the Python interface, ``envsmith.solve(request)``: a package and a function of one
-name would take each other's place as soon as either is imported.
-"""
+"""The solver: kernel on bit masks, preferences, conflict and repair, judging and explaining."""
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Collection, Iterator, Mapping
 
 from envsmith.model.cell import Cell, Platform, Request
@@ -18,6 +12,7 @@ from envsmith.solver.request import demands_of
 from envsmith.solver.solver import Solver, default_solver, solver_of
 
 __all__ = [
+    "best_cell",
     "cells",
     "check",
     "constraints_for",
@@ -30,20 +25,6 @@ __all__ = [
 ]
 
 
-class _Callable(types.ModuleType):
-    """The package itself, callable."""
-
-    def __call__(self, request: Request) -> Cell:
-        """Return the best cell for ``request``. :class:`~envsmith.errors.UnsatisfiableError` carries the refusal.
-
-        :func:`envsmith.solver.solve` gives the reasons and alternatives too.
-        """
-        return solve(request).cell
-
-
-sys.modules[__name__].__class__ = _Callable
-
-
 def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     """Return the best cell for a request. ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``."""
     solver = solver or default_solver()
@@ -52,6 +33,15 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     if answer is None:
         raise refuse(solver, posed)
     return reasons(solver, posed, answer)
+
+
+def best_cell(request: Request) -> Cell:
+    """Return the best cell for a request: ``envsmith.solve`` of the Python interface.
+
+    ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``. :func:`solve` gives the reasons and alternatives
+    too.
+    """
+    return solve(request).cell
 
 
 def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:

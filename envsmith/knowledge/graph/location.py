@@ -61,7 +61,7 @@ def find_matrix() -> Path:
                 hint=f"Unset {MATRIX_VARIABLE}, or point it to a copy of matrix/.",
             )
         return Path(named)
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parents[2]
     for candidate in (package / "_matrix", package.parent / "matrix"):
         if (candidate / "components.yaml").is_file():
             return candidate
