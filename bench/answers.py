@@ -33,9 +33,9 @@ from pathlib import Path
 from packaging.version import Version
 
 from envsmith.cli.flags import RequestFlags
-from envsmith.errors import UnsatisfiableError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import version_graph
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.rule import Release
 from envsmith.model.version import minor_of
 from envsmith.solver import solve

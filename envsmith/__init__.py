@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from envsmith.base.about import VERSION
+
 __all__ = ["Cell", "CellId", "EnvsmithError", "Request", "Spec", "__version__", "check", "solve"]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from envsmith.errors import EnvsmithError

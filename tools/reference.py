@@ -76,7 +76,7 @@ def exit_codes() -> str:
 
 def variables() -> str:
     """``environment-variables.md``."""
-    from envsmith.errors import VARIABLES
+    from envsmith.cli.variables import VARIABLES
 
     rows = [f"| `{name}` | {text} |" for name, text in sorted(VARIABLES.items())]
     note = "uv and pip read their own variables as well (`UV_*`, `PIP_*`): envsmith hands them on."

@@ -198,7 +198,7 @@ Maker = Callable[[random.Random], Try]
 def _makers() -> list[Maker]:
     """Return the ways to attack: every option by text and as a file, every folder, stdin, every variable."""
     from envsmith.cli.app import cli
-    from envsmith.errors import VARIABLES
+    from envsmith.cli.variables import VARIABLES
 
     makers: list[Maker] = []
     for verb, parameters in _commands(cli, click.Context(cli)):

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from envsmith import __version__
+from envsmith.base.about import VERSION
 from envsmith.base.text import clean, printable
 from envsmith.errors import (
     UNWRITABLE,
@@ -100,7 +100,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     from envsmith.knowledge.graph.load import newest_day
 
     day = newest_day()
-    click.echo(f"envsmith {__version__}" + (f" (matrix of {day})" if day else ""))
+    click.echo(f"envsmith {VERSION}" + (f" (matrix of {day})" if day else ""))
     ctx.exit()
 
 

@@ -16,9 +16,10 @@ from envsmith.cli.declare import EXISTING_FILE, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
-from envsmith.errors import SmokeError, StorageError, UnsatisfiableError, UsageError
+from envsmith.errors import SmokeError, StorageError, UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, frameworks_of
 from envsmith.model.cell import CellId
+from envsmith.model.finding import UnsatisfiableError
 
 if TYPE_CHECKING:
     from envsmith.builder.batch import Result

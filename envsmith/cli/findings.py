@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import click
 
-from envsmith import __version__
+from envsmith.base.about import VERSION
 from envsmith.base.text import clean, table_cell
 from envsmith.cli.console import Commands, dumps, evidence_lines
 from envsmith.model.finding import Finding, Judgement
@@ -134,7 +134,7 @@ def _sarif(findings: Iterable[Finding]) -> dict[str, object]:
                 **({"locations": [_location(*place)]} if place else {}),
             }
         )
-    driver = {"name": "envsmith", "version": __version__, "rules": list(rules.values())}
+    driver = {"name": "envsmith", "version": VERSION, "rules": list(rules.values())}
     return {
         "version": "2.1.0",
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",

@@ -16,8 +16,9 @@ from envsmith.cli.declare import Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.project.uv_and_pixi import PIXI, difference, manifest_of, merged, with_pixi
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, takes, v
 from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.model.cell import RUNTIME
+from envsmith.model.finding import UnsatisfiableError
 
 # Headings of ``--help``.
 _REQUEST, _OUTPUT = map(Section, ("Request", "Output"))

@@ -13,7 +13,8 @@ from envsmith.cli.console import dumps, print_answer, print_out, table
 from envsmith.cli.declare import Section, group, takes
 from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.solver import cells
 from envsmith.solver import solve as find_cell
 from envsmith.solver.words import MOST_EVIDENCE

@@ -12,7 +12,7 @@ from envsmith.cli.console import dumps, print_answer, print_out, say, table
 from envsmith.cli.declare import Section, argument, group, takes, verb
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.solve import show_refusal
-from envsmith.errors import ContentError, NetworkError, UnsatisfiableError, UsageError
+from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.graph.wheels import catalogued
 from envsmith.knowledge.symbols.table import SymbolTable
@@ -21,6 +21,7 @@ from envsmith.knowledge.wheels.offers import target_of
 from envsmith.lock.index.compiled import measure
 from envsmith.lock.index.index import find_index
 from envsmith.lock.index.index_wheels import index_offers
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.net.http import HttpClient
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envsmith import __version__
+from envsmith.base.about import VERSION
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import AsJson, UnreadableError, parse_json
 from envsmith.errors import DataError
@@ -45,7 +45,7 @@ def document(
     return {
         "schema": SCHEMA,
         "generated": moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "envsmith": __version__,
+        "envsmith": VERSION,
         "knowledge": f"sha256:{knowledge.digest}",
         "ladder": [rung.value for rung in Rung],
         "expiry": [{"torch": x.torch.value, "passed": x.passed, "days": x.days} for x in expiry.lines],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsmith.base.schema import AsJson, written
+from envsmith.errors import EnvsmithError
 from envsmith.model.cell import Cell
 from envsmith.model.rule import Evidence, Severity
 
@@ -80,6 +81,16 @@ class Refusal(AsJson):
 
     conflict: tuple[Conflict, ...]
     repairs: tuple[Repair, ...] = ()
+
+
+class UnsatisfiableError(EnvsmithError):
+    """No cell satisfies the request. ``refusal`` carries the conflict and the repairs."""
+
+    def __init__(
+        self, message: str, *, refusal: Refusal | None = None, hint: str | None = None, details: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import SplitResult, unquote, urldefrag, urljoin, urlsplit, urlunsplit
 
-from envsmith import __version__
+from envsmith.base.about import VERSION
 from envsmith.base.cache import Entry, cache_folder, load_entry, store_entry
 from envsmith.base.text import without_secrets
 from envsmith.errors import ContentError, NetworkError, UsageError, os_errors
@@ -253,7 +253,7 @@ class HttpWire:
                         transport=transport,
                         trust_env=False,
                         timeout=httpx.Timeout(self._timeout, pool=None),
-                        headers={"User-Agent": f"envsmith/{__version__}", "Accept-Encoding": "identity"},
+                        headers={"User-Agent": f"envsmith/{VERSION}", "Accept-Encoding": "identity"},
                     )
                 except (ValueError, ImportError, httpx.InvalidURL) as error:
                     raise UsageError(

@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-import envsmith
+from envsmith.base.about import VERSION
 from envsmith.base.files import digest_of
 from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, Lock, Pin
@@ -41,7 +41,7 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
             "resolvedDependencies": _dependencies(lock, sbom),
         },
         "runDetails": {
-            "builder": {"id": BUILDER, "version": {"envsmith": envsmith.__version__}},
+            "builder": {"id": BUILDER, "version": {"envsmith": VERSION}},
             "metadata": {"finishedOn": finished.astimezone(dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")},
             "byproducts": byproducts,
         },

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envsmith.base.schema import AsJson, written
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.model.cell import Cell, CellId, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
-from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution
+from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution, UnsatisfiableError
 from envsmith.model.rule import Evidence, Row, Rule, Severity
 from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.solver.kernel import Domains, Net, bits

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from envsmith.cli.app import VERBS
-from envsmith.errors import EXIT_CODES, VARIABLES
+from envsmith.cli.variables import VARIABLES
+from envsmith.errors import EXIT_CODES
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envsmith.errors import UnsatisfiableError
 from envsmith.model.cell import Request
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.finding import Refusal
+from envsmith.model.finding import Refusal, UnsatisfiableError
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.rule import Tested as Line
 from envsmith.model.version import Spec

@@ -25,7 +25,7 @@ from envsmith.model.lock import Lock
 from envsmith.model.version import WORDS, minor_of, public
 
 if TYPE_CHECKING:
-    from envsmith.builder.engines.container import ContainerEngine
+    from envsmith.net.oci.layout import OciImage
     from envsmith.smoke.run import Target
 
 
@@ -75,7 +75,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def images(self) -> ContainerEngine | None:
+    def images(self) -> ImageEngine | None:
         """Return the engine as one that makes images, or ``None``."""
         return None
 
@@ -130,6 +130,30 @@ class Engine(Protocol):
 
     def target(self, built: Built) -> Target:
         """Return where the smoke test starts its ranks."""
+        ...
+
+
+class ImageEngine(Protocol):
+    """What an engine that makes images can do beside building."""
+
+    def build(
+        self,
+        lock: Lock,
+        directory: Path,
+        *,
+        layout: Path | None = None,
+        packing: str = "none",
+        progress: Progress = silent,
+    ) -> Built:
+        """Build as :meth:`Engine.build` does. The image is also written to ``layout``, its layers packed by ``packing``."""
+        ...
+
+    def build_again(self, lock: Lock, layout: Path, *, progress: Progress = silent) -> OciImage:
+        """Run every step of ``lock`` again and write the image to ``layout``. Nothing of it stays in the engine."""
+        ...
+
+    def has_image(self, digest: str) -> bool:
+        """Return whether an image is here by its identity, or by the engine's own id."""
         ...
 
 

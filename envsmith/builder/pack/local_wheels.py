@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from envsmith import __version__
+from envsmith.base.about import VERSION
 from envsmith.base.files import read_bounded, scratch
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.location import find_matrix
@@ -71,10 +71,10 @@ def own_requirements() -> tuple[str, ...]:
 
 def own_wheel() -> LocalWheel:
     """Return envsmith as a wheel. The same files give the same bytes."""
-    info = f"envsmith-{__version__}.dist-info"
+    info = f"envsmith-{VERSION}.dist-info"
     members = {**_files(Path(__file__).parents[2], "envsmith"), **_files(find_matrix(), "envsmith/_matrix")}
     requires = "".join(f"Requires-Dist: {line}\n" for line in own_requirements())
-    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: envsmith\nVersion: {__version__}\n{requires}".encode()
+    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: envsmith\nVersion: {VERSION}\n{requires}".encode()
     members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: envsmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     members[f"{info}/entry_points.txt"] = b"[console_scripts]\nenvsmith = envsmith.__main__:main\n"
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in sorted(members.items()))
@@ -85,7 +85,7 @@ def own_wheel() -> LocalWheel:
             member = zipfile.ZipInfo(name, _TIME)
             member.external_attr, member.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
             archive.writestr(member, data)
-    return LocalWheel(filename=f"envsmith-{__version__}-py3-none-any.whl", data=buffer.getvalue())
+    return LocalWheel(filename=f"envsmith-{VERSION}-py3-none-any.whl", data=buffer.getvalue())
 
 
 def is_package(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import envsmith
+from envsmith.base.about import VERSION
 from envsmith.base.cache import cached
 from envsmith.base.schema import Problems, UnreadableError, parse_document
 from envsmith.errors import DataError
@@ -30,7 +30,7 @@ def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], 
     if (kind, stamp) not in _LOADED:
         _LOADED[kind, stamp] = cached(
             kind,
-            f"{envsmith.__version__} {_SHAPE} {stamp}",
+            f"{VERSION} {_SHAPE} {stamp}",
             lambda: read(files),
             modules=("envsmith.model.", "envsmith.knowledge.symbols.", "envsmith.doctor."),
         )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import envsmith
+from envsmith.base.about import VERSION
 from envsmith.base.cache import cached, unpickle
 from envsmith.errors import LeftAsideWarning
 from envsmith.frameworks import FRAMEWORKS
@@ -138,4 +138,4 @@ def _state(files: DataFiles) -> str:
     """Return what changes with every file of the matrix, the program, its frameworks, and the shape of what is kept."""
     shape = [(kind.__name__, vars(kind).get("_fields") or vars(kind)["__slots__"]) for kind in _SHAPES]
     frameworks = [(f.name, f.short, f.title, f.distributions, f.aliases) for f in FRAMEWORKS.values()]
-    return f"{envsmith.__version__} {shape} {frameworks} {files.stamp()}"
+    return f"{VERSION} {shape} {frameworks} {files.stamp()}"

@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from envsmith import __version__
+from envsmith.base.about import VERSION
 from envsmith.base.files import now, write_folder
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
@@ -271,7 +271,7 @@ def read_page(root: Path) -> Page:
         records=stored,
         expiry=load_expiry(root),
         today=now().date(),
-        version=__version__,
+        version=VERSION,
     )
 
 

@@ -84,7 +84,7 @@ def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence
 
     ``earlier`` are rows to keep.
 
-    :class:`~envsmith.errors.UnsatisfiableError` when the library's ranges admit no cell.
+    :class:`~envsmith.model.finding.UnsatisfiableError` when the library's ranges admit no cell.
     """
     space, limit = space_of(library), library.settings.limit
     rows = space.rows()

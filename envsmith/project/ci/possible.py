@@ -8,9 +8,10 @@ from functools import reduce
 from itertools import islice
 from operator import or_
 
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.rule import Rule, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.project.ci.library import Library

@@ -14,14 +14,14 @@ from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import parse_document
-from envsmith.errors import LockError, UnsatisfiableError
+from envsmith.errors import LockError
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.presence import spec_of
 from envsmith.lock.later import Later, later_wheel
 from envsmith.model.cell import Request
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.finding import Solution
+from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public

@@ -59,7 +59,7 @@ def _requests():
 
 def _cells():
     from envsmith import solver
-    from envsmith.errors import UnsatisfiableError
+    from envsmith.model.finding import UnsatisfiableError
 
     found = []
     for request in _requests():

@@ -6,10 +6,11 @@ import hashlib
 
 import pytest
 
-from envsmith.errors import ContradictionError, UnsatisfiableError
+from envsmith.errors import ContradictionError
 from envsmith.lock.index.index import IndexFile, Project
 from envsmith.lock.learn import Learned, learn_more
 from envsmith.model.cell import Request
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.rule import EvidenceKind
 from envsmith.model.version import Spec
 from envsmith.net.http import NotFoundError, Reply

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from envsmith.errors import UnsatisfiableError
 from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.model.cell import Request
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.solver import cells, constraints_for, solve, solver_of
 

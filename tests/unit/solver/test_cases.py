@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.errors import UnsatisfiableError
 from envsmith.model.cell import Platform, Request
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.solver import cells, check, default_solver, explain_cell, solve

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
 from envsmith.model.cell import Platform, Request, WheelPolicy
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.solver import explain_cell, explain_rule, explain_upgrade, solve
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.errors import UnsatisfiableError, UsageError
+from envsmith.errors import UsageError
 from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.model.cell import Platform, Request
-from envsmith.model.finding import Refusal
+from envsmith.model.finding import Refusal, UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.solver import cells, check, solve, solver_of
 

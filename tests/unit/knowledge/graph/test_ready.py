@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.errors import UnsatisfiableError
 from envsmith.knowledge.graph.ready import Readiness
 from envsmith.knowledge.graph.torch_builds import Build
 from envsmith.model.cell import Platform, Request, WheelPolicy
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.model.wheel import ReadyWheel
 from envsmith.solver import solve

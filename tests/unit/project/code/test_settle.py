@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from envsmith.cli.flags import RequestFlags
-from envsmith.errors import LockError, UnsatisfiableError
+from envsmith.errors import LockError
 from envsmith.model.cell import Cell
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.project.code.needs import settle, settle_lock
 
