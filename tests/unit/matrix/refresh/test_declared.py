@@ -15,7 +15,7 @@ from envsmith.matrix.refresh.framework_files import ToolkitRule, accepts
 from envsmith.matrix.refresh.shared import same_spec, yanked_text
 from envsmith.matrix.refresh.updates import refreshable
 
-MATRIX = Path(__file__).parents[3] / "matrix"
+MATRIX = Path(__file__).parents[4] / "matrix"
 COMPONENTS = read_components(MATRIX)
 RULE = ToolkitRule(DEEPSPEED.name, DEEPSPEED.toolkit_table)
 # cuda_minor_mismatch_ok as it stood in the sdists of these releases; every other release has the table of the one before it.

@@ -12,7 +12,7 @@ from envsmith.base.schema import parse_value
 from envsmith.lock.index.torch_wheel import TorchFacts
 from envsmith.matrix.refresh.torch_releases import record_facts, torch_record
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 RECORD = ROOT / "tests" / "cases" / "wheels" / "torch.json"
 WHEELS = [parse_value(TorchFacts, w) for w in json.loads(RECORD.read_text(encoding="utf-8"))["wheels"]]
 BUILDS = yaml.load((ROOT / "matrix/releases/torch.yaml").read_text(encoding="utf-8"), yaml.BaseLoader)["builds"]

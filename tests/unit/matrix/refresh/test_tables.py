@@ -13,7 +13,7 @@ from envsmith.errors import DataError
 from envsmith.matrix.refresh.line_table import Table, flow
 
 # gpu.yaml has three tables in one file; no updater keeps it.
-RELEASES = sorted(p for p in (Path(__file__).parents[3] / "matrix" / "releases").glob("*.yaml") if p.stem != "gpu")
+RELEASES = sorted(p for p in (Path(__file__).parents[4] / "matrix" / "releases").glob("*.yaml") if p.stem != "gpu")
 # The word `none` is quoted in its evidence there; an updater leaves such a line alone.
 SPELT_BY_HAND = {"nccl", "cudnn"}
 TEXT = """# head

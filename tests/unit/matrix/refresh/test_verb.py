@@ -1,21 +1,13 @@
-"""The scripts of tools/ and the verb: dry by default, a diff on stdout, documented exit codes."""
+"""The verb: dry by default, a diff on stdout, documented exit codes."""
 
 from __future__ import annotations
-
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from envsmith.cli import matrix as verb
 from envsmith.errors import NetworkError
-from envsmith.knowledge.graph import read
 from envsmith.matrix.refresh import updates as module
-
-TOOLS = Path(__file__).parents[3] / "tools"
-SCRIPTS = sorted(TOOLS.glob("update_*.py"))
 
 
 @pytest.fixture
@@ -61,34 +53,3 @@ def test_an_escape_sequence_of_the_index_does_not_reach_the_terminal(run, world)
         entry["yanked"] = "\x1b[2J\x1b]0;owned\x07"
     result = run("--component", "torch")
     assert "\x1b" not in result.output
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
-def test_a_script_is_a_dry_run_of_its_components_on_this_repository(script, monkeypatch):
-    seen = []
-    monkeypatch.setattr("envsmith.cli.app.run", lambda words: seen.append(words) or 0)
-    monkeypatch.setattr(sys, "argv", [str(script), "--offline"])
-    with pytest.raises(SystemExit) as done:
-        runpy.run_path(str(script), run_name="__main__")
-    (words,) = seen
-    assert done.value.code == 0
-    assert words[:4] == ["matrix", "refresh", "--matrix", str(TOOLS.parent / "matrix")]
-    assert words[-1] == "--offline"
-    assert "--write" not in words
-    assert "--component" in words
-
-
-def test_the_scripts_together_keep_every_component_that_can_be_kept(monkeypatch):
-    matrix = TOOLS.parent / "matrix"
-    kept = set()
-    for script in SCRIPTS:
-        names = runpy.run_path(str(script))
-        kept |= set(names["companions"](matrix) if "companions" in names else names["COMPONENTS"])
-    assert kept | {"cuda"} == set(module.refreshable(matrix, read.read_components(matrix)))
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
-def test_a_script_declares_what_it_needs(script):
-    text = script.read_text(encoding="utf-8")
-    assert "# /// script" in text
-    assert 'dependencies = ["envsmith"]' in text
