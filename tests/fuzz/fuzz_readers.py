@@ -275,7 +275,7 @@ def index_page(text: str) -> None:
     """A page of a package index, in HTML and in JSON, and where a server leads by a redirect."""
     from envsmith.errors import EnvsmithError
     from envsmith.lock.index.index import Listing, parse_html, parse_project_json, parse_simple_json
-    from envsmith.net.http import follow
+    from envsmith.net.address import follow
 
     page = "https://index.invalid/simple/demo/"
     for parse in (parse_html, parse_simple_json, parse_project_json):

@@ -28,20 +28,7 @@ from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, DataError, NetworkError, UsageError
 from envsmith.model import plain
-from envsmith.net.http import (
-    REDIRECTS,
-    RETRY,
-    HttpWire,
-    Response,
-    Wire,
-    ask,
-    follow,
-    is_loopback,
-    origin,
-    parts_of,
-    pause,
-    split,
-)
+from envsmith.net.address import follow, is_loopback, origin, parts_of, split
 from envsmith.net.oci.spec import (
     IMAGE_INDEX,
     INDEX_TYPES,
@@ -53,6 +40,7 @@ from envsmith.net.oci.spec import (
     is_digest,
     parse_index,
 )
+from envsmith.net.wire import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, pause
 
 Opener = Callable[[], IO[bytes]]
 # Where images without a host name live: the name people write, and the host that answers its API.
