@@ -30,9 +30,9 @@ from envsmith.net.oci.registry import Repository, parse_reference
 from envsmith.net.oci.saved import repack
 from envsmith.net.oci.spec import is_digest
 from envsmith.publish.image_folder import write_folder
+from envsmith.publish.proof import load_proof, refuse_unproved
 from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, Seal, Target, image_names, publish
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign, sign_keyless
-from envsmith.publish.statement import load_proof, refuse_unproved
 from envsmith.publish.verify import Report, State, Trust, history, verify
 
 # -- publish -----------------------------------------------------------------------------------------------------------

@@ -26,12 +26,14 @@ from envsmith.net.oci.layout import LayoutStore, Store, load_manifest, read_blob
 from envsmith.net.oci.packing import packing_of, unpacked
 from envsmith.net.oci.spec import EMPTY, Descriptor, Manifest
 from envsmith.publish import statement
+from envsmith.publish.attachments import BUNDLE_ARTIFACT, CARRIERS, ENVELOPE_ARTIFACT, TITLE, image_annotations
+from envsmith.publish.proof import parse_record, unproved
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.provenance import provenance_differences
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
-from envsmith.publish.statement import Claim, parse_record, parse_statement, unproved
+from envsmith.publish.statement import Claim, parse_statement
 from envsmith.publish.system import SystemPackages
 
 if TYPE_CHECKING:
@@ -299,7 +301,7 @@ def _layer(store: Store, layer: Descriptor, part: str, diff_id: object, system: 
 # What a report calls the statements that are signed beside the one that covers everything.
 _KIND = "dev.sigstore.bundle.predicateType"
 _PARTS = {SLSA: "provenance", CYCLONEDX: "sbom"}
-_STATEMENTS = (statement.BUNDLE_ARTIFACT, statement.ENVELOPE_ARTIFACT)
+_STATEMENTS = (BUNDLE_ARTIFACT, ENVELOPE_ARTIFACT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -326,7 +328,7 @@ def _attachments(report: Report, store: Store, manifest: Manifest) -> list[Manif
     names what it carries. cosign lists the type of an empty configuration, which says nothing.
     """
     attachments: dict[str, Manifest] = {}
-    kinds = ("", EMPTY.media_type, *_STATEMENTS, *statement.CARRIERS)
+    kinds = ("", EMPTY.media_type, *_STATEMENTS, *CARRIERS)
     for listed in store.referrers(manifest.digest):
         if listed.artifact_type not in kinds:
             report.add("attachment", State.UNCOVERED, f"{listed.digest[:19]}…, {listed.artifact_type}")
@@ -451,7 +453,7 @@ def _carried(
             read_blob(store, one.config, "attachment", limit=MAX_BYTES)
             _annotations(report, one, names, {**signed, _KIND: {kinds.get(one.digest, "")}})
     newest = max(statements, key=_moment)
-    for kind, documents in statement.CARRIERS.items():
+    for kind, documents in CARRIERS.items():
         for name in documents:
             if (kind, newest.claim.parts[name].digest) not in carried:
                 report.add(name.partition(".")[0], State.DIFFERS, f"no attachment of the image carries {name}")
@@ -472,7 +474,7 @@ def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, se
         "in-toto.io/predicate-type": {statement.PREDICATE_TYPE},
     }
     for claim in claims:
-        for key, text in statement.image_annotations(claim, expired=today > claim.expires).items():
+        for key, text in image_annotations(claim, expired=today > claim.expires).items():
             signed.setdefault(key, set()).add(text)
     return signed
 
@@ -480,7 +482,7 @@ def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, se
 def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed: Mapping[str, set[str]]) -> None:
     """Compare what an attachment says of itself with what was signed: registries show it, and no signature covers it."""
     wrong = [f"{key} is {text[:60]}" for key, text in one.annotations.items() if text not in signed.get(key, {text})]
-    titles = [(blob.annotations.get(statement.TITLE), names.get(blob.digest)) for blob in one.layers]
+    titles = [(blob.annotations.get(TITLE), names.get(blob.digest)) for blob in one.layers]
     wrong += [f"{name} is called {title[:60]}" for title, name in titles if title and name and title != name]
     if wrong:
         raise ContentError(

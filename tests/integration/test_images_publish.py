@@ -237,8 +237,8 @@ def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it
     kit, registry, keys, tmp_path, monkeypatch
 ):
     """Killed after every n-th request of ours; the tag is never there until the push that ends well."""
-    from envsmith.net.wire import HttpWire
     from envsmith.net.oci.registry import Repository
+    from envsmith.net.wire import HttpWire
 
     monkeypatch.setattr("time.sleep", lambda _s: None)
     send = HttpWire.__call__

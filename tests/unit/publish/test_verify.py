@@ -19,22 +19,15 @@ from envsmith.model.lock import OsPackage
 from envsmith.net.oci.layout import REF_NAME, open_files, open_image
 from envsmith.net.oci.registry import Repository
 from envsmith.net.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
+from envsmith.publish.attachments import BUNDLE_ARTIFACT, ENVELOPE_ARTIFACT, PROOF_ARTIFACT, SBOM_ARTIFACT
+from envsmith.publish.proof import load_proof
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.push import Naming, publish
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import envelope_of, load_signer, sign
-from envsmith.publish.statement import (
-    BUNDLE_ARTIFACT,
-    ENVELOPE_ARTIFACT,
-    PROOF_ARTIFACT,
-    SBOM_ARTIFACT,
-    Claim,
-    load_proof,
-    parse_statement,
-    statement_bytes,
-)
 from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
+from envsmith.publish.statement import Claim, parse_statement, statement_bytes
 from envsmith.publish.verbs import NamedImage, find_image, seal_with, trust_of, verify_image
 from envsmith.publish.verify import Covered, _moment, history, verify
 
