@@ -197,7 +197,7 @@ def record(text: str) -> None:
 
 
 def matrix_json(text: str) -> None:
-    from envsmith.matrix.document import changes, read_document
+    from envsmith.matrix.changes import changes, read_document
 
     document = read_document(written("matrix.json", text))
     changes(document, document)
