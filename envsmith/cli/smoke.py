@@ -23,7 +23,7 @@ from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault, Record, put_record
 from envsmith.smoke import everything, run
-from envsmith.smoke.bandwidth import rows_of, svg
+from envsmith.smoke.bandwidth_plot import rows_of, svg
 from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
 from envsmith.smoke.nodes import (
     Launcher,
