@@ -23,7 +23,7 @@ from envsmith.publish.proof import Proof, parse_record, unproved
 from envsmith.publish.sbom import make_sbom
 
 if TYPE_CHECKING:
-    from envsmith.net.oci.layout import OciImage
+    from envsmith.net.oci.image import OciImage
     from envsmith.publish.push import Published
 
 

@@ -25,9 +25,11 @@ from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
 from envsmith.knowledge.graph.expiry import load_expiry
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.model.lock import MAX_BYTES, OsPackage
-from envsmith.net.oci.layout import REF_NAME, OciImage, Store, load_manifest, read_blob
+from envsmith.net.oci.image import OciImage
+from envsmith.net.oci.layout import REF_NAME
 from envsmith.net.oci.registry import Opener
 from envsmith.net.oci.spec import Descriptor, Manifest, canonical, describe, image_manifest, index_bytes, parse_manifest
+from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish import provenance, statement
 from envsmith.publish.attachments import (
     BUNDLE_ARTIFACT,

@@ -15,20 +15,13 @@ from envsmith.builder.engines import rebuild as engine_rebuild
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.model.record import RECORD_FILE
-from envsmith.net.oci.layout import (
-    REF_NAME,
-    OciImage,
-    Store,
-    copy_layout,
-    image_of,
-    load_manifest,
-    open_files,
-    open_image,
-)
+from envsmith.net.oci.canonical import repack
+from envsmith.net.oci.image import OciImage, image_of, open_image
+from envsmith.net.oci.layout import REF_NAME, copy_layout, open_files
 from envsmith.net.oci.packing import packing_of
 from envsmith.net.oci.registry import Repository, parse_reference
-from envsmith.net.oci.saved import repack
 from envsmith.net.oci.spec import is_digest
+from envsmith.net.oci.store import Store, load_manifest
 from envsmith.publish.image_folder import write_folder
 from envsmith.publish.proof import load_proof, refuse_unproved
 from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, Seal, Target, image_names, publish

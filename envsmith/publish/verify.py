@@ -22,9 +22,10 @@ from envsmith.errors import ContentError, DataError
 from envsmith.model.lock import MAX_BYTES, Lock, OsPackage, parse_lock
 from envsmith.model.record import Record
 from envsmith.net.oci.layers import CHUNK, stream
-from envsmith.net.oci.layout import LayoutStore, Store, load_manifest, read_blob
+from envsmith.net.oci.layout import LayoutStore
 from envsmith.net.oci.packing import packing_of, unpacked
 from envsmith.net.oci.spec import EMPTY, Descriptor, Manifest
+from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish import statement
 from envsmith.publish.attachments import BUNDLE_ARTIFACT, CARRIERS, ENVELOPE_ARTIFACT, TITLE, image_annotations
 from envsmith.publish.proof import parse_record, unproved

@@ -127,7 +127,7 @@ def _is_document(raw: bytes) -> bool:
 
 
 class Repository:
-    """One repository of a registry, a :class:`~envsmith.net.oci.layout.Store` that can also be written.
+    """One repository of a registry, a :class:`~envsmith.net.oci.store.Store` that can also be written.
 
     ``also`` are repositories of the same registry whose blobs may be mounted. Raises ``NetworkError`` when the
     registry cannot be reached, refuses, or answers nonsense, and ``ContentError`` when it does not send what it names.

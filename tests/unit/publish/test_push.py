@@ -11,7 +11,8 @@ import pytest
 from envsmith.base.progress import silent
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
-from envsmith.net.oci.layout import open_files, open_image
+from envsmith.net.oci.image import open_image
+from envsmith.net.oci.layout import open_files
 from envsmith.net.oci.registry import Repository
 from envsmith.net.oci.spec import Descriptor, canonical
 from envsmith.publish.proof import load_proof

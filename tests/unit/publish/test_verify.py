@@ -16,7 +16,8 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
-from envsmith.net.oci.layout import REF_NAME, open_files, open_image
+from envsmith.net.oci.image import open_image
+from envsmith.net.oci.layout import REF_NAME, open_files
 from envsmith.net.oci.registry import Repository
 from envsmith.net.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
 from envsmith.publish.attachments import BUNDLE_ARTIFACT, ENVELOPE_ARTIFACT, PROOF_ARTIFACT, SBOM_ARTIFACT
