@@ -39,13 +39,13 @@ from envsmith.publish.attachments import (
     image_annotations,
     statement_artifact,
 )
+from envsmith.publish.document_checks import label_differences
 from envsmith.publish.proof import Proof, refuse_unproved
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import ENVELOPE_TYPE, envelope_of, is_keyless
 from envsmith.publish.statement import Claim, statement_bytes
 from envsmith.publish.system import system_packages
-from envsmith.publish.verify import label_differences
 
 if TYPE_CHECKING:
     from typing_extensions import Self
