@@ -465,7 +465,7 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
     if any(hosts) or settings.rdzv or settings.rsh:
         raise UsageError(
             "Cannot combine --emit with names of nodes, --rdzv or --rsh: the job gets its nodes from the scheduler.",
-            hint="Give a number of nodes: --nodes 2 --emit slurm.",
+            hint=f"Give a number of nodes: --nodes 2 --emit {settings.emit}.",
         )
     if not settings.image:
         raise UsageError(
