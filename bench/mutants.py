@@ -74,9 +74,18 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "http": (
-        ["envsmith/net/http.py", "envsmith/base/cache.py"],
         [
+            "envsmith/net/address.py",
+            "envsmith/net/authorities.py",
+            "envsmith/net/http.py",
+            "envsmith/net/wire.py",
+            "envsmith/base/cache.py",
+        ],
+        [
+            "tests/unit/net/test_address.py",
+            "tests/unit/net/test_authorities.py",
             "tests/unit/net/test_http.py",
+            "tests/unit/net/test_wire.py",
             "tests/unit/test_trust.py",
             "tests/unit/base/test_cache.py",
             "tests/unit/lock/index/test_index.py",

@@ -20,7 +20,8 @@ from envsmith.errors import NetworkError, UsageError
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.load import components, knowledge, version_graph
 from envsmith.knowledge.graph.location import find_matrix, list_files, own_matrix
-from envsmith.matrix.document import changes, document, read_document, states
+from envsmith.matrix.changes import changes, read_document
+from envsmith.matrix.document import document, states
 from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId

@@ -14,12 +14,13 @@ from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, takes
 from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
 from envsmith.net.oci.registry import Repository, parse_reference
-from envsmith.publish import verbs
+from envsmith.publish.cell import find_cell, publish_cell, seal_with, source_of_ci
+from envsmith.publish.named_image import find_image, trust_of, verify_image
 from envsmith.publish.push import Naming
 
 if TYPE_CHECKING:
     from envsmith.publish.push import Published, Seal, Target
-    from envsmith.publish.verify import Report
+    from envsmith.publish.report import Report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,12 +91,12 @@ def publish(settings: PublishFlags) -> int:
             "Cannot publish an image: it must be signed, and neither --key nor --keyless is given.",
             hint="Make a key with openssl genpkey -algorithm ed25519 -out key.pem, and keep it out of the repository.",
         )
-    directory = verbs.find_cell(settings.cell, settings.output)
-    seal = verbs.seal_with(settings.key)
-    source = settings.source or verbs.source_of_ci()
+    directory = find_cell(settings.cell, settings.output)
+    seal = seal_with(settings.key)
+    source = settings.source or source_of_ci()
     naming = Naming(tags=settings.tags, source=source, replace=settings.replace)
     with Console(verbose=settings.verbose) as console:
-        published = verbs.publish_cell(
+        published = publish_cell(
             directory,
             seal,
             targets=settings.targets(),
@@ -175,9 +176,9 @@ def verify(settings: VerifyFlags) -> int:
         raise UsageError(
             "Cannot check the signer: --identity and --issuer belong together.", hint="Give both of them, or neither."
         )
-    trust = verbs.trust_of(settings.keys, settings.identity, settings.issuer)
-    with Console(verbose=settings.verbose) as console, verbs.find_image(settings.image, settings.bundle) as named:
-        report = verbs.verify_image(
+    trust = trust_of(settings.keys, settings.identity, settings.issuer)
+    with Console(verbose=settings.verbose) as console, find_image(settings.image, settings.bundle) as named:
+        report = verify_image(
             named, trust, layers=settings.layers, rebuild=settings.rebuild, earlier=settings.history, progress=console
         )
     print_out(dumps(report.to_json()) if settings.as_json else _report_text(report))

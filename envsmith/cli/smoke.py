@@ -23,7 +23,7 @@ from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault, Record, put_record
 from envsmith.smoke import everything, run
-from envsmith.smoke.bandwidth import rows_of, svg
+from envsmith.smoke.bandwidth_plot import rows_of, svg
 from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
 from envsmith.smoke.nodes import (
     Launcher,
@@ -465,7 +465,7 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
     if any(hosts) or settings.rdzv or settings.rsh:
         raise UsageError(
             "Cannot combine --emit with names of nodes, --rdzv or --rsh: the job gets its nodes from the scheduler.",
-            hint="Give a number of nodes: --nodes 2 --emit slurm.",
+            hint=f"Give a number of nodes: --nodes 2 --emit {settings.emit}.",
         )
     if not settings.image:
         raise UsageError(

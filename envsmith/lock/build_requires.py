@@ -19,7 +19,8 @@ from envsmith.errors import ContentError, LockError, NetworkError, os_errors
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.metadata import read_members
 from envsmith.model.lock import Pin
-from envsmith.net.http import Reply, parts_of
+from envsmith.net.address import parts_of
+from envsmith.net.http import Reply
 
 if TYPE_CHECKING:
     from envsmith.net.http import Fetcher, RangeReply

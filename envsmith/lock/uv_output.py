@@ -17,7 +17,7 @@ from envsmith.base.files import read_toml
 from envsmith.errors import LockError
 from envsmith.model.cell import distribution_of
 from envsmith.model.lock import Artifact, Pin
-from envsmith.net.http import parts_of
+from envsmith.net.address import parts_of
 
 if TYPE_CHECKING:
     from packaging.pylock import Package, PackageSdist, PackageWheel

@@ -19,11 +19,11 @@ from envsmith.lock import store
 from envsmith.model.lock import PACKAGES, Lock, OsPackage, parse_lock
 from envsmith.model.record import Record
 from envsmith.net.oci.spec import is_digest
+from envsmith.publish.proof import Proof, parse_record, unproved
 from envsmith.publish.sbom import make_sbom
-from envsmith.publish.statement import Proof, parse_record, unproved
 
 if TYPE_CHECKING:
-    from envsmith.net.oci.layout import OciImage
+    from envsmith.net.oci.image import OciImage
     from envsmith.publish.push import Published
 
 

@@ -15,6 +15,7 @@ from envsmith.base.files import digest_of
 from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, Lock, Pin
 from envsmith.model.record import RECORD_FILE
+from envsmith.publish.sbom import SBOM_FILE
 
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:envsmith:build-type:cell:v1"
@@ -30,7 +31,7 @@ def provenance(lock: Lock, record_raw: bytes, sbom: bytes, *, finished: dt.datet
         "excludeNewer": lock.exclude_newer,
         "osPackages": lock.os_source,
     }
-    documents = {RECORD_FILE: digest_of(record_raw), "sbom.cdx.json": digest_of(sbom)}
+    documents = {RECORD_FILE: digest_of(record_raw), SBOM_FILE: digest_of(sbom)}
     byproducts = [_named(wheel.filename, wheel.sha256) for wheel in lock.wheels]
     byproducts += [_named(name, digest[7:]) for name, digest in documents.items()]
     return {

@@ -25,16 +25,27 @@ from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
 from envsmith.knowledge.graph.expiry import load_expiry
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.model.lock import MAX_BYTES, OsPackage
-from envsmith.net.oci.layout import REF_NAME, OciImage, Store, load_manifest, read_blob
+from envsmith.net.oci.image import OciImage
+from envsmith.net.oci.layout import REF_NAME
 from envsmith.net.oci.registry import Opener
 from envsmith.net.oci.spec import Descriptor, Manifest, canonical, describe, image_manifest, index_bytes, parse_manifest
+from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish import provenance, statement
+from envsmith.publish.attachments import (
+    BUNDLE_ARTIFACT,
+    Attachment,
+    document_artifacts,
+    documents,
+    image_annotations,
+    statement_artifact,
+)
+from envsmith.publish.document_checks import label_differences
+from envsmith.publish.proof import Proof, refuse_unproved
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import ENVELOPE_TYPE, envelope_of, is_keyless
-from envsmith.publish.statement import Claim, Proof, refuse_unproved, statement_bytes
+from envsmith.publish.statement import Claim, statement_bytes
 from envsmith.publish.system import system_packages
-from envsmith.publish.verify import label_differences
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -145,18 +156,18 @@ def publish(
     earlier = _free(target, proof.lock.name, image, replace=naming.replace)
     system = system_packages(image)
     sbom = make_sbom(proof.lock, image.manifest.digest, moment=proof.record.moment, system=system)
-    parts = statement.documents(proof, sbom)
+    parts = documents(proof, sbom)
     further = _further(proof, image.manifest.digest, sbom)
     named = {name: descriptor for name, (descriptor, _) in parts.items()}
     attests = {kind: digest_of(payload) for kind, payload in further.items()}
     claim = _claim(proof, image, tags=names, parts=named, attests=attests, replaces=earlier)
     bundles = _sealed({**further, statement.PREDICATE_TYPE: statement_bytes(claim)}, image.manifest, target, seal)
     expired = (today or dt.datetime.now(dt.timezone.utc).date()) > claim.expires
-    annotations = statement.image_annotations(claim, source=naming.source, expired=expired)
+    annotations = image_annotations(claim, source=naming.source, expired=expired)
     counts = _push_image(image, target, progress)
     attached = [
-        *statement.document_artifacts(image.manifest, parts, annotations),
-        *(statement.statement_artifact(image.manifest, bundle, kind, annotations) for kind, bundle in bundles.items()),
+        *document_artifacts(image.manifest, parts, annotations),
+        *(statement_artifact(image.manifest, bundle, kind, annotations) for kind, bundle in bundles.items()),
     ]
     for one in attached:
         _push_attachment(one, target)
@@ -207,7 +218,7 @@ def _sealed(payloads: Mapping[str, bytes], image: Manifest, target: Target, seal
         for listed in store.referrers(image.digest):
             with suppress(ContentError):
                 one = load_manifest(store, listed.digest, "attachment")
-                if one.artifact_type == statement.BUNDLE_ARTIFACT and len(one.layers) == 1:
+                if one.artifact_type == BUNDLE_ARTIFACT and len(one.layers) == 1:
                     raw = read_blob(store, one.layers[0], "statement", limit=MAX_BYTES)
                     signed[seal.opens(raw)] = raw
     return {kind: signed.get(payload) or seal.close(payload) for kind, payload in payloads.items()}
@@ -281,7 +292,7 @@ def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
     return opened
 
 
-def _push_attachment(one: statement.Attachment, target: Target) -> None:
+def _push_attachment(one: Attachment, target: Target) -> None:
     for blob in one.manifest.blobs:
         target.push_blob(blob, partial(io.BytesIO, one.blobs[blob.digest]))
     target.push_manifest(one.manifest)

@@ -16,6 +16,8 @@ from urllib.parse import quote
 from envsmith.base.schema import parse_json
 from envsmith.model.lock import PACKAGES, BaseImage, BuiltWheel, CompiledSource, Lock, OsPackage, Pin
 
+# The name under which it is published.
+SBOM_FILE = "sbom.cdx.json"
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 # What in-toto calls a bill as a predicate.
 PREDICATE_TYPE = "https://cyclonedx.org/bom"

@@ -11,8 +11,8 @@ from typing import IO
 
 from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
+from envsmith.net.oci.image import OciImage
 from envsmith.net.oci.layers import CHUNK
-from envsmith.net.oci.layout import OciImage
 from envsmith.net.oci.packing import packing_of, unpacked
 
 # dpkg's own list, and the folder in which images without dpkg keep one file a package.

@@ -85,14 +85,14 @@ class RemoteShell:
     def commands(self, hosts: Sequence[str], ranks_per_node: int, python: str, port: int) -> list[Command]:
         """Return one process per rank."""
         world, master = len(hosts) * ranks_per_node, self.address.get(hosts[0], hosts[0])
-        failures = []
+        commands = []
         for rank in range(world):
             host = hosts[rank // ranks_per_node]
             flags = ["--rank", str(rank), "--world-size", str(world), "--local-rank", str(rank % ranks_per_node)]
             flags += ["--master-addr", master, "--master-port", str(port)]
             inner = [python, "-I", "-B", "-c", BOOTSTRAP, "rank", *flags]
-            failures.append(Command(argv=tuple(self.one(host, inner)), ranks=(rank,), node=host))
-        return failures
+            commands.append(Command(argv=tuple(self.one(host, inner)), ranks=(rank,), node=host))
+        return commands
 
     def one(self, host: str, argv: Sequence[str]) -> list[str]:
         """Return the template with the host, and the command after it.

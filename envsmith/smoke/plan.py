@@ -19,7 +19,8 @@ from envsmith.frameworks.framework import Step
 from envsmith.knowledge.graph.stacks import stacks_of
 from envsmith.model.cell import Cell
 from envsmith.model.version import Spec
-from envsmith.smoke.bandwidth import PREFIX, Floor, bandwidth_cases, floors_of
+from envsmith.smoke.bandwidth import PREFIX, bandwidth_cases
+from envsmith.smoke.bandwidth_floors import Floor, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
 from envsmith.smoke.expect import Expect, Expectations, load_expectations
 

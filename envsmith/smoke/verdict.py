@@ -13,7 +13,8 @@ from envsmith.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.frameworks.framework import Step
 from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import CaseOutcome, Failure, Fault, Rung, StepOutcome, Verdict
-from envsmith.smoke.bandwidth import PREFIX, Measurement, below, measurements
+from envsmith.smoke.bandwidth import PREFIX, Measurement, measurements
+from envsmith.smoke.bandwidth_floors import below
 from envsmith.smoke.blame_sentence import (
     Blame,
     blame_halt,

@@ -197,7 +197,7 @@ def record(text: str) -> None:
 
 
 def matrix_json(text: str) -> None:
-    from envsmith.matrix.document import changes, read_document
+    from envsmith.matrix.changes import changes, read_document
 
     document = read_document(written("matrix.json", text))
     changes(document, document)
@@ -275,7 +275,7 @@ def index_page(text: str) -> None:
     """A page of a package index, in HTML and in JSON, and where a server leads by a redirect."""
     from envsmith.errors import EnvsmithError
     from envsmith.lock.index.index import Listing, parse_html, parse_project_json, parse_simple_json
-    from envsmith.net.http import follow
+    from envsmith.net.address import follow
 
     page = "https://index.invalid/simple/demo/"
     for parse in (parse_html, parse_simple_json, parse_project_json):

@@ -14,7 +14,7 @@ from envsmith.builder.image.context import HostSettings, read_host_settings, wri
 from envsmith.builder.image.dockerfile import image_files
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
-from envsmith.net.oci.layout import open_image
+from envsmith.net.oci.image import open_image
 
 from .test_docker_engine import lock_of
 

@@ -237,11 +237,11 @@ def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it
     kit, registry, keys, tmp_path, monkeypatch
 ):
     """Killed after every n-th request of ours; the tag is never there until the push that ends well."""
-    from envsmith.net import http
     from envsmith.net.oci.registry import Repository
+    from envsmith.net.wire import HttpWire
 
     monkeypatch.setattr("time.sleep", lambda _s: None)
-    send = http.HttpWire.__call__
+    send = HttpWire.__call__
     state = {"left": 0}
 
     def counted(self, *words):
@@ -250,7 +250,7 @@ def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it
         state["left"] -= 1
         return send(self, *words)
 
-    monkeypatch.setattr(http.HttpWire, "__call__", counted)
+    monkeypatch.setattr(HttpWire, "__call__", counted)
     for number, requests in enumerate((4, 11, 17, 30)):
         cell = kit.make_cell(tmp_path / f"cell{number}")
         words = ["publish", str(cell), "--to", f"{registry.name}/r{number}", "--key", str(keys[0])]
@@ -265,4 +265,4 @@ def test_a_registry_that_dies_in_the_middle_has_no_tag_and_the_next_push_ends_it
         assert verify(registry, keys, repo=f"r{number}") == 0
         assert Repository(registry.name, f"r{number}").resolve(CELL)
         monkeypatch.setattr("time.sleep", lambda _s: None)
-        monkeypatch.setattr(http.HttpWire, "__call__", counted)
+        monkeypatch.setattr(HttpWire, "__call__", counted)

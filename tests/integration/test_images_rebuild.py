@@ -20,8 +20,8 @@ from envsmith.errors import ContentError
 from envsmith.lock import store
 from envsmith.lock.pip_files import pylock_text
 from envsmith.model.lock import Artifact, CompiledSource, Pin
-from envsmith.net.oci.layout import open_image, open_layer
-from envsmith.net.oci.saved import repack
+from envsmith.net.oci.canonical import repack
+from envsmith.net.oci.image import open_image, open_layer
 
 from . import test_docker_engine as tools
 from .podman_storage import podman_with

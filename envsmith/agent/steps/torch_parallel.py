@@ -1,4 +1,8 @@
-"""torch's model parallelism: layers split by columns, rows and sequence, a pipeline of stages, DTensor itself."""
+"""The steps of torch's model parallelism: one model, of which every rank holds a part.
+
+The parts are columns, rows and the sequence of layers (tensor parallelism, every rank sees the same batch), whole
+layers (a pipeline of stages), or shards of a tensor that knows how it is spread (DTensor).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,6 @@ from envsmith.agent.steps.torch import fully_shard_of, mesh_of, part_of
 
 # The micro-batches of a pipeline: two of two rows.
 _MICROBATCHES = 2
-
-
-# -- tensor parallelism: every rank holds a part of each layer, all see the same batch ---------------------------------
 
 
 def step_tensor(s: Stage) -> dict[str, Any]:
@@ -67,9 +68,6 @@ def _with_norm(s: Stage) -> Any:
     return s.torch.nn.Sequential(s.torch.nn.LayerNorm(16), *s.model())
 
 
-# -- pipeline parallelism: every rank holds a part of the layers -------------------------------------------------------
-
-
 def reason_to_skip(schedule: str, backend: str, torch: str) -> str:
     """Return why a schedule cannot be asked of a release of torch, or nothing."""
     # torch 2.4.1 and 2.5.1, 2026-11-23: the ranks wait for each other without end, and GPipe trains there.
@@ -108,9 +106,6 @@ def step_pipeline(s: Stage) -> dict[str, Any]:
             torch.distributed.broadcast(loss, src=s.size - 1)
         losses.append(float(loss.item()))
     return {"losses": losses, "reference": s.reference(batches=[s.batch(0)], own=0), "facts": {}}
-
-
-# -- DTensor: one tensor, spread over the ranks in a way that it knows -------------------------------------------------
 
 
 def step_dtensor(s: Stage) -> dict[str, Any]:

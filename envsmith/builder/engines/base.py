@@ -25,7 +25,7 @@ from envsmith.model.lock import Lock
 from envsmith.model.version import WORDS, minor_of, public
 
 if TYPE_CHECKING:
-    from envsmith.net.oci.layout import OciImage
+    from envsmith.net.oci.image import OciImage
     from envsmith.smoke.run import Target
 
 

@@ -36,11 +36,12 @@ from envsmith.errors import BuildError, ContentError, EngineError, storage_error
 from envsmith.model import plain
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.model.version import minor_of, public
-from envsmith.net.oci.saved import Form, loadable, read_saved, repack, to_layout
+from envsmith.net.oci.canonical import Form, repack, to_layout
+from envsmith.net.oci.saved import loadable, read_saved
 
 if TYPE_CHECKING:
     from envsmith.builder.engines.bases import OsAnswer
-    from envsmith.net.oci.layout import OciImage
+    from envsmith.net.oci.image import OciImage
 
 
 NETWORK_VARIABLE = "ENVSMITH_BUILD_NETWORK"

@@ -35,7 +35,7 @@ from envsmith.errors import EngineError, EnvsmithError, os_errors
 from envsmith.model.lock import Lock
 
 if TYPE_CHECKING:
-    from envsmith.net.oci.layout import OciImage
+    from envsmith.net.oci.image import OciImage
     from envsmith.smoke.run import Target
 
 # Seconds without a request after which a service that was started here ends.

@@ -15,8 +15,8 @@ from envsmith.base.schema import AsJson
 from envsmith.builder.engines.base import Engine
 from envsmith.errors import EngineError
 from envsmith.model.lock import Lock
+from envsmith.net.oci.image import OciImage, open_layer
 from envsmith.net.oci.layers import member_name
-from envsmith.net.oci.layout import OciImage, open_layer
 
 # The OCI layout of a cell, in its own folder.
 LAYOUT = "oci"

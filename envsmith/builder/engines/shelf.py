@@ -23,7 +23,8 @@ from envsmith.errors import FULL, EngineError, EnvsmithError, StorageError, of_t
 from envsmith.model import plain
 from envsmith.model.lock import PACKAGES, BaseImage, OsPackage
 from envsmith.model.version import minor_of
-from envsmith.net.oci.spec import canonical, canonical_config
+from envsmith.net.oci.canonical import canonical_config
+from envsmith.net.oci.spec import canonical
 
 _PROBE = (
     "import json, os, platform, sys; info = {}\n"

@@ -18,7 +18,8 @@ from envsmith.errors import ContentError, os_errors
 from envsmith.lock.index.archives import fetch_archive
 from envsmith.model import plain
 from envsmith.model.lock import Artifact, CompiledSource, Lock
-from envsmith.net.http import ca_bundle, parts_of
+from envsmith.net.address import parts_of
+from envsmith.net.authorities import ca_bundle
 from envsmith.net.index_settings import as_toml, index_addresses, netrc_file, pip_values, uv_settings
 
 

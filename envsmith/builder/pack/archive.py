@@ -29,7 +29,8 @@ from envsmith.lock.resolve import DEFAULT_GLIBC, uv_platform
 from envsmith.lock.uv_output import to_pins
 from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin
 from envsmith.model.version import minor_of
-from envsmith.net.http import HttpClient, parts_of
+from envsmith.net.address import parts_of
+from envsmith.net.http import HttpClient
 
 if TYPE_CHECKING:
     from envsmith.net.http import Fetcher

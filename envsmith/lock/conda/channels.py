@@ -29,7 +29,8 @@ from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, U
 from envsmith.lock.conda.copies import drop_changed, sealed
 from envsmith.lock.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.lock.conda.names import clean, public_url, require_rattler, scrub
-from envsmith.net.http import ca_bundle, parts_of
+from envsmith.net.address import parts_of
+from envsmith.net.authorities import ca_bundle
 
 _T = TypeVar("_T")
 _MAX_BYTES = 1 << 20

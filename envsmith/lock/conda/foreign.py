@@ -25,7 +25,7 @@ from envsmith.base.schema import (
 )
 from envsmith.errors import DataError
 from envsmith.lock.conda.names import clean, component_version, cuda_of_build, fold
-from envsmith.net.http import parts_of
+from envsmith.net.address import parts_of
 
 MAX_BYTES = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

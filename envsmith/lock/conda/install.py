@@ -40,7 +40,7 @@ from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
-from envsmith.net.http import parts_of
+from envsmith.net.address import parts_of
 
 _STEP = "conda"
 _STAMP = "conda-meta/envsmith"

@@ -15,7 +15,7 @@ from envsmith.base.text import clean as clean_text
 from envsmith.base.text import without_logins, without_secrets
 from envsmith.errors import UsageError
 from envsmith.model.version import public
-from envsmith.net.http import parts_of
+from envsmith.net.address import parts_of
 
 # Names on the package index whose Conda package is called otherwise, and that "-" and "_" do not explain. A name maps
 # to every spelling in use; the channel decides which one exists. Read in conda-forge's and the pytorch channel's own

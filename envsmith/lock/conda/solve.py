@@ -30,7 +30,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.lock import Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import WORDS
-from envsmith.net.http import parts_of
+from envsmith.net.address import parts_of
 
 _MAX_LINES = 30
 _SECONDS = 300

@@ -31,7 +31,8 @@ from envsmith.errors import ContentError, LockError, NetworkError, UsageError
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.metadata import MAX_MEMBER, tar_members
 from envsmith.model.lock import Artifact, GivenArchive
-from envsmith.net.http import HttpClient, parts_of
+from envsmith.net.address import parts_of
+from envsmith.net.http import HttpClient
 
 if TYPE_CHECKING:
     from envsmith.net.http import Fetcher

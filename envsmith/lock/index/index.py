@@ -27,7 +27,8 @@ from envsmith.base.text import clean
 from envsmith.errors import NetworkError
 from envsmith.lock.index.uv import Uv
 from envsmith.model.wheel_name import read_wheel_name, variant_of
-from envsmith.net.http import Fetcher, Reply, follow, origin, parts_of, redact
+from envsmith.net.address import follow, origin, parts_of, redact
+from envsmith.net.http import Fetcher, Reply
 from envsmith.net.index_settings import uv_settings
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.

@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager
 
 from envsmith.errors import NetworkError
 from envsmith.lock.index.metadata import MAX_MEMBER
-from envsmith.net.http import Fetcher, RangeReply, redact
+from envsmith.net.address import redact
+from envsmith.net.http import Fetcher, RangeReply
 
 # Enough for the end record and, in most wheels, the whole central directory.
 _TAIL = 1 << 16

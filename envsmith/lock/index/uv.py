@@ -35,7 +35,7 @@ from envsmith.errors import (
     NetworkError,
     StorageError,
 )
-from envsmith.net.http import ca_bundle
+from envsmith.net.authorities import ca_bundle
 from envsmith.net.index_settings import VARIABLES, as_toml, pip_values, uv_settings
 
 OnLine = Callable[[str], None]

@@ -162,3 +162,23 @@ class Plan:
         if plan is None:
             raise DataError(f"Cannot read {where}: it is not a plan.", details=problems.lines, hint=hint)
         return plan
+
+
+def listing(plan: Plan) -> dict[str, Any]:
+    """Return a plan as ``strategy.matrix`` of GitHub Actions: ``{"jobs": [...], "left_out": [...]}``, each job an entry for ``include``.
+
+    GitHub takes 256 entries in one matrix: who has more splits the campaign file or uses ``take:``.
+    """
+    jobs = [
+        {
+            "cell": job.id,
+            "python": job.cell.components["python"],
+            "torch": job.cell.components["torch"],
+            "framework": job.cell.frameworks[0] if job.cell.frameworks else "",
+            "expected": job.expected.value,
+            "rules": " ".join(job.rules),
+            "why": job.why,
+        }
+        for job in plan.jobs
+    ]
+    return {"jobs": jobs, "left_out": [list(pair) for pair in plan.left_out]}

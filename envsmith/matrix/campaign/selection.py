@@ -15,7 +15,7 @@ from envsmith.knowledge.graph.expiry import latest, load_expiry
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.campaign.choices import Campaign, Choice
 from envsmith.matrix.campaign.job import Job, Plan, Settings
-from envsmith.matrix.document import default_builds
+from envsmith.matrix.grid import default_builds
 from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.record import Expected, read_records

@@ -1,29 +1,19 @@
-"""An image in an OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, in a folder or in one tar file.
-
-Nothing that a layout or a registry hands out is believed: the reader of a blob compares it with the digest that named
-it.
-"""
+"""An OCI layout: ``index.json``, ``oci-layout`` and ``blobs/sha256``, in a folder or in one tar file."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING
 
 from envsmith.base.files import digest_of, open_regular
-from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, DataError, os_errors
-from envsmith.net.oci.layers import CHUNK, stream
-from envsmith.net.oci.packing import packing_of, unpacked
+from envsmith.net.oci.layers import CHUNK
 from envsmith.net.oci.spec import (
     MANIFEST_TYPES,
     MAX_MANIFEST,
@@ -35,42 +25,17 @@ from envsmith.net.oci.spec import (
     parse_index,
     parse_manifest,
 )
+from envsmith.net.oci.store import Store, load_manifest
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 REF_NAME = "org.opencontainers.image.ref.name"
-MAX_CONFIG = 8 << 20
 _MAX_MEMBERS = 10_000
 # A tar ends with zeros up to a whole record, of which the longest have 512 blocks.
 _MAX_PADDING = 512 * 512
 _VERSION = re.compile(rb'\s*\{\s*"imageLayoutVersion"\s*:\s*"1\.\d+\.\d+"\s*\}\s*')
-
-
-class Store(Protocol):
-    """Where an image with its proof can lie: a registry or a layout. ``None`` means "there is no such thing here"."""
-
-    @property
-    def name(self) -> str:
-        """Return what messages call it."""
-        ...
-
-    def resolve(self, tag: str) -> str | None:
-        """Return the digest that a tag leads to."""
-        ...
-
-    def manifest(self, digest: str) -> bytes | None:
-        """Return the bytes of a manifest, not yet compared with ``digest``."""
-        ...
-
-    def blob(self, digest: str) -> IO[bytes] | None:
-        """Open a blob, not yet compared with ``digest``."""
-        ...
-
-    def referrers(self, digest: str) -> tuple[Descriptor, ...]:
-        """Return what refers to a manifest, as the store tells it."""
-        ...
 
 
 class LayoutStore:
@@ -207,161 +172,6 @@ def _open_in_folder(folder: Path, name: str) -> IO[bytes] | None:
     with os_errors(f"read {folder / name}"), absent:
         return open_regular(folder / name)
     return None
-
-
-# -- read --------------------------------------------------------------------------------------------------------------
-
-
-def blob_sha256(file: IO[bytes]) -> tuple[str, int]:
-    """Return digest and length of a blob, read once."""
-    digest, size = hashlib.sha256(), 0
-    for piece in stream(file):
-        digest.update(piece)
-        size += len(piece)
-    return f"sha256:{digest.hexdigest()}", size
-
-
-def read_blob(store: Store, blob: Descriptor, part: str, *, limit: int) -> bytes:
-    """Read a small blob, complete and of the right digest.
-
-    ``ContentError`` names ``part`` when it is missing, cut or changed.
-    """
-    if blob.size > limit:
-        raise ContentError(f"Cannot read the {part}: its {blob.size} bytes are more than {limit}.")
-    opened = store.blob(blob.digest)
-    if opened is None:
-        raise ContentError(
-            f"Cannot read the {part}: {store.name} does not have {blob.digest}.",
-            hint="Publish the image again: its proof is not complete.",
-        )
-    with closing(opened) as file:
-        data = file.read(blob.size + 1)
-    if digest_of(data) != blob.digest:
-        cut = " (it is shorter than it was)" if len(data) < blob.size else ""
-        raise ContentError(
-            f"Cannot read the {part}: its bytes are not those of {blob.digest[:19]}…{cut}.",
-            hint="Fetch it again: it was changed.",
-        )
-    return data
-
-
-def load_manifest(store: Store, digest: str, part: str) -> Manifest:
-    """Read a manifest whose bytes are those of ``digest``.
-
-    ``ContentError`` names ``part`` when it is missing or changed.
-    """
-    raw = store.manifest(digest)
-    if raw is None:
-        raise ContentError(f"Cannot read the {part}: {store.name} does not have {digest}.")
-    if digest_of(raw) != digest:
-        raise ContentError(
-            f"Cannot read the {part}: its bytes are not those of {digest[:19]}….",
-            hint="Fetch it again: it was changed or cut.",
-        )
-    return parse_manifest(raw, part)
-
-
-def image_of(store: LayoutStore, tag: str | None = None) -> str:
-    """Return the digest of the one image of a layout, or of the one that bears ``tag``. ``DataError`` without one.
-
-    What refers to another manifest is proof, not an image. ``ContentError`` for a document that is not what its digest
-    says.
-    """
-    if tag is not None:
-        digest = store.resolve(tag)
-        if digest is None:
-            raise DataError(f"Cannot find the image {tag!r}: {store.name} does not hold it.")
-        return digest
-    manifests = {
-        e.digest: load_manifest(store, e.digest, f"manifest {e.digest[:19]}… of {store.name}") for e in store.entries
-    }
-    images = [digest for digest, manifest in manifests.items() if manifest.subject is None]
-    if len(images) != 1:
-        raise DataError(f"Cannot choose an image of {store.name}: it holds {len(images)}.", hint="Name one by its tag.")
-    return images[0]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OciImage:
-    """The one image of a layout."""
-
-    store: LayoutStore = field(compare=False)
-    manifest: Manifest
-    config: Mapping[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """Return what a registry calls the image."""
-        return self.manifest.digest
-
-    @property
-    def identity(self) -> str:
-        """Return the digest of the configuration, which is the same however the layers are stored."""
-        return self.manifest.config.digest
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Return the labels of the configuration."""
-        labels = (self.config.get("config") or {}).get("Labels") or {}
-        return {str(key): str(value) for key, value in labels.items()}
-
-    @property
-    def diff_ids(self) -> tuple[str, ...]:
-        """Return the digest of each layer's uncompressed tar."""
-        return tuple(self.config["rootfs"]["diff_ids"])
-
-
-def open_image(path: Path, *, check: bool = False) -> OciImage:
-    """Open the one image of a layout.
-
-    ``DataError`` for what is not one, ``ContentError`` when a blob is not what its name says.
-
-    The small blobs are always compared with their digests, and the layers, gigabytes of them, only when ``check`` is
-    given.
-    """
-    store = open_files(path)
-    manifest = load_manifest(store, image_of(store), "image")
-    try:
-        config = parse_json(read_blob(store, manifest.config, "config", limit=MAX_CONFIG))
-        diff_ids = config["rootfs"]["diff_ids"]
-        is_described = len(diff_ids) == len(manifest.layers) and all(map(is_digest, diff_ids))
-    except (ValueError, KeyError, TypeError):
-        is_described = False
-    if not is_described:
-        raise DataError(f"Cannot read {store.name}: its manifest and configuration do not name the same layers.")
-    for layer in manifest.layers:
-        opened = store.blob(layer.digest)
-        if opened is None:
-            raise ContentError(
-                f"Cannot read {store.name}: layer {layer.digest[:19]}… is missing.", hint="Build the cell again."
-            )
-        with closing(opened) as file:
-            identity = blob_sha256(file) if check else (layer.digest, file.seek(0, os.SEEK_END))
-        if identity != (layer.digest, layer.size):
-            raise ContentError(
-                f"Cannot read {store.name}: layer {layer.digest[:19]}… holds other bytes.", hint="Build the cell again."
-            )
-    return OciImage(store=store, manifest=manifest, config=config)
-
-
-@contextmanager
-def open_layer(image: OciImage, number: int) -> Iterator[IO[bytes]]:
-    """Open a layer's uncompressed tar, seekable. One that is packed is unpacked into a temporary file first."""
-    layer = image.manifest.layers[number]
-    opened = image.store.blob(layer.digest)
-    if opened is None:
-        raise ContentError(f"Cannot read {image.store.name}: layer {number + 1} is missing.")
-    with closing(opened) as file, unpacked(file, packing_of(layer.media_type) or "none") as content:
-        if content is file:
-            yield file
-            return
-        with tempfile.TemporaryFile(dir=Path(image.store.name).parent) as plain:
-            shutil.copyfileobj(content, plain, CHUNK)
-            plain.seek(0)
-            yield plain
-
-
-# -- write -------------------------------------------------------------------------------------------------------------
 
 
 def copy_layout(store: Store, digest: str, folder: Path) -> None:

@@ -28,20 +28,7 @@ from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, DataError, NetworkError, UsageError
 from envsmith.model import plain
-from envsmith.net.http import (
-    REDIRECTS,
-    RETRY,
-    HttpWire,
-    Response,
-    Wire,
-    ask,
-    follow,
-    is_loopback,
-    origin,
-    parts_of,
-    pause,
-    split,
-)
+from envsmith.net.address import follow, is_loopback, origin, parts_of, split
 from envsmith.net.oci.spec import (
     IMAGE_INDEX,
     INDEX_TYPES,
@@ -53,6 +40,7 @@ from envsmith.net.oci.spec import (
     is_digest,
     parse_index,
 )
+from envsmith.net.wire import REDIRECTS, RETRY, HttpWire, Response, Wire, ask, pause
 
 Opener = Callable[[], IO[bytes]]
 # Where images without a host name live: the name people write, and the host that answers its API.
@@ -139,7 +127,7 @@ def _is_document(raw: bytes) -> bool:
 
 
 class Repository:
-    """One repository of a registry, a :class:`~envsmith.net.oci.layout.Store` that can also be written.
+    """One repository of a registry, a :class:`~envsmith.net.oci.store.Store` that can also be written.
 
     ``also`` are repositories of the same registry whose blobs may be mounted. Raises ``NetworkError`` when the
     registry cannot be reached, refuses, or answers nonsense, and ``ContentError`` when it does not send what it names.

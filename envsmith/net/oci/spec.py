@@ -1,4 +1,4 @@
-"""The OCI image specification as values: descriptors, manifests, indexes, configurations.
+"""The OCI image specification as values: descriptors, manifests and indexes.
 
 They are parsed from bytes that anyone may have sent, and printed in one spelling. Media types and field names are
 those of version 1.1.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,11 +29,6 @@ _MAX_ITEMS = 1000
 _MAX_SIZE = 1 << 40
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MEDIA = re.compile(r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}")
-# What of a configuration says how a container starts; the hostname, the build container and the like are the engine's
-# own.
-_STARTS = ("Env", "Entrypoint", "Cmd", "WorkingDir", "User", "Labels", "ExposedPorts", "Volumes", "StopSignal")
-# Labels that an engine adds about itself.
-_ENGINE_LABELS = ("io.buildah.", "io.podman.")
 
 
 def is_digest(text: object) -> bool:
@@ -105,9 +99,6 @@ class Manifest:
     def blobs(self) -> tuple[Descriptor, ...]:
         """Return config and layers, each digest once."""
         return tuple({d.digest: d for d in (self.config, *self.layers)}.values())
-
-
-# -- read --------------------------------------------------------------------------------------------------------------
 
 
 class _Fields:
@@ -198,9 +189,6 @@ def parse_index(raw: bytes, where: str) -> tuple[Descriptor, ...]:
     return _document(raw, where).descriptors("manifests")
 
 
-# -- write -------------------------------------------------------------------------------------------------------------
-
-
 def index_bytes(descriptors: Sequence[Descriptor]) -> bytes:
     """Print an image index over ``descriptors``, in their order."""
     return canonical({"schemaVersion": 2, "mediaType": IMAGE_INDEX, "manifests": [d.to_json() for d in descriptors]})
@@ -229,30 +217,3 @@ def artifact(
 
 def _manifest(fields: Mapping[str, object]) -> Manifest:
     return parse_manifest(canonical({"schemaVersion": 2, "mediaType": IMAGE_MANIFEST, **fields}), "manifest")
-
-
-def canonical_config(
-    config: Mapping[str, Any], *, architecture: str, diff_ids: Sequence[str], base_layers: int, epoch: int
-) -> dict[str, Any]:
-    """Return a configuration without anything of the engine or the hour. ``config`` is the engine's ``config`` object.
-
-    ``epoch`` (seconds) is the time of the image and of every line of its history, which has exactly one line a layer.
-    """
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
-    starts = {key: config[key] for key in _STARTS if config.get(key)}
-    if "Env" in starts:
-        starts["Env"] = sorted(str(line) for line in starts["Env"])
-    if "Labels" in starts:
-        labels = {str(k): str(v) for k, v in starts["Labels"].items() if not str(k).startswith(_ENGINE_LABELS)}
-        starts["Labels"] = labels
-    names = [
-        f"base layer {n + 1}" if n < base_layers else f"cell layer {n + 1 - base_layers}" for n in range(len(diff_ids))
-    ]
-    return {
-        "architecture": architecture,
-        "config": starts,
-        "created": created,
-        "history": [{"created": created, "created_by": f"envsmith {name}"} for name in names],
-        "os": "linux",
-        "rootfs": {"diff_ids": list(diff_ids), "type": "layers"},
-    }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.base import files
+import envsmith
 from envsmith.base.files import (
     MARK,
     digest_of,
@@ -332,29 +332,31 @@ def test_a_mark_that_names_files_elsewhere_removes_none_of_them(tmp_path: Path) 
 # What opens a file for writing, or makes a temporary one, outside of envsmith/base/files.py: place -> why it may.
 _WRITERS = {
     "__main__.py": "the null device in place of a closed stream",
-    "bisect/journal.py": "appends a line for each trial, so that a kill loses one trial at most",
+    "doctor/bisect/journal.py": "appends a line for each trial, so that a kill loses one trial at most",
     "cli/ci.py": "appends to the file of a CI runner, which others append to as well",
     "lock/store.py": "in a scratch folder, from which all files of a lock take their names together",
     "lock/query.py": "in a scratch folder",
-    "ci/since.py": "in a scratch folder",
-    "ci/local.py": "in a scratch folder",
-    "conda/channels.py": "in a scratch folder",
-    "conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
-    "engines/venv.py": "in a scratch folder",
-    "mend/twin.py": "links of an environment's files in a folder of its own, which takes the environment's name or goes",
-    "engines/compiling.py": "in a scratch folder",
-    "image/context.py": "in the folder of one build, which is emptied before and after",
+    "project/ci/since.py": "in a scratch folder",
+    "project/ci/local.py": "in a scratch folder",
+    "lock/conda/channels.py": "in a scratch folder",
+    "lock/conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
+    "builder/engines/venv.py": "in a scratch folder",
+    "doctor/mend/twin.py": "links of an environment's files in a folder of its own, which takes the environment's name or goes",
+    "builder/engines/compiling.py": "in a scratch folder",
+    "builder/image/context.py": "in the folder of one build, which is emptied before and after",
     "matrix/campaign/climb.py": "a file that is only locked",
-    "matrix/campaign/executors.py": "appends to the log of a job",
-    "oci/layers.py": "in a scratch folder, from which the layout is moved",
-    "oci/layout.py": "in a scratch folder, from which the layout is moved; a nameless file",
-    "oci/saved.py": "in a scratch folder, from which the layout is moved",
-    "run/hook/sitecustomize.py": "in the folder of one launch, which its watcher made",
-    "run/start.py": "the folder of one launch: it stays where the launch failed; copies into the user's folder",
+    "matrix/campaign/local.py": "appends to the log of a job",
+    "net/oci/layers.py": "in a scratch folder, from which the layout is moved",
+    "net/oci/layout.py": "in a scratch folder, from which the layout is moved",
+    "net/oci/image.py": "a nameless file",
+    "net/oci/saved.py": "in a scratch folder, from which the layout is moved",
+    "net/oci/canonical.py": "in a scratch folder, from which the layout is moved",
+    "launch/run/hook/sitecustomize.py": "in the folder of one launch, which its watcher made",
+    "launch/run/start.py": "the folder of one launch: it stays where the launch failed; copies into the user's folder",
     "smoke/nodes.py": "in a scratch folder",
-    "engines/podman.py": "in a scratch folder",
-    "pack/archive.py": "in a scratch folder",
-    "python/compiled.py": "a nameless file",
+    "builder/engines/podman.py": "in a scratch folder",
+    "builder/pack/archive.py": "in a scratch folder",
+    "lock/index/compiled.py": "a nameless file",
 }
 _WRITING = {"write_text", "write_bytes", "touch", "copyfile", "copy", "copy2", "copytree", "move", "fdopen", "rename"}
 _TEMPORARY = {"mkstemp", "mkdtemp", "TemporaryFile", "NamedTemporaryFile", "TemporaryDirectory"}
@@ -370,13 +372,13 @@ def _writes(call: ast.Call) -> bool:
 
 
 def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() -> None:
-    package = Path(files.__file__).parent
+    package = Path(envsmith.__file__).parent
     writers = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
         if any(_writes(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
     }
-    apart = {place for place in writers if place == "files.py" or place.startswith(("smoke/agent/", "preflight/"))}
+    apart = {place for place in writers if place == "base/files.py" or place.startswith(("agent/", "preflight/"))}
 
     why = "write through envsmith.base.files (write_whole, writing, scratch), or say here why this one may not"
     assert writers - apart == _WRITERS.keys(), why
@@ -384,21 +386,21 @@ def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() ->
 
 # Who reads or parses without the readers of envsmith.base.files and envsmith.base.schema, and what makes that safe.
 _OWN_READERS = {
-    "cache.py": "an entry that is bounded and carries its digest",
+    "base/cache.py": "an entry that is bounded and carries its digest",
     "cli/console.py": "the kernel's counters of network interfaces",
-    "conda/copies.py": "an entry of the cache",
-    "conda/linker.py": "the order that envsmith itself gives",
-    "engines/buildkit.py": "the digest that the builder was asked to write into our scratch folder",
-    "engines/conda.py": "the lock in the user's own folder, which the engine has just written",
-    "engines/container.py": "a wheel that was downloaded with its hash",
-    "engines/podman.py": "what the builder writes into our scratch folder, and scripts of the folder that is built",
-    "engines/venv.py": "RECORD of an environment that envsmith has made",
-    "engines/stamps.py": "stamps of an environment that envsmith has made",
-    "engines/compiling.py": "the wheel that was just compiled in a scratch folder",
-    "files.py": "the mark, bounded, and a file that is compared with its new content",
-    "graph/load.py": "the knowledge that comes with envsmith",
-    "http.py": "the head of an entry of the cache",
-    "image/steps/default_index.py": "runs inside a build, on the user's own settings",
+    "lock/conda/copies.py": "an entry of the cache",
+    "lock/conda/linker.py": "the order that envsmith itself gives",
+    "builder/engines/buildkit.py": "the digest that the builder was asked to write into our scratch folder",
+    "builder/engines/conda.py": "the lock in the user's own folder, which the engine has just written",
+    "builder/engines/container.py": "a wheel that was downloaded with its hash",
+    "builder/engines/podman.py": "what the builder writes into our scratch folder, and scripts of the folder that is built",
+    "builder/engines/venv.py": "RECORD of an environment that envsmith has made",
+    "builder/engines/stamps.py": "stamps of an environment that envsmith has made",
+    "builder/engines/compiling.py": "the wheel that was just compiled in a scratch folder",
+    "base/files.py": "the mark, bounded, and a file that is compared with its new content",
+    "knowledge/graph/load.py": "the knowledge that comes with envsmith",
+    "net/http.py": "the head of an entry of the cache",
+    "builder/image/steps/default_index.py": "runs inside a build, on the user's own settings",
     "lock/build_requires.py": "a file whose size was looked at",
     "lock/query.py": "the lock that uv has just written into our scratch folder",
     "matrix/campaign/drive.py": "the record that a worker has just written, for one line of talk",
@@ -406,16 +408,16 @@ _OWN_READERS = {
     "matrix/refresh/updates.py": "the maintainer's own files",
     "matrix/site/page.py": "files that come with envsmith",
     "matrix/tables.py": "files that come with envsmith",
-    "names/names_file.py": "files that come with envsmith",
-    "run/hook/sitecustomize.py": "questions of the watcher that started the launch",
-    "schema.py": "the one parser",
+    "knowledge/names/names_file.py": "files that come with envsmith",
+    "launch/run/hook/sitecustomize.py": "questions of the watcher that started the launch",
+    "base/schema.py": "the one parser",
     "smoke/bundle.py": "files that come with envsmith",
-    "symbols/symbols_file.py": "files that come with envsmith",
+    "knowledge/symbols/symbols_file.py": "files that come with envsmith",
 }
 
 
 def test_what_comes_from_outside_is_read_and_parsed_in_one_place() -> None:
-    package = Path(files.__file__).parent
+    package = Path(envsmith.__file__).parent
     readers = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
@@ -426,7 +428,7 @@ def test_what_comes_from_outside_is_read_and_parsed_in_one_place() -> None:
             or ast.unparse(node.func) in {"json.loads", "json.load", "yaml.load", "tomllib.loads", "tomllib.load"}
         )
     }
-    apart = {place for place in readers if place.startswith(("smoke/agent/", "preflight/"))}
+    apart = {place for place in readers if place.startswith(("agent/", "preflight/"))}
 
     why = "use read_bounded, read_text and parse_json, or say here what makes this one safe"
     assert readers - apart == _OWN_READERS.keys(), why

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from records_help import record
 
 from envsmith.matrix.campaign.drive import State, drive, run_one
-from envsmith.matrix.campaign.executors import LocalExecutor
+from envsmith.matrix.campaign.local import LocalExecutor
 
 
 def command(state, job, python):

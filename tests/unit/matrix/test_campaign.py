@@ -9,9 +9,9 @@ from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.load import components
 from envsmith.matrix.campaign.choices import Campaign, Choice, read_campaign
 from envsmith.matrix.campaign.drive import State
-from envsmith.matrix.campaign.executors import SlurmExecutor
 from envsmith.matrix.campaign.job import Job, Plan, Settings
 from envsmith.matrix.campaign.selection import Composer, covering, make_plan
+from envsmith.matrix.campaign.slurm import SlurmExecutor
 from envsmith.model.record import Expected
 from envsmith.solver import default_solver
 
@@ -226,7 +226,7 @@ def test_a_job_that_names_a_path_is_refused():
 
 
 def test_a_plan_is_a_list_that_a_workflow_can_include():
-    from envsmith.matrix.campaign.executors import listing
+    from envsmith.matrix.campaign.job import listing
 
     made = listing(plan(job(), job(expected=Expected.BAD, framework="0.8.1")))
     assert [(j["cell"], j["python"]) for j in made["jobs"]] == [

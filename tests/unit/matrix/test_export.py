@@ -12,8 +12,9 @@ from envsmith.cli.app import run
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.expiry import load_expiry
 from envsmith.knowledge.graph.location import find_matrix
+from envsmith.matrix.builds import gpus_json, torch_json
 from envsmith.matrix.cells import Status, cell_states
-from envsmith.matrix.document import changes, gpus_json, read_document, torch_json
+from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.tables import (
     EXPORT,
     badge_texts,

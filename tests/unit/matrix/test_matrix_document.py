@@ -7,7 +7,8 @@ import pytest
 
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix import document as module
-from envsmith.matrix.document import default_builds, grid_json
+from envsmith.matrix import grid
+from envsmith.matrix.grid import default_builds, grid_json
 from envsmith.solver import default_solver
 
 MOMENT = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
@@ -20,16 +21,14 @@ def document():
 
     def some(solver, **how):
         """The newest two releases of each framework are enough for the shape."""
-        kept = module.stable
-        from envsmith.matrix import document
-
-        document.stable = lambda releases: (
+        kept = grid.stable
+        grid.stable = lambda releases: (
             kept(releases)[:2] if releases and releases[0].component != "torch" else kept(releases)
         )
         try:
             return full(solver, **how)
         finally:
-            document.stable = kept
+            grid.stable = kept
 
     module.grid_json = some
     try:

@@ -17,10 +17,10 @@ from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, OsPackage,
 from envsmith.net.oci.registry import login
 from envsmith.net.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.image_folder import read_folder, rendered
+from envsmith.publish.proof import load_proof, parse_record
 from envsmith.publish.provenance import provenance, provenance_differences
 from envsmith.publish.sbom import make_sbom, sbom_differences
 from envsmith.publish.sign import load_key, load_signer, open_envelope, sign
-from envsmith.publish.statement import load_proof, parse_record
 
 IMAGE = "sha256:" + "1a" * 32
 MADE = dt.datetime(2026, 11, 21, 4, 5, 31, tzinfo=dt.timezone.utc)

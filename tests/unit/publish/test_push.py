@@ -11,12 +11,13 @@ import pytest
 from envsmith.base.progress import silent
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, EnvsmithError, NetworkError, UsageError
-from envsmith.net.oci.layout import open_files, open_image
+from envsmith.net.oci.image import open_image
+from envsmith.net.oci.layout import open_files
 from envsmith.net.oci.registry import Repository
 from envsmith.net.oci.spec import Descriptor, canonical
+from envsmith.publish.cell import seal_with
+from envsmith.publish.proof import load_proof
 from envsmith.publish.push import BundleWriter, Naming, Seal, _opened, check_tags, image_names, publish
-from envsmith.publish.statement import load_proof
-from envsmith.publish.verbs import seal_with
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 

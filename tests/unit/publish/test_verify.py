@@ -16,27 +16,24 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError
 from envsmith.model.lock import OsPackage
-from envsmith.net.oci.layout import REF_NAME, open_files, open_image
+from envsmith.net.oci.image import open_image
+from envsmith.net.oci.layout import REF_NAME, open_files
 from envsmith.net.oci.registry import Repository
 from envsmith.net.oci.spec import EMPTY, Descriptor, artifact, canonical, describe, parse_manifest
+from envsmith.publish.attachment_checks import moment_of
+from envsmith.publish.attachments import BUNDLE_ARTIFACT, ENVELOPE_ARTIFACT, PROOF_ARTIFACT, SBOM_ARTIFACT
+from envsmith.publish.cell import seal_with
+from envsmith.publish.named_image import NamedImage, find_image, trust_of, verify_image
+from envsmith.publish.proof import load_proof
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.push import Naming, publish
+from envsmith.publish.report import Covered
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import make_sbom
 from envsmith.publish.sign import envelope_of, load_signer, sign
-from envsmith.publish.statement import (
-    BUNDLE_ARTIFACT,
-    ENVELOPE_ARTIFACT,
-    PROOF_ARTIFACT,
-    SBOM_ARTIFACT,
-    Claim,
-    load_proof,
-    parse_statement,
-    statement_bytes,
-)
 from envsmith.publish.statement import PREDICATE_TYPE as STATEMENT
-from envsmith.publish.verbs import NamedImage, find_image, seal_with, trust_of, verify_image
-from envsmith.publish.verify import Covered, _moment, history, verify
+from envsmith.publish.statement import Claim, parse_statement, statement_bytes
+from envsmith.publish.verify import history, verify
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 
@@ -333,7 +330,7 @@ def test_of_two_statements_of_one_record_the_one_of_the_later_audit_counts():
     later = dataclasses.replace(claim, recorded=claim.recorded + dt.timedelta(seconds=1))
     statements = [Covered(signer="me", claim=dataclasses.replace(claim, audit=audit)) for audit in audits]
 
-    order = sorted([Covered(signer="me", claim=later), *statements], key=_moment, reverse=True)
+    order = sorted([Covered(signer="me", claim=later), *statements], key=moment_of, reverse=True)
 
     assert [one.claim.audit for one in order] == [{}, *audits]
 
@@ -762,7 +759,7 @@ def test_rebuilding_compares_with_what_was_published(published, keys, monkeypatc
         return engine_rebuild.RebuildReport(same=same, first=seen["digest"], second=second, differences=told)
 
     monkeypatch.setattr(engine_rebuild, "rebuild", build_again)
-    monkeypatch.setattr("envsmith.publish.verbs.choose_engine", lambda: type("Choice", (), {"engine": None}))
+    monkeypatch.setattr("envsmith.publish.named_image.choose_engine", lambda: type("Choice", (), {"engine": None}))
     image = NamedImage(store=Repository(published.address, "cells"), digest=published.done.digest, tag=CELL)
     report = verify_image(image, trust_of([keys[1]], None, None), layers=True, rebuild=True)
     assert seen["digest"] == published.done.digest

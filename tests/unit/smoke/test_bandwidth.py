@@ -11,18 +11,9 @@ import pytest
 from envsmith.agent.cases import OPERATIONS
 from envsmith.errors import DataError, UsageError
 from envsmith.model.record import Verdict
-from envsmith.smoke.bandwidth import (
-    FACTORS,
-    PREFIX,
-    bandwidth_cases,
-    below,
-    floors_of,
-    load_floors,
-    measurements,
-    peaks,
-    rows_of,
-    svg,
-)
+from envsmith.smoke.bandwidth import FACTORS, PREFIX, bandwidth_cases, measurements, peaks
+from envsmith.smoke.bandwidth_floors import below, floors_of, load_floors
+from envsmith.smoke.bandwidth_plot import rows_of, svg
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import judge
 

@@ -15,7 +15,8 @@ import docker
 from envsmith.builder.engines.container import ContainerEngine
 from envsmith.builder.engines.shelf import BaseShelf
 from envsmith.builder.image.dockerfile import labels
-from envsmith.net.oci.layout import load_manifest, open_files
+from envsmith.net.oci.layout import open_files
+from envsmith.net.oci.store import load_manifest
 
 
 def digest(data):

@@ -13,7 +13,7 @@ import requests
 from envsmith.builder.engines.container import image_name
 from envsmith.builder.engines.shelf import identity_of
 from envsmith.errors import ContentError, EngineError, StorageError
-from envsmith.net.oci.layout import open_image
+from envsmith.net.oci.image import open_image
 from envsmith.net.oci.packing import packing_of
 
 from .image_store import StoreEngine, files_below

@@ -15,7 +15,8 @@ from envsmith.builder.image.context import write_context
 from envsmith.errors import BuildError, ContentError, NetworkError, StorageError
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
-from envsmith.net.oci.saved import Form, Saved, to_layout
+from envsmith.net.oci.canonical import Form, to_layout
+from envsmith.net.oci.saved import Saved
 
 from .image_store import tar
 

@@ -15,7 +15,8 @@ from envsmith.base.files import digest_of
 from envsmith.builder.engines import rebuild
 from envsmith.builder.engines.rebuild import difference
 from envsmith.errors import EngineError
-from envsmith.net.oci.layout import LayoutStore, OciImage
+from envsmith.net.oci.image import OciImage
+from envsmith.net.oci.layout import LayoutStore
 from envsmith.net.oci.spec import IMAGE_LAYER, canonical, describe, image_manifest, index_bytes, parse_manifest
 
 PUBLISHED = "sha256:" + "1" * 64

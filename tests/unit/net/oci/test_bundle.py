@@ -13,18 +13,8 @@ import pytest
 
 from envsmith.base.files import digest_of
 from envsmith.errors import ContentError, DataError, StorageError
-from envsmith.net.oci.layout import (
-    LayoutStore,
-    OciImage,
-    blob_sha256,
-    copy_layout,
-    image_of,
-    load_manifest,
-    open_files,
-    open_image,
-    open_layer,
-    read_blob,
-)
+from envsmith.net.oci.image import OciImage, image_of, open_image, open_layer
+from envsmith.net.oci.layout import LayoutStore, copy_layout, open_files
 from envsmith.net.oci.spec import (
     IMAGE_LAYER,
     MAX_MANIFEST,
@@ -36,6 +26,7 @@ from envsmith.net.oci.spec import (
     image_manifest,
     index_bytes,
 )
+from envsmith.net.oci.store import blob_sha256, load_manifest, read_blob
 
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 LAYER = b"a layer"

@@ -10,9 +10,9 @@ import ssl
 import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.net.http import Response
 from envsmith.net.oci.registry import Login, Repository, parse_reference, resolve_digest
 from envsmith.net.oci.spec import Descriptor
+from envsmith.net.wire import Response
 
 INDEX = json.dumps({"schemaVersion": 2, "manifests": [{"digest": "sha256:" + "a" * 64}]}).encode()
 DIGEST = f"sha256:{hashlib.sha256(INDEX).hexdigest()}"

@@ -15,7 +15,8 @@ import pytest
 from envsmith.base.files import digest_of
 from envsmith.base.progress import Event
 from envsmith.errors import ContentError, UsageError
-from envsmith.net.oci.saved import Form, Saved, read_saved, to_layout
+from envsmith.net.oci.canonical import Form, to_layout
+from envsmith.net.oci.saved import Saved, read_saved
 
 
 def _tar(path: Path, files: dict[str, bytes], *more: tarfile.TarInfo) -> Path:

@@ -15,7 +15,6 @@ from envsmith.net.oci.spec import (
     Descriptor,
     artifact,
     canonical,
-    canonical_config,
     describe,
     image_manifest,
     index_bytes,
@@ -126,22 +125,3 @@ def test_a_manifest_beyond_a_bound_is_refused_with_the_key_path(raw: bytes, word
     assert (
         caught.value.hint == "Publish the image again: the registry or bundle does not hold what an OCI client writes."
     )
-
-
-def test_a_configuration_has_nothing_of_the_engine_or_the_hour() -> None:
-    config = {
-        "Env": ["B=2", "A=1"], "Cmd": ["x"], "Hostname": "h", "User": "",
-        "Labels": {"io.buildah.version": "1", "io.podman.x": "2", "org.x": 3},
-    }  # fmt: skip
-
-    assert canonical_config(config, architecture="arm64", diff_ids=["a", "b", "c"], base_layers=2, epoch=86_400) == {
-        "architecture": "arm64",
-        "config": {"Env": ["A=1", "B=2"], "Cmd": ["x"], "Labels": {"org.x": "3"}},
-        "created": "1970-01-02T00:00:00Z",
-        "history": [
-            {"created": "1970-01-02T00:00:00Z", "created_by": f"envsmith {name}"}
-            for name in ("base layer 1", "base layer 2", "cell layer 1")
-        ],
-        "os": "linux",
-        "rootfs": {"diff_ids": ["a", "b", "c"], "type": "layers"},
-    }

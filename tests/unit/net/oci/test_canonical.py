@@ -16,10 +16,13 @@ from envsmith.base.files import digest_of, scratch
 from envsmith.base.progress import EventKind
 from envsmith.builder.engines.rebuild import difference
 from envsmith.errors import ContentError, DataError, UsageError
-from envsmith.net.oci.layout import LayoutStore, image_of, open_image, open_layer, read_blob
+from envsmith.net.oci.canonical import Form, canonical_config, repack, to_layout
+from envsmith.net.oci.image import image_of, open_image, open_layer
+from envsmith.net.oci.layout import LayoutStore
 from envsmith.net.oci.packing import pack, packing_of
-from envsmith.net.oci.saved import Form, loadable, read_saved, repack, to_layout
+from envsmith.net.oci.saved import loadable, read_saved
 from envsmith.net.oci.spec import describe, image_manifest, index_bytes
+from envsmith.net.oci.store import read_blob
 
 EPOCH = 1735689600
 
@@ -379,3 +382,22 @@ def test_a_layout_takes_the_place_of_the_earlier_one_and_leaves_nothing_beside(t
 
     assert open_image(tmp_path / "a" / "oci").digest == second.digest
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["oci"]
+
+
+def test_a_configuration_has_nothing_of_the_engine_or_the_hour():
+    config = {
+        "Env": ["B=2", "A=1"], "Cmd": ["x"], "Hostname": "h", "User": "",
+        "Labels": {"io.buildah.version": "1", "io.podman.x": "2", "org.x": 3},
+    }  # fmt: skip
+
+    assert canonical_config(config, architecture="arm64", diff_ids=["a", "b", "c"], base_layers=2, epoch=86_400) == {
+        "architecture": "arm64",
+        "config": {"Env": ["A=1", "B=2"], "Cmd": ["x"], "Labels": {"org.x": "3"}},
+        "created": "1970-01-02T00:00:00Z",
+        "history": [
+            {"created": "1970-01-02T00:00:00Z", "created_by": f"envsmith {name}"}
+            for name in ("base layer 1", "base layer 2", "cell layer 1")
+        ],
+        "os": "linux",
+        "rootfs": {"diff_ids": ["a", "b", "c"], "type": "layers"},
+    }
