@@ -293,11 +293,6 @@ def table(runs: Sequence[Run]) -> str:
     return "".join(f"{row}\n" for row in rows)
 
 
-def commands_of(suite: str, commands: Sequence[str], first_only: Sequence[str]) -> Sequence[str]:
-    """Return what runs in a room."""
-    return commands[:1] if suite in first_only else commands
-
-
 def visit(suites: Sequence[str], plan: Callable[[str], Sequence[str]], store: Path, *, keep: bool) -> list[Run]:
     """Run the commands of each suite in a room of its own, the next one only where those before it passed."""
     store.mkdir(parents=True, exist_ok=True)
@@ -352,7 +347,7 @@ def main() -> int:
     try:
         runs = visit(
             arguments.suite or SUITES,
-            lambda suite: commands_of(suite, commands, arguments.first_only),
+            lambda suite: commands[:1] if suite in arguments.first_only else commands,
             arguments.store.absolute(),
             keep=arguments.keep,
         )

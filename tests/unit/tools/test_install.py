@@ -70,9 +70,8 @@ def test_a_group_is_read_from_the_project_wherever_uv_runs(tool):
 
 
 def test_what_pip_finds_in_folders_uv_finds_there_too(tool, tmp_path):
-    settings = tmp_path / "pip.conf"
-    settings.write_text(f"[global]\nno-index = true\nfind-links = {tmp_path} {tmp_path}/absent https://wheels.test/w\n")
-    words = tool.arguments_of_uv([], {"PIP_CONFIG_FILE": str(settings)}, again=False)
+    pip = {"PIP_NO_INDEX": "true", "PIP_FIND_LINKS": f"{tmp_path} {tmp_path}/absent https://wheels.test/w"}
+    words = tool.arguments_of_uv([], {"PIP_CONFIG_FILE": os.devnull, **pip}, again=False)
     assert words[-5:] == ["--find-links", str(tmp_path), "--find-links", "https://wheels.test/w", "--no-index"]
 
 
