@@ -55,6 +55,12 @@ integration: $(STAMP)
 images: $(STAMP)
 	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py tests/integration/test_images_packages.py tests/integration/test_images_login.py
 
+# The two commands of the README on a stock Debian 13 and 12, as an ordinary user without a compiler. Needs root and debootstrap, and nothing installed.
+ROOMS_FLAGS ?=
+.PHONY: rooms
+rooms:
+	$(PYTHON) tools/rooms.py $(ROOMS_FLAGS)
+
 # Hostile and noisy input for every reader: hypothesis first (FUZZ_EXAMPLES of each kind), then atheris (FUZZ_SECONDS in all; on a
 # Python that it has wheels for, such as 3.11). What broke a reader is left in crash-* and belongs into tests/fuzz/crashes/READER/.
 FUZZ_EXAMPLES ?= 1000

@@ -293,15 +293,39 @@ def table(runs: Sequence[Run]) -> str:
     return "".join(f"{row}\n" for row in rows)
 
 
+@contextlib.contextmanager
+def visit_folder(store: Path) -> Iterator[Path]:
+    """Yield a folder for the time of one visit. What a visit that was killed has left goes first: it is gigabytes."""
+    with contextlib.ExitStack() as stack:
+        with (store / "visits.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for folder in store.glob("visit-*"):
+                with contextlib.suppress(BlockingIOError), _held(folder):
+                    _remove(folder)
+            mine = Path(tempfile.mkdtemp(prefix="visit-", dir=store))
+            stack.enter_context(_held(mine))
+        stack.callback(_remove, mine)
+        yield mine
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, which ends with this process. ``BlockingIOError`` where another process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def visit(suites: Sequence[str], plan: Callable[[str], Sequence[str]], store: Path, *, keep: bool) -> list[Run]:
     """Run the commands of each suite in a room of its own, the next one only where those before it passed."""
     store.mkdir(parents=True, exist_ok=True)
     mirror = mirror_of(_sources())
     roots = {suite: make_root(suite, store, mirror) for suite in suites}
     runs: list[Run] = []
-    folder = Path(tempfile.mkdtemp(prefix="visit-", dir=store))
-    with contextlib.ExitStack() as stack:
-        stack.callback(_remove, folder)
+    with visit_folder(store) as folder:
         downloads = folder / "downloads"
         for suite in suites:
             with room_of(roots[suite], folder / suite) as room:

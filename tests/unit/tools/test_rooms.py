@@ -158,6 +158,15 @@ def test_downloads_of_uv_go_on_to_the_next_room_and_nothing_else_does(tool, monk
     assert seen == [[".cache"], [".cache", ".cache/uv"]]
 
 
+def test_what_a_killed_visit_has_left_is_removed_and_a_visit_that_runs_is_not_touched(tool, tmp_path):
+    (tmp_path / "visit-killed/layer").mkdir(parents=True)
+    with tool.visit_folder(tmp_path) as running:
+        with tool.visit_folder(tmp_path) as mine:
+            assert sorted(tmp_path.glob("visit-*")) == sorted((running, mine))
+        assert list(tmp_path.glob("visit-*")) == [running]
+    assert list(tmp_path.glob("visit-*")) == []
+
+
 def test_the_table_says_room_status_time_and_command(tool):
     runs = [
         tool.Run(suite="trixie", command="make build", status=0, seconds=185.4),
