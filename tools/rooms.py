@@ -129,8 +129,8 @@ def _host() -> dict[str, str]:
 
 def mirror_of(sources: str) -> str | None:
     """Return the first mirror of Debian in the text of apt's sources, or ``None``: debootstrap has a default."""
-    found = _MIRROR.search(sources)
-    return found[1] if found else None
+    match = _MIRROR.search(sources)
+    return match[1] if match else None
 
 
 def _sources() -> str:
@@ -208,9 +208,11 @@ def room_of(root: Path, folder: Path) -> Iterator[Room]:
 def pip_configuration(environ: Mapping[str, str]) -> str:
     """Return a pip.conf with the settings of the host that hold in a room. Folders of the host are left out."""
     values = pip_values(environ)
-    kept = {key: " ".join(w for w in values[key].split() if not _LOCAL.match(w)) for key in PIP_KEYS if key in values}
+    settings = {
+        key: " ".join(w for w in values[key].split() if not _LOCAL.match(w)) for key in PIP_KEYS if key in values
+    }
     parser = configparser.RawConfigParser()
-    parser["global"] = {key: value for key, value in kept.items() if value}
+    parser["global"] = {key: value for key, value in settings.items() if value}
     if ca_bundle(environ):
         parser["global"]["cert"] = f"/{BUNDLE}"
     text = io.StringIO()
@@ -236,10 +238,8 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
 def furnish(room: Room, environ: Mapping[str, str], downloads: Path) -> None:
     """Write into a room what it has of the host, what uv has downloaded for the room before, and a fresh clone."""
     authorities = ca_bundle(environ) or Path(ssl.get_default_verify_paths().cafile or f"/{BUNDLE}")
-    for source, target in (
-        (authorities, BUNDLE),
-        *((Path("/etc") / n, Path("etc") / n) for n in ("resolv.conf", "hosts")),
-    ):
+    network = (("/etc/resolv.conf", "etc/resolv.conf"), ("/etc/hosts", "etc/hosts"))
+    for source, target in ((authorities, BUNDLE), *((Path(source), Path(target)) for source, target in network)):
         if source.is_file():
             _write(room.layer / target, source.read_bytes())
     _write(room.layer / "etc/pip.conf", pip_configuration(environ).encode())
@@ -249,14 +249,18 @@ def furnish(room: Room, environ: Mapping[str, str], downloads: Path) -> None:
     (home / ".cache").mkdir(parents=True)
     if downloads.exists():
         downloads.rename(home / ".cache/uv")
+    _clone(home / "project")
+    for path in (home, home / ".cache"):
+        os.chown(path, UID, UID)
+
+
+def _clone(target: Path) -> None:
     clone = subprocess.run(
-        ["git", "clone", "--quiet", str(ROOT), str(home / "project")], capture_output=True, text=True, check=False
+        ["git", "clone", "--quiet", str(ROOT), str(target)], capture_output=True, text=True, check=False
     )
     if clone.returncode:
         raise RoomError(f"Cannot clone {ROOT}: {' '.join(clone.stderr.split())}")
-    owned = (home, home / ".cache", home / "project")
-    subprocess.run(["chown", "--no-dereference", f"{UID}:{UID}", *map(str, owned)], check=True)
-    subprocess.run(["chown", "--recursive", "--no-dereference", f"{UID}:{UID}", str(home / "project")], check=True)
+    subprocess.run(["chown", "--recursive", "--no-dereference", f"{UID}:{UID}", str(target)], check=True)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -337,23 +341,23 @@ def visit(suites: Sequence[str], plan: Callable[[str], Sequence[str]], store: Pa
                 if (cache := room.layer / HOME / ".cache/uv").exists():
                     cache.rename(downloads)
                 if keep:
-                    kept = Path(tempfile.mkdtemp(prefix=f"kept-{suite}-", dir=store))
-                    (room.layer / HOME).rename(kept / USER)
-                    sys.stdout.write(f"{suite}: kept in {kept / USER}\n")
+                    target = Path(tempfile.mkdtemp(prefix=f"kept-{suite}-", dir=store)) / USER
+                    (room.layer / HOME).rename(target)
+                    sys.stdout.write(f"{suite}: kept in {target}\n")
     return runs
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--suite", action="append", help=f"a suite of Debian (default: {' and '.join(SUITES)})")
-    made.add_argument("--first-only", action="append", default=[], metavar="SUITE", help="run the first command only")
-    made.add_argument("--store", type=Path, default=Path("/var/tmp/envsmith-rooms"), help="where roots are kept")  # noqa: S108 - root's own, and /tmp is often small
-    made.add_argument("--keep", action="store_true", help="keep what a room's user has left, and say where")
-    made.add_argument(
+    line = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    line.add_argument("--suite", action="append", help=f"a suite of Debian (default: {' and '.join(SUITES)})")
+    line.add_argument("--first-only", action="append", default=[], metavar="SUITE", help="run the first command only")
+    line.add_argument("--store", type=Path, default=Path("/var/tmp/envsmith-rooms"), help="where roots are kept")  # noqa: S108 - root's own, and /tmp is often small
+    line.add_argument("--keep", action="store_true", help="keep what a room's user has left, and say where")
+    line.add_argument(
         "commands", nargs="*", metavar="COMMAND", help=f"default: {', '.join(map(shlex.quote, COMMANDS))}"
     )
-    return made
+    return line
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:
@@ -364,7 +368,7 @@ def main() -> int:
     """Visit the rooms and say how it went."""
     arguments = parser().parse_args()
     if reason := reason_not() or (None if may_unshare() else "this machine gives no process mounts of its own"):
-        sys.stderr.write(f"rooms: not made here: {reason}.\n")
+        sys.stderr.write(f"Cannot make rooms: {reason}.\n")
         return NOT_HERE
     signal.signal(signal.SIGTERM, _interrupted)
     commands = arguments.commands or COMMANDS
@@ -379,7 +383,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("\nrooms: interrupted.\n")
+        sys.stderr.write("\nCannot finish the rooms: interrupted.\n")
         return 128 + signal.SIGINT
     sys.stdout.write(f"\n{table(runs)}")
     return FAILED if any(run.status for run in runs) else 0

@@ -138,7 +138,8 @@ def test_a_command_that_fails_ends_its_room_and_not_the_others(tool, monkeypatch
 
 def test_downloads_of_uv_go_on_to_the_next_room_and_nothing_else_does(tool, monkeypatch, tmp_path):
     monkeypatch.setattr(tool, "make_root", lambda suite, store, _mirror: store / suite)
-    monkeypatch.setattr(tool.subprocess, "run", lambda *_, **__: tool.subprocess.CompletedProcess([], 0, "", ""))
+    monkeypatch.setattr(tool, "_clone", lambda _: None)
+    monkeypatch.setattr(tool.os, "chown", lambda *_: None)
     seen = []
 
     def room_of(root, folder):
