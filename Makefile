@@ -5,18 +5,28 @@ PYTHON ?= python3
 FRAMEWORK ?= deepspeed
 BUILD_FLAGS ?=
 VENV ?= .venv
+# What is installed: envsmith, and with it all that its tests and tools need.
+TOOL = $(VENV)/.tool
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
 .PHONY: build gpu test integration images fuzz workflows lint types docs bench clean
 
-$(STAMP): pyproject.toml
+# The index gives uv, and uv the rest. An environment that was begun here and not finished is begun again; one that was there is added to.
+$(TOOL): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("envsmith needs Python 3.10 or later, and $(PYTHON) is %d.%d: name another one (make PYTHON=python3.12)." % sys.version_info[:2])'
+	@if [ -e '$(VENV)/.begun' ]; then rm -rf '$(VENV)'; fi; [ -e '$(VENV)' ] || { mkdir -p '$(VENV)' && touch '$(VENV)/.begun'; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
-	touch $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv 'tomli; python_version < "3.11"'
+	$(BIN)/python tools/install.py
+	@rm -f '$(VENV)/.begun'
+	@touch $@
 
-build: $(STAMP)
+$(STAMP): $(TOOL)
+	$(BIN)/python tools/install.py --group dev
+	@touch $@
+
+build: $(TOOL)
 	$(BIN)/envsmith build --framework '$(FRAMEWORK)' $(BUILD_FLAGS)
 
 # All that this machine's GPUs can show, within GPU_BUDGET seconds: records and a plot in GPU_OUT. Needs no network and installs nothing: GPU_PYTHON
@@ -44,6 +54,12 @@ integration: $(STAMP)
 # The part of the integration tests that starts its own container engine and registry; what is not installed is, where that is allowed.
 images: $(STAMP)
 	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py tests/integration/test_images_packages.py tests/integration/test_images_login.py
+
+# The two commands of the README on a stock Debian 13 and 12, as an ordinary user without a compiler. Needs root and debootstrap, and nothing installed.
+ROOMS_FLAGS ?=
+.PHONY: rooms
+rooms:
+	$(PYTHON) tools/rooms.py $(ROOMS_FLAGS)
 
 # Hostile and noisy input for every reader: hypothesis first (FUZZ_EXAMPLES of each kind), then atheris (FUZZ_SECONDS in all; on a
 # Python that it has wheels for, such as 3.11). What broke a reader is left in crash-* and belongs into tests/fuzz/crashes/READER/.

@@ -30,7 +30,7 @@ def types(session: nox.Session) -> None:
     session.run("mypy")
 
 
-@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+@nox.session(python=["3.10", "3.11", "3.12", "3.13", "3.14"])
 def tests(session: nox.Session) -> None:
     """Unit and property tests."""
     _install(session, "test")

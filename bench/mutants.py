@@ -1,6 +1,6 @@
 """Break the code in seeded, small ways and count how many of the breaks a test sees.
 
-    pip install --group mutants
+    uv pip install --group mutants
     python bench/mutants.py [TARGET …] [--each 40] [--seed 0] [--jobs 2] [--only FILE] [--near] [--list]
 
 A mutant is one change of one place by an operator of cosmic-ray (a comparison turned, an `and` for an `or`, a number off by one, a loop
