@@ -16,10 +16,7 @@ from envsmith.errors import ContentError, DataError
 from envsmith.net.oci.layers import CHUNK
 from envsmith.net.oci.layout import LayoutStore, open_files
 from envsmith.net.oci.packing import packing_of, unpacked
-from envsmith.net.oci.spec import (
-    Manifest,
-    is_digest,
-)
+from envsmith.net.oci.spec import Manifest, is_digest
 from envsmith.net.oci.store import blob_sha256, load_manifest, read_blob
 
 MAX_CONFIG = 8 << 20

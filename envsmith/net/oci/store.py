@@ -13,11 +13,7 @@ from typing import IO, Protocol
 from envsmith.base.files import digest_of
 from envsmith.errors import ContentError
 from envsmith.net.oci.layers import stream
-from envsmith.net.oci.spec import (
-    Descriptor,
-    Manifest,
-    parse_manifest,
-)
+from envsmith.net.oci.spec import Descriptor, Manifest, parse_manifest
 
 
 class Store(Protocol):
