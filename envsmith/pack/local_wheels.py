@@ -19,6 +19,7 @@ from envsmith.files import read_bounded, scratch
 from envsmith.graph.location import find_matrix
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.version import minor_of
+from envsmith.pack.own_tables import own_tables
 from envsmith.project.declared import read_toml
 from envsmith.project.folder import PYPROJECT, SETUP_CFG, SETUP_PY
 from envsmith.python.interpreters import find_interpreter, running_interpreter
@@ -28,7 +29,7 @@ from envsmith.python.uv import Uv
 # The first time that a zip file can hold.
 _TIME = (1980, 1, 1, 0, 0, 0)
 _MOST = 64 << 20
-_SKIPPED = frozenset({"__pycache__", "_matrix"})
+_SKIPPED = frozenset({"__pycache__", "_matrix", "_tables"})
 # The same moment for what a build backend writes.
 _EPOCH = "315532800"
 
@@ -73,6 +74,7 @@ def own_wheel() -> LocalWheel:
     """Return envsmith as a wheel. The same files give the same bytes."""
     info = f"envsmith-{__version__}.dist-info"
     members = {**_files(Path(__file__).parents[1], "envsmith"), **_files(find_matrix(), "envsmith/_matrix")}
+    members |= {f"envsmith/_tables/{table.kind}": table.entry() for table in own_tables()}
     requires = "".join(f"Requires-Dist: {line}\n" for line in own_requirements())
     members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: envsmith\nVersion: {__version__}\n{requires}".encode()
     members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: envsmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
