@@ -2,17 +2,15 @@
 
 Without the cache everything still works, only slower. An entry is one file: the sha256 of what it was made of and of
 all that follows, the time, the content. One that is damaged, moved to another key, or that somebody else may have
-written is ignored and made again. Nothing from a cache is ever executed.
+written is ignored and made again. Nothing from a cache is ever executed: :mod:`envsmith.base.packed` reads what is no JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
-import pickle
 import stat
 import struct
 import time
@@ -23,14 +21,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envsmith.base.files import write_whole
+from envsmith.base.packed import pack, unpack
 from envsmith.errors import StorageError
 
 _Value = TypeVar("_Value")
 # Another one when the shape of an entry changes.
-_SCHEMA = b"envsmith cache 4\0"
+_SCHEMA = b"envsmith cache 5\0"
 _TIME = struct.Struct(">d")
 _DIGEST = hashlib.sha256().digest_size
-# The largest entry of our own (the compiled graph) has 2 MB.
+# The largest entry of our own (the compiled graph) has 3 MB.
 _LIMIT = 64 << 20
 _KEEP = 12
 
@@ -50,12 +49,15 @@ def cache_folder() -> Path:
 
 
 def load_entry(
-    path: Path, made_of: str, *, limit: int = _LIMIT, clock: Callable[[], float] = time.time
+    path: Path, made_of: str, *, limit: int = _LIMIT, own: bool = True, clock: Callable[[], float] = time.time
 ) -> Entry | None:
-    """Return what :func:`store_entry` kept for the same ``made_of``. ``None`` when anything about the file is off."""
+    """Return what :func:`store_entry` kept for the same ``made_of``. ``None`` when anything about the file is off.
+
+    A file that is not the user's ``own`` came with the program, and is trusted as its code is.
+    """
     try:
         # Not through a link, and without waiting for the other end of a pipe.
-        with open(path, "rb", opener=_open_own) as file:
+        with open(path, "rb", opener=_open_own if own else None) as file:
             digest, stored, content = file.read(_DIGEST), file.read(_TIME.size), file.read(limit + 1)
     except OSError:
         return None
@@ -67,9 +69,14 @@ def load_entry(
 
 def store_entry(path: Path, made_of: str, content: bytes, *, clock: Callable[[], float] = time.time) -> None:
     """Keep ``content`` until it is stored again. A folder that cannot be written is not an error."""
-    stored = _TIME.pack(clock())
     with suppress(StorageError):
-        write_whole(path, _digest(made_of, stored, content) + stored + content, mode=0o600, durable=False)
+        write_whole(path, entry_of(made_of, content, at=clock()), mode=0o600, durable=False)
+
+
+def entry_of(made_of: str, content: bytes, *, at: float) -> bytes:
+    """Return the file of an entry that was stored at a time."""
+    stored = _TIME.pack(at)
+    return _digest(made_of, stored, content) + stored + content
 
 
 def _digest(made_of: str, stored: bytes, content: bytes) -> bytes:
@@ -88,37 +95,38 @@ def _open_own(path: str, flags: int) -> int:
     raise PermissionError(path)
 
 
-def cached(kind: str, made_of: str, make: Callable[[], _Value], *, modules: tuple[str, ...]) -> _Value:
+def cached(
+    kind: str,
+    made_of: str,
+    make: Callable[[], _Value],
+    *,
+    shape: Any,
+    brought: Callable[[], bytes | None] = lambda: None,
+) -> _Value:
     """Return what was kept of ``kind`` for the same ``made_of``, else what ``make`` returns, which is kept.
 
-    The value consists of classes of ``modules`` (prefixes of their names) and of plain values.
+    The value is of the type ``shape``. ``brought`` returns it packed, where the program came with it. What cannot be
+    read is made again, and what cannot be kept is returned all the same.
     """
     path = _place(kind, made_of)
     if entry := load_entry(path, made_of):
-        with suppress(Exception):  # a foreign pickle can fail in any way, and is then made again
-            kept_value: _Value = unpickle(entry.content, modules)
+        with suppress(Exception):  # it can be wrong in any way
+            kept_value: _Value = unpack(shape, entry.content)
             return kept_value
+    with suppress(Exception):
+        if content := brought():
+            brought_value: _Value = unpack(shape, content)
+            _keep(kind, path, made_of, content)
+            return brought_value
     value = make()
-    store_entry(path, made_of, pickle.dumps(value, 5))
-    _remove_old(kind)
+    with suppress(Exception):
+        _keep(kind, path, made_of, pack(shape, value))
     return value
 
 
-def unpickle(content: bytes, modules: tuple[str, ...]) -> Any:
-    """Return a value of classes of ``modules`` and nothing else, so that a foreign file runs no code."""
-    return _Unpickler(content, modules).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes, modules: tuple[str, ...]) -> None:
-        super().__init__(io.BytesIO(content))
-        self._modules = modules
-
-    def find_class(self, module: str, name: str) -> Any:
-        kind = super().find_class(module, name) if module.startswith(self._modules) else None
-        if not isinstance(kind, type):
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in the cache")
-        return kind
+def _keep(kind: str, path: Path, made_of: str, content: bytes) -> None:
+    store_entry(path, made_of, content)
+    _remove_old(kind)
 
 
 def read_cache(kind: str, key: str, folder: Path | None = None) -> Any | None:

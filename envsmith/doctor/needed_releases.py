@@ -11,13 +11,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from envsmith.base.packed import Lazy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import key_of
 from envsmith.doctor.signatures import Hit
-from envsmith.knowledge.graph.data import cached_table
 from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
+from envsmith.knowledge.graph.tables import Table
 from envsmith.knowledge.names.presence import short_spec_of
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
@@ -40,12 +41,12 @@ class _Table:
     """
 
     components: Mapping[str, tuple[str, ...]]
-    rows: Mapping[frozenset[str], tuple[Row, ...]]
+    rows: Mapping[frozenset[str], Lazy[tuple[Row, ...]]]
     builds: Mapping[str, tuple[str, ...]]
 
 
 def _table() -> _Table:
-    return cached_table("rows", list_files(find_matrix()).names, _read_table)
+    return ROWS.load()
 
 
 def _read_table(_files: DataFiles) -> _Table:
@@ -54,7 +55,16 @@ def _read_table(_files: DataFiles) -> _Table:
         bare = (dataclasses.replace(row, evidence=(), cause=None, fix=None, symptom=None) for row in rule.rows)
         rows[frozenset(rule.components)] = (*rows.get(frozenset(rule.components), ()), *bare)
     builds = {name: tuple(release.version for release in each) for name, each in knowledge().releases.items()}
-    return _Table({rule.id: rule.components for rule in knowledge().rules}, rows, builds)
+    components_of = {rule.id: rule.components for rule in knowledge().rules}
+    return _Table(components_of, {names: Lazy(each) for names, each in rows.items()}, builds)
+
+
+ROWS = Table("rows", lambda: list_files(find_matrix()), _Table, _read_table)
+
+
+def _rows_of(names: Iterable[str]) -> tuple[Row, ...]:
+    rows = _table().rows.get(frozenset(names))
+    return rows.value if rows else ()
 
 
 def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platform: Platform) -> dict[str, str]:
@@ -97,7 +107,7 @@ def environment_of(facts: Facts) -> dict[str, str]:
     """Return the versions that are stated. A CUDA that the driver supports stands for the driver that came with it."""
     environment = _exact({name: stated.version for name, stated in facts.components.items() if stated.exact})
     if "driver" not in environment and (cuda := facts.host.get("driver_cuda")):
-        rows = _table().rows[frozenset(_table().components[_DRIVERS])]
+        rows = _rows_of(_table().components[_DRIVERS])
         floors = [
             row.needs["driver"].text for row in rows if "toolkit" in row.when and row.when["toolkit"].contains(cuda)
         ]
@@ -133,7 +143,7 @@ def _pythons_of(name: str | None, pin: str, environment: Mapping[str, str]) -> d
 
 def _rows_of_wheels(name: str, pin: str) -> list[Row]:
     """Return the rows that list the Pythons of the wheels of a release, one for each of its builds."""
-    rows = [row for row in _table().rows.get(frozenset({name, "python"}), ()) if "python" in row.needs]
+    rows = [row for row in _rows_of({name, "python"}) if "python" in row.needs]
     listed = [row for row in rows if re.fullmatch(r"3\.\d+(?: \|\| 3\.\d+)*", row.needs["python"].text)]
     return [row for row in listed if public(row.when[name].text.removeprefix("==")) == public(pin)]
 
@@ -148,7 +158,7 @@ def _agreed(requirements: Sequence[str]) -> dict[str, str]:
 
 
 def _rows_over(names: Collection[str], platform: Platform) -> tuple[Row, ...]:
-    rows = (row for row in _table().rows.get(frozenset(names), ()) if row.severity is not Severity.NOTE)
+    rows = (row for row in _rows_of(names) if row.severity is not Severity.NOTE)
     return tuple(row for row in rows if not row.platforms or platform in row.platforms)
 
 

@@ -17,7 +17,7 @@ from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts, Launch
 from envsmith.doctor.rule_checks import CHECKS, words_of_launch
 from envsmith.doctor.rule_conditions import KINDS, Condition, Scene, complaint_about, names_in
-from envsmith.knowledge.graph.data import cached_table, read_table, refuse
+from envsmith.knowledge.graph.data import file_table, read_table, refuse
 from envsmith.knowledge.graph.fields import Sources
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
@@ -129,7 +129,7 @@ class RuleBook:
 
 def rule_book() -> RuleBook:
     """Return the installed rules. ``DataError`` lists every problem of the file with its key path."""
-    return cached_table("rules", (_FILE,), lambda files: read_rules(files.read(_FILE)))
+    return RULES.load()
 
 
 def read_rules(content: bytes) -> RuleBook:
@@ -145,6 +145,9 @@ def read_rules(content: bytes) -> RuleBook:
             problems.add(f"{_FILE}: features.{name}", complaint)
     refuse(_FILE, problems)
     return book
+
+
+RULES = file_table("rules", _FILE, RuleBook, read_rules)
 
 
 def _complaints(rule: Rule, causes: Mapping[str, Cause]) -> Iterator[str]:

@@ -19,10 +19,11 @@ from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, 
 from envsmith.doctor.rules import Conditions
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import DataError
-from envsmith.knowledge.graph.data import cached_table, read_table
+from envsmith.knowledge.graph.data import read_table
 from envsmith.knowledge.graph.fields import Context
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
+from envsmith.knowledge.graph.tables import Table
 from envsmith.model.rule import Evidence, EvidenceKind, Rule, Severity
 
 _FILE = "signatures.yaml"
@@ -131,8 +132,12 @@ class _File:
 
 def catalogue() -> Catalogue:
     """Return the installed signatures and those of the rules. ``DataError`` lists every problem of a file."""
+    return SIGNATURES.load()
+
+
+def _files() -> DataFiles:
     files = list_files(find_matrix())
-    return cached_table("signatures", (_FILE, *_own_files(), *files.names), read_catalogue)
+    return DataFiles(files.root, (_FILE, *_own_files(), *files.names))
 
 
 def read_catalogue(files: DataFiles) -> Catalogue:
@@ -148,6 +153,9 @@ def read_catalogue(files: DataFiles) -> Catalogue:
         {rule: row for file in read for rule, row in file.rules.items()},
         {owner: patterns for file in read for owner, patterns in file.owners.items()},
     )
+
+
+SIGNATURES = Table("signatures", _files, Catalogue, read_catalogue)
 
 
 def read_signatures(content: bytes, name: str = _FILE) -> _File:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from envsmith.base.schema import Parsed, Text, WrongValueError, strict
 from envsmith.doctor.rule_conditions import at_least, below
-from envsmith.knowledge.graph.data import cached_table, read_table
+from envsmith.knowledge.graph.data import file_table, read_table
 from envsmith.knowledge.graph.fields import Sources
 
 _FILE = "doctor/words.yaml"
@@ -80,7 +80,10 @@ class Words:
 @lru_cache(maxsize=1)
 def words() -> Words:
     """Return the installed words. ``DataError`` lists every problem of the file with its key path."""
-    return cached_table("words", (_FILE,), lambda files: read_table(Words, _FILE, files.read(_FILE)))
+    return WORDS.load()
+
+
+WORDS = file_table("words", _FILE, Words, lambda content: read_table(Words, _FILE, content))
 
 
 # ``matrix/environment.yaml``: environment variables with the releases that read them.
@@ -111,11 +114,14 @@ class _VariableFile:
 
 def variables() -> Mapping[str, Variable]:
     """Return every known variable by name. ``DataError`` lists every problem of the file."""
-    return cached_table("variables", (_VARIABLES,), lambda files: _read_variables(files.read(_VARIABLES)))
+    return VARIABLES.load()
 
 
 def _read_variables(content: bytes) -> Mapping[str, Variable]:
     return {row.name: row for row in read_table(_VariableFile, _VARIABLES, content).variables}
+
+
+VARIABLES = file_table("variables", _VARIABLES, Mapping[str, Variable], _read_variables)
 
 
 def is_read(variable: Variable, version: str) -> str | None:

@@ -98,11 +98,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         """Fill what the rows leave to the rule."""
-        rows = (
-            replace(r, symptom=r.symptom or self.symptom, cause=r.cause or self.cause, fix=r.fix or self.fix)
-            for r in self.rows
-        )
-        object.__setattr__(self, "rows", tuple(rows))
+        if self.symptom or self.cause or self.fix:
+            rows = (
+                replace(r, symptom=r.symptom or self.symptom, cause=r.cause or self.cause, fix=r.fix or self.fix)
+                for r in self.rows
+            )
+            object.__setattr__(self, "rows", tuple(rows))
 
     @property
     def is_declared(self) -> bool:

@@ -101,6 +101,10 @@ class Spec:
     @classmethod
     def parse(cls, text: str) -> Spec:
         """Parse a spec. ``ValueError`` says what is malformed."""
+        return _parsed(text)
+
+    @classmethod
+    def _of(cls, text: str) -> Spec:
         parts = [re.sub(r"\s+", "", part) for part in text.split("||")] if text.strip() else ["*"]
         clean = " || ".join("none" if part.removeprefix("==") in ABSENT else part for part in parts)
         if len(clean) > _MAX_SPEC:
@@ -123,9 +127,14 @@ class Spec:
         return self.text == "*"
 
     @property
+    def parts(self) -> tuple[frozenset[str], tuple[SpecifierSet, ...]]:
+        """Return the words that satisfy it, and sets of clauses of which one is enough."""
+        return _sets(self.text)
+
+    @property
     def meaning(self) -> object:
         """Return a value that is equal for two spellings of one spec (``3.11``, ``==3.11.*``)."""
-        words, sets = _sets(self.text)
+        words, sets = self.parts
         return words, frozenset(sets)
 
     @property
@@ -147,6 +156,11 @@ class Spec:
 
     def __str__(self) -> str:
         return self.text
+
+
+@lru_cache(maxsize=8192)
+def _parsed(text: str) -> Spec:
+    return Spec._of(text)  # noqa: SLF001 - kept outside of the class, whose subclasses there are none of
 
 
 @lru_cache(maxsize=8192)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 from envsmith.model.cell import Cell, Platform, WheelPolicy
@@ -73,7 +74,7 @@ class ReadyWheel:
     @property
     def filename(self) -> str:
         """Return the file's name, which has its Python and platform tags."""
-        return unquote(self.address.rpartition("/")[2])
+        return _file_of(self.address)
 
     @property
     def name(self) -> str:
@@ -168,6 +169,11 @@ class ReadyWheel:
         """Return for which GPUs it has no machine code. Code of a minor runs on later minors of its major."""
         lacking = [name for name in cards if self.gpu and not any(_runs(code, name) for code in self.gpu)]
         return f"has code for {', '.join(self.gpu)}, not for {', '.join(lacking)}" if lacking else ""
+
+
+@lru_cache(maxsize=4096)
+def _file_of(address: str) -> str:
+    return unquote(address.rpartition("/")[2])
 
 
 def glibc_of(filename: str) -> str | None:

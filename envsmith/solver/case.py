@@ -132,7 +132,7 @@ def bits_of(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, in
 def carrying(case: Case) -> Net:
     """Return the rules about what torch wheels there are, and what they carry."""
     problem = case.problem
-    bundles = {r.id for r in case.solver.compiled.rules if r.bundles} | {"torch-wheels-platform"}
+    bundles = {r.id for r in case.solver.compiled.rules_of(problem.components) if r.bundles} | {"torch-wheels-platform"}
     parts = [
         problem.part(i) for i, g in enumerate(problem.groups) if g.rule in bundles and g.severity is Severity.ERROR
     ]

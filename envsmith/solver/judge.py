@@ -259,7 +259,7 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
 def _unheard_of(case: Case, name: str) -> bool:
     """Tell whether the knowledge has no release of a component, and no rule over what somebody has."""
     compiled = case.solver.compiled
-    rules = (compiled.rules[number] for number in compiled.about.get(name, ()))
+    rules = compiled.rules_of([name])
     return not compiled.versions.get(name) and all(rule.locking for rule in rules)
 
 

@@ -10,7 +10,6 @@ import os
 import subprocess
 
 import pytest
-
 from envsmith.python.interpreters import _every
 from envsmith.python.uv import Uv
 

@@ -1,4 +1,4 @@
-"""The version graph -> numbers.
+"""The knowledge -> numbers.
 
 Every spec as a mask over the releases of its component, every row as nogoods over specs.
 
@@ -8,22 +8,22 @@ which is looked at when something has to be explained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from packaging.specifiers import Specifier
+from packaging.version import Version
+
+from envsmith.base.packed import Lazy
 from envsmith.model.cell import Platform, WheelPolicy
 from envsmith.model.component import Role
-from envsmith.model.rule import Release, Rule, RuleKind, Severity
+from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, version_key
 
-if TYPE_CHECKING:
-    import networkx as nx
-
-
-# Rows and rules are named tuples: thousands of them are read from the cache for every answer, and a dataclass takes ten
-# times as long to come back.
+# Rows and rules are named tuples: thousands of them are read from the cache for every answer, and a dataclass takes
+# longer to come back.
 
 
 class CompiledRow(NamedTuple):
@@ -85,7 +85,7 @@ class Compiled:
     yanked: Mapping[str, int]
     torch_index: Mapping[str, Mapping[str, str]]
     specs: tuple[tuple[str, str, int], ...]
-    rules: tuple[CompiledRule, ...]
+    rules: tuple[Lazy[CompiledRule], ...]
     about: Mapping[str, tuple[int, ...]]
     tested: tuple[tuple[str, int, int], ...]
     built_on_torch: tuple[str, ...]
@@ -94,34 +94,30 @@ class Compiled:
     def rules_of(self, components: Iterable[str]) -> list[CompiledRule]:
         """Return the rules that speak of one of these components, in the order of the files."""
         numbers = {number for component in components for number in self.about.get(component, ())}
-        return [self.rules[number] for number in sorted(numbers)]
+        return [self.rules[number].value for number in sorted(numbers)]
 
 
-def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
-    """Evaluate every spec of the graph against every release. No platform is chosen yet."""
-    roles = {node: data["value"].role for node, data in graph.nodes(data=True) if data.get("kind") == "component"}
-    releases: dict[str, list[Release]] = {}
-    for _, component, data in graph.edges(data=True):
-        if data["kind"] == "release-of":
-            releases.setdefault(component, []).append(data["value"])
-    specs = _Specs({name: tuple(sort_versions(names)) for name, names in _versions(graph, releases).items()})
-    rules = tuple(_rule(graph, node, specs) for node, data in graph.nodes(data=True) if data.get("kind") == "rule")
+def compile_knowledge(knowledge: Knowledge) -> Compiled:
+    """Evaluate every spec of the rules against every release. No platform is chosen yet."""
+    releases = knowledge.releases
+    specs = _Specs({name: tuple(sort_versions(names)) for name, names in _versions(knowledge).items()})
+    rules = [_rule(rule, specs) for rule in knowledge.rules]
     about: dict[str, list[int]] = {}
     for number, rule in enumerate(rules):
         for component in rule.components:
             about.setdefault(component, []).append(number)
     listed = {name: {r.version: r for r in group} for name, group in releases.items()}
     return Compiled(
-        digest=graph.graph["digest"],
-        roles=roles,
+        digest=knowledge.digest,
+        roles={name: component.role for name, component in knowledge.components.by_name.items()},
         versions=specs.versions,
         dates={
             name: tuple((listed[name][v].date or "") if v in listed.get(name, ()) else "" for v in versions)
             for name, versions in specs.versions.items()
         },
-        pre={name: _mask(versions, _is_pre) for name, versions in specs.versions.items()},
+        pre={name: _mask(map(_is_pre, versions)) for name, versions in specs.versions.items()},
         yanked={
-            name: sum(1 << i for i, v in enumerate(versions) if v in listed.get(name, ()) and listed[name][v].yanked)
+            name: _mask(v in listed.get(name, ()) and bool(listed[name][v].yanked) for v in versions)
             for name, versions in specs.versions.items()
         },
         torch_index={
@@ -133,11 +129,11 @@ def compile_graph(graph: nx.MultiDiGraph[str]) -> Compiled:
             for platform in Platform
         },
         specs=tuple(specs.evaluated),
-        rules=rules,
+        rules=tuple(map(Lazy, rules)),
         about={name: tuple(numbers) for name, numbers in about.items()},
-        tested=tuple(_tested(graph, specs)),
+        tested=tuple(_tested(knowledge, specs)),
         built_on_torch=tuple(n for n, group in releases.items() if any("build_imports" in r.facts for r in group)),
-        gpus=graph.graph["gpus"],
+        gpus=knowledge.gpus,
     )
 
 
@@ -150,6 +146,10 @@ def sort_versions(versions: Iterable[str]) -> list[str]:
     return [*sorted(words), *sorted(numbers, key=lambda v: (version_key(v), v))]
 
 
+# The epoch and the numbers of a version, without zeros at the end.
+_Base = tuple[int, tuple[int, ...]]
+
+
 class _Specs:
     """Numbers the specs and evaluates each once."""
 
@@ -157,20 +157,88 @@ class _Specs:
         self.versions = versions
         self.numbers: dict[tuple[str, str], int] = {}
         self.evaluated: list[tuple[str, str, int]] = []
+        self._listed = {component: _Listed(each) for component, each in versions.items()}
 
     def mask(self, component: str, spec: Spec) -> int:
-        return _mask(self.versions.get(component, ()), spec.contains)
+        listed = self._listed.get(component)
+        return listed.mask(spec) if listed else 0
 
-    def number(self, component: str, text: str) -> int:
-        key = (component, text)
+    def number(self, component: str, spec: Spec) -> int:
+        key = (component, spec.text)
         if key not in self.numbers:
             self.numbers[key] = len(self.evaluated)
-            self.evaluated.append((component, text, self.mask(component, Spec(text))))
+            self.evaluated.append((component, spec.text, self.mask(component, spec)))
         return self.numbers[key]
 
 
-def _mask(versions: Iterable[str], holds: Callable[[str], bool]) -> int:
-    return sum(1 << i for i, version in enumerate(versions) if holds(version))
+class _Listed:
+    """The versions of a component, oldest first, and the mask of each clause over them.
+
+    Only versions with the numbers of a clause's own are asked whether it admits them. Order tells of all others.
+    """
+
+    def __init__(self, versions: tuple[str, ...]) -> None:
+        self._every = (1 << len(versions)) - 1
+        keys = [version_key(version) for version in versions]
+        self._words = {version: 1 << i for i, (version, key) in enumerate(zip(versions, keys, strict=True)) if not key}
+        self._keys = [key for key in keys if key]
+        self._bases = [_base(key) for key in self._keys]
+        self._masks: dict[Specifier, int] = {}
+
+    def mask(self, spec: Spec) -> int:
+        """Return the mask of the versions that satisfy a spec."""
+        if spec.is_any:
+            return self._every
+        words, sets = spec.parts
+        mask = sum(self._words.get(word, 0) for word in words)
+        for clauses in sets:
+            both = self._every ^ sum(self._words.values())
+            for clause in clauses:
+                both &= self._clause(clause)
+            mask |= both
+        return mask
+
+    def _clause(self, clause: Specifier) -> int:
+        if clause not in self._masks:
+            self._masks[clause] = self._asked(clause) << len(self._words)
+        return self._masks[clause]
+
+    def _asked(self, clause: Specifier) -> int:
+        low, high, mask = 0, len(self._keys), 0
+        if clause.operator in _OUTSIDE:
+            first, beyond = _reach(clause)
+            low, high = bisect_left(self._bases, first), bisect_left(self._bases, beyond)
+            below, above = _OUTSIDE[clause.operator]
+            mask = below * ((1 << low) - 1) | above * ((1 << len(self._keys)) - (1 << high))
+        return mask | _mask(clause.contains(key, prereleases=True) for key in self._keys[low:high]) << low
+
+
+# Whether a clause admits the versions before those that are asked, and those after them.
+_OUTSIDE = {"<": (1, 0), "<=": (1, 0), ">": (0, 1), ">=": (0, 1), "==": (0, 0), "!=": (1, 1), "~=": (0, 0)}
+
+
+def _reach(clause: Specifier) -> tuple[_Base, _Base]:
+    """Return the first numbers of which a clause must be asked, and the first beyond."""
+    version = Version(clause.version.removesuffix(".*"))
+    epoch, numbers = _base(version)
+    last = version.release
+    if clause.operator == "~=":
+        last = last[:-1]
+    elif not clause.version.endswith(".*"):
+        return (epoch, numbers), (epoch, (*numbers, 0))
+    return (epoch, numbers), (epoch, (*last[:-1], last[-1] + 1))
+
+
+def _base(version: Version) -> _Base:
+    """Return what two versions share that differ in their suffix only."""
+    numbers = version.release
+    while numbers and not numbers[-1]:
+        numbers = numbers[:-1]
+    return version.epoch, numbers
+
+
+def _mask(flags: Iterable[bool]) -> int:
+    return sum(1 << i for i, flag in enumerate(flags) if flag)
 
 
 def _is_pre(version: str) -> bool:
@@ -178,44 +246,37 @@ def _is_pre(version: str) -> bool:
     return key is not None and key.is_prerelease
 
 
-def _versions(graph: nx.MultiDiGraph[str], releases: Mapping[str, list[Release]]) -> dict[str, list[str]]:
+def _versions(knowledge: Knowledge) -> dict[str, list[str]]:
     """Return listed releases, what the wheels of torch carry, and the architectures that GPU names stand for."""
-    by_component = {name: {r.version: None for r in group} for name, group in releases.items()}
-    for _, _, data in graph.edges(data=True):
-        if data["kind"] == RuleKind.BUNDLES.value and data["side"] == "needs":
-            exact = data["spec"].removeprefix("==")
+    by_component = {name: {r.version: None for r in group} for name, group in knowledge.releases.items() if group}
+    for rule in (rule for rule in knowledge.rules if rule.kind is RuleKind.BUNDLES):
+        for component, spec in (pair for row in rule.rows for pair in row.needs.items()):
+            exact = spec.text.removeprefix("==")
             if not set(exact) & set("*<>=!~,| "):
-                by_component.setdefault(data["component"], {})[exact] = None
-    for arch in graph.graph["gpus"].values():
+                by_component.setdefault(component, {})[exact] = None
+    for arch in knowledge.gpus.values():
         by_component.setdefault("gpu", {})[arch] = None
     return {name: list(versions) for name, versions in by_component.items()}
 
 
-def _rule(graph: nx.MultiDiGraph[str], node: str, specs: _Specs) -> CompiledRule:
-    edges = sorted((data for _, _, data in graph.out_edges(node, data=True)), key=_position)
-    rule: Rule = graph.nodes[node]["value"]
-    rows = [
-        CompiledRow(number, Severity(first["severity"]), first["feature"], first["platforms"], _nogoods(row, specs))
-        for number, group in groupby(edges, key=lambda data: data["row"])
-        if (first := (row := list(group))[0])["feature"] or first["severity"] != Severity.NOTE.value or rule.locking
-    ]
-    components = tuple(dict.fromkeys(data["component"] for data in edges))
+def _rule(rule: Rule, specs: _Specs) -> CompiledRule:
+    rows = []
+    for number, row in enumerate(rule.rows):
+        if row.feature or row.severity is not Severity.NOTE or rule.locking:
+            platforms = tuple(platform.value for platform in row.platforms)
+            rows.append(CompiledRow(number, row.severity, row.feature or "", platforms, _nogoods(row, specs)))
     notes = tuple(dict.fromkeys(row.scope for row in rule.rows if row.severity is Severity.NOTE))
     bundles = rule.kind is RuleKind.BUNDLES
-    return CompiledRule(rule.id, bundles, rule.locking, components, tuple(rows), rule.policies, notes)
+    return CompiledRule(rule.id, bundles, rule.locking, rule.components, tuple(rows), rule.policies, notes)
 
 
-def _position(data: Mapping[str, Any]) -> tuple[int, bool, int]:
-    return data["row"], data["side"] == "needs", data["place"]
-
-
-def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int, ...], ...]:
+def _nogoods(row: Row, specs: _Specs) -> tuple[tuple[int, ...], ...]:
     """Return what is bad: all of ``when`` and not one of ``needs``, or ``when`` itself without ``needs``.
 
     ``*`` bars only a component that is known to be absent.
     """
-    when = tuple(specs.number(data["component"], data["spec"]) for data in row if data["side"] == "when")
-    needs = [~specs.number(data["component"], data["spec"]) for data in row if data["side"] == "needs"]
+    when = tuple(specs.number(component, spec) for component, spec in row.when.items())
+    needs = [~specs.number(component, spec) for component, spec in row.needs.items()]
     return tuple((*when, need) for need in needs) if needs else (when,)
 
 
@@ -223,9 +284,8 @@ def _nogoods(row: Sequence[Mapping[str, Any]], specs: _Specs) -> tuple[tuple[int
 _NO_TRAINING = frozenset({"build", "inference"})
 
 
-def _tested(graph: nx.MultiDiGraph[str], specs: _Specs) -> Iterator[tuple[str, int, int]]:
-    lines = [data["value"] for _, _, data in graph.edges(data=True) if data["kind"] == "tested"]
-    for line in lines:
+def _tested(knowledge: Knowledge, specs: _Specs) -> Iterator[tuple[str, int, int]]:
+    for line in knowledge.tested:
         if line.kind in _NO_TRAINING:
             continue
         framework, torch = specs.mask(line.framework, line.version), specs.mask("torch", line.torch)

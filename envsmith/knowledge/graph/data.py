@@ -1,41 +1,22 @@
-"""Files of ``matrix/`` beside the graph: read when they are needed, checked, kept until one of them changes."""
+"""Files of ``matrix/`` beside the graph: read when they are needed, and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from envsmith.base.about import VERSION
-from envsmith.base.cache import cached
 from envsmith.base.schema import Problems, UnreadableError, parse_document
-from envsmith.errors import DataError
 from envsmith.knowledge.graph.fields import check_file
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.location import DataFiles, find_matrix
+from envsmith.knowledge.graph.tables import Table
 
 _Value = TypeVar("_Value")
-# Raised when the shape of a kept value changes.
-_SHAPE = 8
-_LOADED: dict[tuple[str, str], Any] = {}
 
 
-def cached_table(kind: str, names: tuple[str, ...], read: Callable[[DataFiles], _Value]) -> _Value:
-    """Return what ``read`` makes of these files below ``matrix/``, from the cache while none of them changed."""
-    files = DataFiles(find_matrix(), names)
-    try:
-        stamp = files.stamp()
-    except OSError as error:
-        hint = "Take the whole of matrix/."
-        raise DataError(f"Cannot read {error.filename}: {error.strerror}.", hint=hint) from error
-    if (kind, stamp) not in _LOADED:
-        _LOADED[kind, stamp] = cached(
-            kind,
-            f"{VERSION} {_SHAPE} {stamp}",
-            lambda: read(files),
-            modules=("envsmith.model.", "envsmith.knowledge.symbols.", "envsmith.doctor."),
-        )
-    value: _Value = _LOADED[kind, stamp]
-    return value
+def file_table(kind: str, name: str, shape: Any, read: Callable[[bytes], _Value]) -> Table[_Value]:
+    """Return the table that ``read`` makes of one file below ``matrix/``."""
+    return Table(kind, lambda: DataFiles(find_matrix(), (name,)), shape, lambda files: read(files.read(name)))
 
 
 def read_table(kind: type[_Value], name: str, content: bytes, problems: Problems | None = None) -> _Value:

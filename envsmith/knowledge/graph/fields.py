@@ -32,6 +32,7 @@ from envsmith.model.rule import Evidence
 from envsmith.model.version import Spec, parse_version
 
 _File = TypeVar("_File")
+_TEXT, _NAME = text_of(), text_of(100)
 _VERSIONS = "examples: 2.4.1, ==2.4.*, >=0.16,<0.17, sm_90"
 
 
@@ -55,7 +56,7 @@ def _parse_version(value: object, _context: object) -> str:
 def _text_of_version(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise WrongValueError("a number where a version belongs", f'quote it: "{value}"')
-    text: str = text_of().function(value, None)
+    text: str = _TEXT.function(value, None)
     return text
 
 
@@ -77,7 +78,7 @@ def _one_spec(value: object, path: str = "") -> Spec:
 
 
 def _known_component(value: object, context: Context, subject: str = "") -> str:
-    name: str = text_of(100).function(value, None)
+    name: str = _NAME.function(value, None)
     if name not in context.components.by_name:
         near = context.components.nearest(name)
         advice = f"did you mean {near[0]}?" if near else "see components.yaml"

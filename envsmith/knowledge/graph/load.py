@@ -1,65 +1,85 @@
 """The version graph as a solver uses it: read once per state of its files, kept compiled in the cache.
 
-A reading from the cache imports neither networkx nor YAML. A rule is unpickled when it is asked for, since most answers
-show few of them.
+A reading from the cache imports neither networkx nor YAML. A rule is read when it is asked for, since most answers show
+few of them.
 """
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import cache
 
-from envsmith.base.about import VERSION
-from envsmith.base.cache import cached, unpickle
+from envsmith.base.packed import Lazy
 from envsmith.errors import LeftAsideWarning
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.knowledge.graph.compile import Compiled, CompiledRow, CompiledRule, compile_graph
+from envsmith.knowledge.graph.compile import Compiled, compile_knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
-from envsmith.model.component import Component, ComponentTable
-from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Tested
+from envsmith.knowledge.graph.tables import Table
+from envsmith.model.component import ComponentTable
+from envsmith.model.rule import Knowledge, Rule
 from envsmith.model.version import Spec
 
-_SHAPES = (Compiled, CompiledRow, CompiledRule, Component, Evidence, Knowledge, Release, Row, Rule, Tested)
-_MODULES = ("envsmith.model.", "envsmith.knowledge.graph.compile")
-_LOADED: dict[str, VersionGraph] = {}
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What is kept of a graph. ``rest`` is the knowledge without its rules."""
+
+    compiled: Compiled
+    components: ComponentTable
+    rules: Mapping[str, Lazy[Rule]]
+    rest: Lazy[Knowledge]
+    left_aside: tuple[str, ...]
+
+    @classmethod
+    def of(cls, knowledge: Knowledge) -> _Kept:
+        return cls(
+            compile_knowledge(knowledge),
+            knowledge.components,
+            {rule.id: Lazy(rule) for rule in knowledge.rules},
+            Lazy(replace(knowledge, rules=())),
+            knowledge.left_aside,
+        )
 
 
 @dataclass(slots=True)
 class VersionGraph:
     """The compiled tables, and the texts behind them."""
 
-    compiled: Compiled
-    components: ComponentTable
-    _pickled: Mapping[str, bytes]
-    _rest: bytes
-    left_aside: tuple[str, ...] = ()
-    _rules: dict[str, Rule] = field(default_factory=dict)
+    _kept: _Kept
     _knowledge: Knowledge | None = None
 
     @classmethod
     def of(cls, knowledge: Knowledge) -> VersionGraph:
         """Compile a knowledge."""
-        from envsmith.knowledge.graph.network import to_network
+        return cls(_Kept.of(knowledge), knowledge)
 
-        rules = {rule.id: rule for rule in knowledge.rules}
-        compiled, left_aside = compile_graph(to_network(knowledge)), knowledge.left_aside
-        return cls(compiled, knowledge.components, {}, b"", left_aside, rules, knowledge)
+    @property
+    def compiled(self) -> Compiled:
+        """Return the numbers that the solver works with."""
+        return self._kept.compiled
+
+    @property
+    def components(self) -> ComponentTable:
+        """Return every component."""
+        return self._kept.components
+
+    @property
+    def left_aside(self) -> tuple[str, ...]:
+        """Return a line for each record that is not one."""
+        return self._kept.left_aside
 
     def rule(self, rule_id: str) -> Rule:
         """Return one rule. ``KeyError`` when there is none of that id."""
-        if rule_id not in self._rules:
-            self._rules[rule_id] = unpickle(self._pickled[rule_id], _MODULES)
-        return self._rules[rule_id]
+        return self._kept.rules[rule_id].value
 
     def knowledge(self) -> Knowledge:
         """Return everything that the files say."""
         if self._knowledge is None:
-            rules = tuple(self.rule(rule_id) for rule_id in self._pickled)
-            self._knowledge = replace(unpickle(self._rest, _MODULES), rules=rules)
+            rules = tuple(rule.value for rule in self._kept.rules.values())
+            self._knowledge = replace(self._kept.rest.value, rules=rules)
         return self._knowledge
 
     def released_on(self, name: str, version: str) -> str:
@@ -76,12 +96,23 @@ class VersionGraph:
             return False
         return any(spec.contains(version) for version in self.compiled.versions.get(name, ()))
 
-    def pickled(self) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes, tuple[str, ...]]:
-        """Return the parts of this graph that the cache keeps."""
-        knowledge = self.knowledge()
-        rules = {rule.id: pickle.dumps(rule, 5) for rule in knowledge.rules}
-        remainder = pickle.dumps(replace(knowledge, rules=()), 5)
-        return self.compiled, self.components, rules, remainder, self.left_aside
+
+def _read(files: DataFiles) -> _Kept:
+    from envsmith.knowledge.graph.read import read_knowledge
+
+    return _Kept.of(read_knowledge(files.root))
+
+
+def _frameworks() -> object:
+    return [(f.name, f.short, f.title, f.distributions, f.aliases) for f in FRAMEWORKS.values()]
+
+
+GRAPH = Table("graph", lambda: list_files(find_matrix()), _Kept, _read, _frameworks)
+
+
+@cache
+def _graph_of(kept: _Kept) -> VersionGraph:
+    return VersionGraph(kept)
 
 
 def version_graph(files: DataFiles | None = None) -> VersionGraph:
@@ -89,19 +120,10 @@ def version_graph(files: DataFiles | None = None) -> VersionGraph:
 
     A record that is not one is left aside with a warning.
     """
-    files = files or list_files(find_matrix())
-    state = _state(files)
-    if state not in _LOADED:
-        _LOADED[state] = VersionGraph(*cached("graph", state, lambda: _read(files.root), modules=_MODULES))
-    for line in _LOADED[state].left_aside:
+    graph = _graph_of(GRAPH.load(files))
+    for line in graph.left_aside:
         warnings.warn(line, LeftAsideWarning, stacklevel=2)
-    return _LOADED[state]
-
-
-def _read(root: Path) -> tuple[Compiled, ComponentTable, dict[str, bytes], bytes, tuple[str, ...]]:
-    from envsmith.knowledge.graph.read import read_knowledge
-
-    return VersionGraph.of(read_knowledge(root)).pickled()
+    return graph
 
 
 def knowledge(files: DataFiles | None = None) -> Knowledge:
@@ -132,10 +154,3 @@ def newest_day() -> str | None:
         for day in re.findall(rb"\bkind: [a-z]+,.{0,2000}?\bdate: (\d{4}-\d\d-\d\d)", path.read_bytes())
     )
     return max(days, default=None)
-
-
-def _state(files: DataFiles) -> str:
-    """Return what changes with every file of the matrix, the program, its frameworks, and the shape of what is kept."""
-    shape = [(kind.__name__, vars(kind).get("_fields") or vars(kind)["__slots__"]) for kind in _SHAPES]
-    frameworks = [(f.name, f.short, f.title, f.distributions, f.aliases) for f in FRAMEWORKS.values()]
-    return f"{VERSION} {shape} {frameworks} {files.stamp()}"

@@ -1,6 +1,6 @@
 """The version graph: a ``networkx.MultiDiGraph`` of facts.
 
-The solver's tables are compiled from it, and people can look at it. Nodes are texts of three kinds:
+People look at it and export it. The solver's tables are compiled from the same values. Nodes are texts of three kinds:
 
 - a component, ``torch``,
 - a release, ``torch==2.9.1+cu128`` (a build of torch is its wheel),

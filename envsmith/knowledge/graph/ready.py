@@ -36,6 +36,8 @@ class Readiness:
 
     def __init__(self, wheels: Mapping[str, Sequence[ReadyWheel]], builds: Sequence[Build]) -> None:
         self._wheels, self._builds = wheels, builds
+        self._fitting: dict[object, frozenset[str]] = {}
+        self._pythons: dict[str, tuple[str, ...]] = {}
 
     def unready(self, component: str, distribution: str, releases: Spec) -> Iterator[Unready]:
         """Yield where those releases of a component have no ready wheel. Policies that admit the same are one."""
@@ -63,22 +65,30 @@ class Readiness:
     def _by_release(self, wheels: Iterable[ReadyWheel], platform: Platform) -> _Ready:
         ready: dict[str, dict[str, frozenset[str]]] = {}
         for wheel in wheels:
-            builds = frozenset(b.version for b in self._builds if b.platform is platform and _fits_build(wheel, b))
-            for python in _PYTHONS if builds else ():
-                if not wheel.against_python(python):
-                    by_python = ready.setdefault(wheel.release, {})
-                    by_python[python] = by_python.get(python, frozenset()) | builds
+            builds = self._builds_for(wheel, platform)
+            for python in self._pythons_of(wheel) if builds else ():
+                by_python = ready.setdefault(wheel.release, {})
+                by_python[python] = by_python.get(python, frozenset()) | builds
         return ready
+
+    def _builds_for(self, wheel: ReadyWheel, platform: Platform) -> frozenset[str]:
+        """Return the builds of torch that a wheel fits. Thousands of wheels differ in a few facts only."""
+        if wheel.against_platform(platform):
+            return frozenset()
+        facts = platform, wheel.torch, wheel.cuda, wheel.cxx11_abi
+        if facts not in self._fitting:
+            there = (build for build in self._builds if build.platform is platform)
+            self._fitting[facts] = frozenset(build.version for build in there if _fits_build(wheel, build))
+        return self._fitting[facts]
+
+    def _pythons_of(self, wheel: ReadyWheel) -> tuple[str, ...]:
+        if wheel.address not in self._pythons:
+            self._pythons[wheel.address] = tuple(p for p in _PYTHONS if not wheel.against_python(p))
+        return self._pythons[wheel.address]
 
 
 def _fits_build(wheel: ReadyWheel, build: Build) -> bool:
-    return not any(
-        (
-            wheel.against_torch(build.version, build.cxx11_abi),
-            wheel.against_cuda(build.cuda or "cpu"),
-            wheel.against_platform(build.platform),
-        )
-    )
+    return not (wheel.against_torch(build.version, build.cxx11_abi) or wheel.against_cuda(build.cuda or "cpu"))
 
 
 def _outside(component: str, releases: Spec, ready: _Ready) -> Iterator[dict[str, Spec]]:

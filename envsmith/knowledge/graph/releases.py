@@ -19,6 +19,8 @@ from envsmith.model.rule import WHEELS_ONLY, WHEELS_OR_SOURCE, Evidence, Release
 from envsmith.model.version import Spec, version_key
 
 Short = Annotated[str, text_of(60)]
+# A row of many releases names the first of their sources.
+_MOST_EVIDENCE = 4
 
 
 def _one_text_or_many(value: object, _context: object) -> object:
@@ -266,7 +268,12 @@ def _run_of(component: str, run: Sequence[ReleaseLine]) -> dict[str, Spec]:
 
 
 def _evidence(run: Sequence[ReleaseLine]) -> tuple[Evidence, ...]:
-    return tuple(dict.fromkeys(e for line in run for e in line.sources))[:4]
+    first: dict[Evidence, None] = {}
+    for line in run:
+        first.update(dict.fromkeys(line.sources))
+        if len(first) >= _MOST_EVIDENCE:
+            break
+    return tuple(first)[:_MOST_EVIDENCE]
 
 
 def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine], place: _Place) -> Row:

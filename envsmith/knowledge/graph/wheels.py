@@ -5,18 +5,17 @@ A reading from the cache imports nothing of how the files are written.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from envsmith.base.cache import cached
 from envsmith.knowledge.graph.location import DataFiles, find_matrix
+from envsmith.knowledge.graph.tables import Table
 from envsmith.model.wheel import ReadyWheel
 
 _FOLDER = "wheels"
 _PUBLISHERS_FILE = f"{_FOLDER}/publishers.yaml"
-_SHAPES = ("envsmith.model.",)
 
 
 def catalogued(root: Path | None = None) -> tuple[str, ...]:
@@ -31,10 +30,22 @@ def ready_wheels(distribution: str, root: Path | None = None) -> tuple[ReadyWhee
     root, name = root or find_matrix(), canonicalize_name(distribution)
     if name not in catalogued(root):
         return ()
-    files = DataFiles(root, (f"{_FOLDER}/{name}.yaml", _PUBLISHERS_FILE))
-    state = f"{files.stamp()} {ReadyWheel.__slots__}"
-    wheels: tuple[ReadyWheel, ...] = cached(f"wheels-{name}", state, lambda: _read(name, root), modules=_SHAPES)
-    return wheels
+    return wheels_table(name).load(_files(name, root))
+
+
+@cache
+def wheels_table(name: str) -> Table[tuple[ReadyWheel, ...]]:
+    """Return the table of a distribution's ready wheels."""
+    return Table(
+        f"wheels-{name}",
+        lambda: _files(name, find_matrix()),
+        tuple[ReadyWheel, ...],
+        lambda files: _read(name, files.root),
+    )
+
+
+def _files(name: str, root: Path) -> DataFiles:
+    return DataFiles(root, (f"{_FOLDER}/{name}.yaml", _PUBLISHERS_FILE))
 
 
 def _read(name: str, root: Path) -> tuple[ReadyWheel, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 from packaging.version import Version
 
 from envsmith.base.schema import Text, strict
-from envsmith.knowledge.graph.data import cached_table, read_table
+from envsmith.knowledge.graph.data import file_table, read_table
 from envsmith.knowledge.graph.fields import Sources
 from envsmith.model.rule import Evidence
 
@@ -175,4 +175,7 @@ def _names(libraries: SystemLibraries) -> re.Pattern[str]:
 @lru_cache(maxsize=1)
 def system_libraries() -> SystemLibraries:
     """Return the installed table. ``DataError`` lists every problem of the file with its key path."""
-    return cached_table("libraries", (_FILE,), lambda files: read_table(SystemLibraries, _FILE, files.read(_FILE)))
+    return LIBRARIES.load()
+
+
+LIBRARIES = file_table("libraries", _FILE, SystemLibraries, lambda content: read_table(SystemLibraries, _FILE, content))

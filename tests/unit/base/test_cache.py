@@ -7,13 +7,15 @@ import os
 import pickle
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-import envsmith
-from envsmith.base.cache import Entry, cache_folder, cached, load_entry, read_cache, store_entry, unpickle, write_cache
+from envsmith.base.cache import cache_folder, cached, entry_of, load_entry, read_cache, store_entry, write_cache
+from envsmith.base.packed import pack
+
+Numbers = Mapping[str, int]
 
 
 @pytest.fixture(autouse=True)
@@ -195,49 +197,56 @@ def test_a_value_is_made_once_for_each_thing_that_it_is_made_of() -> None:
         made.append(1)
         return {"number": len(made)}
 
-    values = [cached("compiled", made_of, make, modules=()) for made_of in ("one", "one", "two", "one", "two")]
+    values = [cached("compiled", made_of, make, shape=Numbers) for made_of in ("one", "one", "two", "one", "two")]
 
     assert [value["number"] for value in values] == [1, 1, 2, 1, 2]
 
 
-def test_a_value_of_a_class_that_has_no_place_in_the_cache_is_made_again() -> None:
+def test_a_value_that_cannot_be_kept_is_returned_and_made_again() -> None:
     made = []
 
-    def make() -> Entry:
-        made.append(1)
-        return Entry(b"content", len(made))
+    def make() -> object:
+        made.append(len)
+        return made[-1]
 
-    ages = [
-        cached("compiled", "one", make, modules=modules).age
-        for modules in (("envsmith.",), ("envsmith.",), ("elsewhere.",), ("elsewhere.", "envsmith.base.cache"))
-    ]
+    values = [cached("compiled", "one", make, shape=dict) for _ in range(2)]
 
-    assert ages == [1, 1, 2, 2]
+    assert values == [len, len]
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"[]\n", b"\xff\n", b"[{},[9],[],{}]\n", pickle.dumps({"number": 7})])
+def test_a_whole_entry_that_is_no_such_value_is_made_again(content: bytes) -> None:
+    cached("compiled", "one", lambda: {"number": 1}, shape=Numbers)
+    (path,) = cache_folder().iterdir()
+    store_entry(path, "one", content)
+
+    value = cached("compiled", "one", lambda: {"number": 2}, shape=Numbers)
+
+    assert value == {"number": 2}
 
 
 @pytest.mark.parametrize(
-    ("value", "modules", "is_taken"),
-    [
-        ({"a": [1, 2.5, None]}, (), True),
-        (Entry(b"x", 1), ("envsmith.",), True),
-        (Entry(b"x", 1), ("other", "envsmith.base.cache"), True),
-        (Entry(b"x", 1), ("cache",), False),
-        (Entry(b"x", 1), (), False),
-        (len, ("builtins",), False),
-        (store_entry, ("envsmith.",), False),
-        (int, ("builtins",), True),
-    ],
+    ("brought", "number"),
+    [(pack(Mapping[str, int], {"number": 2}), 2), (None, 1), (b"not packed", 1)],
 )
-def test_only_classes_of_the_modules_that_are_named_come_back(
-    value: object, modules: tuple[str, ...], is_taken: bool
-) -> None:
-    content = pickle.dumps(value, 5)
+def test_what_the_program_brings_is_taken_where_it_can_be_read_and_kept(brought: bytes | None, number: int) -> None:
+    first = cached("compiled", "one", lambda: {"number": 1}, shape=Numbers, brought=lambda: brought)
 
-    if is_taken:
-        assert unpickle(content, modules) == value
-        return
-    with pytest.raises(pickle.UnpicklingError, match=r"^[\w.]+ has no place in the cache$"):
-        unpickle(content, modules)
+    again = cached("compiled", "one", lambda: {"number": 3}, shape=Numbers)
+
+    assert first == again == {"number": number}
+
+
+def test_a_file_that_the_program_brings_need_not_be_the_users_own(tmp_path: Path) -> None:
+    (tmp_path / "entry").write_bytes(entry_of("key", b"content", at=0))
+    (tmp_path / "entry").chmod(0o664)
+
+    entries = [
+        load_entry(tmp_path / "entry", key, own=own) for key, own in (("key", False), ("key", True), ("x", False))
+    ]
+
+    assert [entry and entry.content for entry in entries] == [b"content", None, None]
 
 
 def test_the_oldest_entries_of_a_kind_go_first_and_other_kinds_stay() -> None:
@@ -247,7 +256,7 @@ def test_the_oldest_entries_of_a_kind_go_first_and_other_kinds_stay() -> None:
         os.utime(path, (1000 + number, 1000 + number))
     write_cache("other", "0", 0)
 
-    cached("compiled", "value", dict, modules=())
+    cached("compiled", "value", dict, shape=Numbers)
     write_cache("compiled", "now", 99)
 
     kept = [number for number in range(12) if read_cache("compiled", str(number)) == number]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 
 from envsmith.base.cache import cache_folder, store_entry
 from envsmith.errors import DataError
-from envsmith.knowledge.graph import load
+from envsmith.knowledge.graph import load, tables
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.graph.location import find_matrix, list_files
 from envsmith.knowledge.graph.read import read_knowledge
@@ -20,7 +21,7 @@ from envsmith.knowledge.graph.read import read_knowledge
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(load, "_LOADED", {})
+    load.GRAPH.forget()
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def kept(matrix, monkeypatch):
     """The graph, read from its files once, and its file in the cache."""
     graph = version_graph(list_files(matrix.root))
     (path,) = cache_folder().glob("graph-*")
-    monkeypatch.setattr(load, "_LOADED", {})
+    load.GRAPH.forget()
     return graph, path
 
 
@@ -65,12 +66,40 @@ def test_damaged_cache_is_made_again(matrix, kept, change):
     assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
 
 
-def test_foreign_pickle_runs_no_code_and_is_made_again(matrix, kept, monkeypatch, tmp_path):
+@pytest.mark.parametrize("content", [pickle.dumps(Evil()), b"[]", b"{}\n", b"[{},[],[],[0]]\n", b""])
+def test_foreign_content_runs_no_code_and_is_made_again(matrix, kept, monkeypatch, tmp_path, content):
     graph, path = kept
     monkeypatch.chdir(tmp_path)
-    store_entry(path, load._state(list_files(matrix.root)), pickle.dumps(Evil()))
-    assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
+    files = list_files(matrix.root)
+    store_entry(path, load.GRAPH.key(files.stamp()), content)
+    assert version_graph(files).knowledge() == graph.knowledge()
     assert not (tmp_path / "evil").exists()
+
+
+def test_tables_of_the_wheel_are_taken_where_their_files_are_as_they_were(matrix, monkeypatch, tmp_path):
+    files = list_files(matrix.root)
+    graph = version_graph(files)
+    (tmp_path / "brought").mkdir()
+    (tmp_path / "brought/graph").write_bytes(load.GRAPH.entry(files))
+    monkeypatch.setattr(tables, "BROUGHT", tmp_path / "brought")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    copy = list_files(shutil.copytree(matrix.root, tmp_path / "installed"))
+    with monkeypatch.context() as during:
+        during.setattr("envsmith.knowledge.graph.read.read_knowledge", lambda root: pytest.fail("read again"))
+        installed = version_graph(copy)
+    (tmp_path / "installed/rules/alpha.yaml").write_text((matrix.root / "rules/alpha.yaml").read_text() + "\n")
+
+    changed = version_graph(copy)
+
+    assert installed.knowledge() == graph.knowledge()
+    assert changed.compiled.digest != graph.compiled.digest
+
+
+def test_tables_of_a_wheel_are_the_same_bytes_wherever_they_are_made(matrix, tmp_path):
+    first = load.GRAPH.entry(list_files(matrix.root))
+    copy = shutil.copytree(matrix.root, tmp_path / "elsewhere")
+
+    assert load.GRAPH.entry(list_files(copy)) == first
 
 
 def test_the_whole_compiled_graph_of_another_matrix_is_not_taken_for_this_one(matrix, kept, monkeypatch):
@@ -79,7 +108,7 @@ def test_the_whole_compiled_graph_of_another_matrix_is_not_taken_for_this_one(ma
     matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
     changed = version_graph(list_files(matrix.root)).knowledge()
     (other,) = (p for p in cache_folder().glob("graph-*") if p != path)
-    monkeypatch.setattr(load, "_LOADED", {})
+    load.GRAPH.forget()
 
     other.write_bytes(content)
 
@@ -127,4 +156,5 @@ def test_warm_solve_imports_no_library_of_the_cold_one(matrix):
         for _ in range(2)
     )
     assert "yaml" in cold
+    assert "networkx" not in cold
     assert warm.strip() == "[]"

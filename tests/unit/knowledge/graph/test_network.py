@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 from envsmith.errors import UsageError
-from envsmith.knowledge.graph.compile import compile_graph
+from envsmith.knowledge.graph.compile import compile_knowledge
 from envsmith.knowledge.graph.network import around, export, to_network
 from envsmith.knowledge.graph.read import read_knowledge
 
@@ -31,16 +31,8 @@ def test_graph_holds_components_releases_and_rules_with_evidence(graph):
     assert graph.edges["alpha", "torch", 0]["kind"] == "tested"
 
 
-def test_tables_are_compiled_from_the_graph_alone(graph):
-    graph.remove_node("rule:alpha-old")
-    graph.remove_node("alpha==2.0.0")
-    compiled = compile_graph(graph)
-    assert "alpha-old" not in [rule.id for rule in compiled.rules]
-    assert compiled.versions["alpha"] == ("1.0.0", "1.1.0")
-
-
-def test_rules_about_a_component_are_found_by_it(graph):
-    compiled = compile_graph(graph)
+def test_rules_about_a_component_are_found_by_it(matrix):
+    compiled = compile_knowledge(read_knowledge(matrix.root))
     assert [rule.id for rule in compiled.rules_of(["gcc"])] == ["alpha-old"]
     assert "torch-bundles-cuda" in [rule.id for rule in compiled.rules_of(["cuda", "gcc"])]
     assert compiled.rules_of(["nothing"]) == []
