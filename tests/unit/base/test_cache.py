@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import envsmith
 from envsmith.base.cache import cache_folder, cached, entry_of, load_entry, read_cache, store_entry, write_cache
 from envsmith.base.packed import pack
 
