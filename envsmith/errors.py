@@ -93,10 +93,10 @@ class NetworkError(EnvsmithError):
 
 
 class EngineError(EnvsmithError):
-    """The container engine is missing, not running, or refuses."""
+    """The container engine is missing, not running, or refuses, or this host lacks a program that a build needs."""
 
     exit_code = 6
-    summary = "engine: no usable container engine, interpreter or base image"
+    summary = "engine: no usable container engine, interpreter, compiler or base image"
 
 
 class BuildError(EnvsmithError):

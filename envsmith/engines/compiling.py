@@ -17,11 +17,15 @@ from pathlib import Path
 
 from envsmith.errors import BuildError, EngineError
 from envsmith.files import scratch, write_whole
+from envsmith.graph.runtime import load_runtime
 from envsmith.image.context import compile_jobs
 from envsmith.lock.pip_files import layer_text
+from envsmith.model.cell import RUNTIME
 from envsmith.model.lock import CompiledSource, Lock, Pin
+from envsmith.os_packages import NAMES, install_command
 from envsmith.programs import execute
 from envsmith.python.archives import fetch_archive
+from envsmith.python.interpreters import Interpreter
 
 FOLDER = "wheels"
 # A toolkit of the host is not in the lock: torch.utils.cpp_extension looks for it on PATH (up to torch 2.1 by starting
@@ -43,19 +47,47 @@ _COMPILER = "c++"
 Run = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
-def refuse_uncompilable(lock: Lock, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ``EngineError`` where this host cannot compile what the lock compiles."""
+def refuse_uncompilable(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ``EngineError`` where this host cannot compile what the lock compiles, before anything is downloaded.
+
+    ``python`` is the interpreter that the environment is made of.
+    """
     if toolkits := [source.name for source in lock.compiled if source.toolkit]:
         raise EngineError(
             f"Cannot install {', '.join(toolkits)}: what needs nvcc is compiled in the pinned builder of images only.",
             hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
             "of the environment.",
         )
-    if lock.compiled and shutil.which(_COMPILER, path=environ.get("PATH")) is None:
+    if missing := lacking(lock, python, environ):
+        command = install_command(missing, python=python.minor)
+        names = ", ".join(f"no {NAMES[need]}" for need in missing)
         raise EngineError(
-            f"Cannot compile {lock.compiled[0].name}: this host has no C++ compiler ({_COMPILER}).",
-            hint="Install one (apt-get install g++ make), or use a container engine (--engine docker).",
+            f"Cannot compile {', '.join(source.name for source in lock.compiled)}: this host has {names}.",
+            hint=f"Install what is missing{f' ({command})' if command else ''}, or use a container engine "
+            "(--engine docker), whose builder has it.",
         )
+
+
+def lacking(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return what this host lacks to compile the sources of the lock: keys of ``os_packages.NAMES``."""
+    names = {source.name for source in lock.compiled}
+    rows = [row for row in load_runtime().needs if row.component in names and row.flavour == RUNTIME]
+    needs = dict.fromkeys([_COMPILER, *(need for row in rows for need in row.needs)]) if names else {}
+    path = environ.get("PATH")
+    return tuple(
+        need
+        for need in needs
+        if (not _has_headers(python) if need == "headers" else need in NAMES and not shutil.which(need, path=path))
+    )
+
+
+def _has_headers(python: Interpreter) -> bool:
+    """Return whether this interpreter has its headers. Debian's has them in a package of their own."""
+    script = "import os, sysconfig; print(os.path.exists(os.path.join(sysconfig.get_paths()['include'], 'Python.h')))"
+    try:
+        return execute([python.path, "-I", "-c", script], seconds=60).stdout.strip() != "False"
+    except (OSError, subprocess.SubprocessError):
+        return True  # what that means is said when it is used
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,8 @@ import json
 import os
 import platform
 import re
+import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +58,8 @@ FOLDER = "venv"
 # Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the
 # user's home.
 _EXTENSIONS = "torch-extensions"
+# The step that builds what the index has as source only.
+_SOURCES = "source packages"
 # The oldest Python that a cell of the graph can have.
 _OLDEST = (3, 8)
 # A framework's setup compiles operators when these are set; what is locked is the plain build.
@@ -133,8 +137,8 @@ def realise(
     ``ContentError`` (a hash or an installed version differs), ``InterruptedRunError``. An unfinished layer is removed
     before.
     """
-    refuse_uncompilable(lock)
     interpreter = _interpreter(lock)
+    refuse_uncompilable(lock, interpreter)
     environment = (directory / FOLDER).absolute()
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -154,6 +158,16 @@ def realise(
         python=str(builder.python),
         cell=lock.cell.id,
         facts={"interpreter": interpreter.path, "python": interpreter.version},
+        usage=_usage(environment, tool),
+    )
+
+
+def _usage(environment: Path, tool: Uv) -> tuple[tuple[str, str], ...]:
+    uv = "uv" if shutil.which("uv") else tool.binary
+    add = shlex.join([uv, "pip", "install", "--python", str(environment / "bin" / "python"), "NAME"])
+    return (
+        (shlex.join(["source", str(environment / "bin" / "activate")]), "to use it"),
+        (add, "to add a package: the environment has no pip"),
     )
 
 
@@ -238,7 +252,25 @@ class _Builder:
             spared=lambda: self._cached(pins),
         )
         for number in range(len(stamps), len(layers)):
+            self._build_sources(layers, number)
             self._run(layers, number)
+
+    def _build_sources(self, layers: Sequence[_Layer], number: int) -> None:
+        """Build what later layers have as source only into uv's cache, before a layer of wheels comes down.
+
+        A build that fails (no compiler, no header) fails so in seconds, not behind gigabytes.
+        """
+        compiled = {source.name for source in self.lock.compiled}
+        later = [pin for layer in layers[number + 1 :] for pin in layer.pins if pin.sdist and pin.name not in compiled]
+        if number != 1 or not later:
+            return
+        started = time.monotonic()
+        self.progress(Event(kind=EventKind.START, step=_SOURCES, text=", ".join(pin.name for pin in later)))
+        with scratch(self.environment.parent) as folder:
+            place = ["--target", str(folder / "built")]
+            with installation(self.python, later, self.lock.build_pins) as arguments:
+                self._uv([*arguments, *place], step=_SOURCES, work="build the source packages")
+        self.progress(Event(kind=EventKind.DONE, step=_SOURCES, seconds=time.monotonic() - started))
 
     def _layers(self) -> list[_Layer]:
         layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
