@@ -158,13 +158,15 @@ def _for_engine(options: Options, engine: Engine) -> Options:
     """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it has a use for one.
 
     A frozen lock names its own base and Python, so that the engine is not asked for others. A virtual environment needs
-    no channel, so none is asked unless the user named one.
+    no channel, so none is asked unless the user spoke of Conda.
     """
     fixed = options.frozen or options.lock is not None
     request = options.request if fixed else narrow(options.request, engine, options.base)
     needed = options.conda_needed or engine.needs_conda_lock
-    useful = needed or engine.images is not None or (options.conda is not None and bool(options.conda.channels))
-    return replace(options, request=request, conda_needed=needed, conda=options.conda if useful else None)
+    conda = options.conda
+    named = conda is not None and bool(conda.channels or conda.platforms or conda.tolerate)
+    useful = needed or named or engine.images is not None
+    return replace(options, request=request, conda_needed=needed, conda=conda if useful else None)
 
 
 def narrow(request: Request, engine: Engine, base: str | None = None) -> Request:

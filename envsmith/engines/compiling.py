@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,11 +72,31 @@ def lacking(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.env
     """Return what this host lacks to compile the sources of the lock: keys of ``os_packages.NAMES``."""
     names = {source.name for source in lock.compiled}
     rows = [row for row in load_runtime().needs if row.component in names and row.flavour == RUNTIME]
-    needs = dict.fromkeys([_COMPILER, *(need for row in rows for need in row.needs)]) if names else {}
+    return _absent([_COMPILER, *(need for row in rows for need in row.needs)], python, environ) if names else ()
+
+
+def lacking_later(
+    lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which components compile when training first uses them, and what this host lacks for that.
+
+    Both are empty where it lacks nothing.
+    """
+    versions = {pin.name: pin.version for pin in lock.pins}
+    rows = [
+        row
+        for row in load_runtime().needs
+        if row.flavour == RUNTIME and row.component in versions and row.holds(versions[row.component])
+    ]
+    missing = _absent((need for row in rows for need in row.needs), python, environ)
+    return (tuple(row.component for row in rows), missing) if missing else ((), ())
+
+
+def _absent(needs: Iterable[str], python: Interpreter, environ: Mapping[str, str]) -> tuple[str, ...]:
     path = environ.get("PATH")
     return tuple(
         need
-        for need in needs
+        for need in dict.fromkeys(needs)
         if (not _has_headers(python) if need == "headers" else need in NAMES and not shutil.which(need, path=path))
     )
 

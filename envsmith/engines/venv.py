@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.engines.base import Built, Engine, verify_content
-from envsmith.engines.compiling import Workshop, refuse_uncompilable
+from envsmith.engines.compiling import Workshop, lacking_later, refuse_uncompilable
 from envsmith.engines.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.engines.space import refuse_without_room
 from envsmith.engines.stamps import Stamp, entries, finished, remove, reset, stamp
@@ -44,6 +44,7 @@ from envsmith.errors import (
 from envsmith.files import digest_of, scratch, sha256_of, write_whole
 from envsmith.lock.pip_files import ALL_FILE, LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
+from envsmith.os_packages import NAMES, install_command
 from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 
 FOLDER = "venv"
-# Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the
+# Operators of this cell that were compiled when they were first used (DeepSpeed's optimizers) are kept beside the environment, not in the
 # user's home.
 _EXTENSIONS = "torch-extensions"
 # The step that builds what the index has as source only.
@@ -158,17 +159,22 @@ def realise(
         python=str(builder.python),
         cell=lock.cell.id,
         facts={"interpreter": interpreter.path, "python": interpreter.version},
-        usage=_usage(environment, tool),
+        usage=_usage(lock, environment, interpreter, tool),
     )
 
 
-def _usage(environment: Path, tool: Uv) -> tuple[tuple[str, str], ...]:
+def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) -> tuple[tuple[str, str], ...]:
     uv = "uv" if shutil.which("uv") else tool.binary
     add = shlex.join([uv, "pip", "install", "--python", str(environment / "bin" / "python"), "NAME"])
-    return (
+    rows = [
         (shlex.join(["source", str(environment / "bin" / "activate")]), "to use it"),
         (add, "to add a package: the environment has no pip"),
-    )
+    ]
+    components, missing = lacking_later(lock, interpreter)
+    if command := install_command(missing, python=interpreter.minor) if missing else "":
+        what = " and ".join(NAMES[need] for need in missing)
+        rows.append((command, f"{what}, for what {' and '.join(components)} compile when training first needs it"))
+    return tuple(rows)
 
 
 def _read_files(lock: Lock, python: Path, marker: Path) -> None:

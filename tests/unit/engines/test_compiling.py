@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.engines.compiling import WITHOUT_TOOLKIT, Workshop, lacking, refuse_uncompilable
+from envsmith.engines.compiling import WITHOUT_TOOLKIT, Workshop, lacking, lacking_later, refuse_uncompilable
 from envsmith.errors import BuildError, EngineError
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
@@ -129,6 +129,15 @@ def test_interpreter_without_its_headers_is_known(tmp_path: Path, lock: Lock) ->
     headless.chmod(0o755)
     python = Interpreter(path=str(headless), version="3.11.2")
     assert lacking(horovod, python, environ={"PATH": str(tmp_path)}) == ("headers",)
+
+
+def test_what_training_compiles_later_is_known_with_what_the_host_lacks(lock: Lock, pin: Pin) -> None:
+    pins = tuple(dataclasses.replace(pin, name=name) for name in ("deepspeed", "numpy"))
+    cell = dataclasses.replace(lock, pins=pins, compiled=())
+    components, missing = lacking_later(cell, PYTHON, environ={"PATH": "/nowhere"})
+    assert components == ("deepspeed",)
+    assert missing[0] == "c++"
+    assert lacking_later(dataclasses.replace(cell, pins=pins[1:]), PYTHON, environ={"PATH": "/nowhere"}) == ((), ())
 
 
 def test_toolkit_of_the_host_is_hidden_from_every_way_in_which_torch_looks_for_it(tmp_path: Path) -> None:

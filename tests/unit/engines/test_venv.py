@@ -77,6 +77,16 @@ def test_what_is_installed_is_the_lock_and_the_sdist_was_built(lock: Lock, folde
     assert done.stdout == "True\n"
 
 
+def test_user_is_told_how_to_activate_it_and_how_to_add_a_package(lock: Lock, folder: Path, uv: Uv) -> None:
+    built = realise(lock, folder, uv=uv)
+    (activate, _), (add, words), *_ = built.usage
+    assert activate == f"source {folder}/venv/bin/activate"
+    assert (folder / "venv" / "bin" / "activate").exists()
+    assert add.endswith(f"uv pip install --python {folder}/venv/bin/python NAME")
+    assert words == "to add a package: the environment has no pip"
+    assert not (folder / "venv" / "bin" / "pip").exists()
+
+
 def test_a_second_build_takes_up_what_is_done(lock: Lock, folder: Path, uv: Uv) -> None:
     first, told = build(lock, folder, uv)
     steps = ("virtual environment", "source packages", "torch layer", "framework layer")
