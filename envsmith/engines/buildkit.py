@@ -31,6 +31,7 @@ from envsmith.errors import (
 from envsmith.programs import child, end, execute
 from envsmith.progress import Event, EventKind, Progress
 from envsmith.schema import parse_json
+from envsmith.smoke.agent.compiler_words import refusal_of
 
 # Clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
 _LAST_WITH_BUILDKIT = 22
@@ -235,7 +236,9 @@ def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
     for pattern, kind, advice in _KNOWN:
         if re.search(pattern, text):
             return kind(f"Cannot finish {step}: its command failed.", details=lines, hint=advice)
-    return BuildError(f"Cannot finish {step}: its command failed.", details=lines, hint=hint)
+    refusal = refusal_of(text)
+    why = f": {refusal.line.rstrip('.')}" if refusal else ""
+    return BuildError(f"Cannot finish {step}: its command failed{why}.", details=lines, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,7 +61,8 @@ def refusal_of(text: str) -> Refusal | None:
             return Refusal(_plain(next(group for group in match.groups() if group)), "")
         if _CMAKE.match(line):
             # The sentence stands below the place.
-            return Refusal(_plain(" ".join([line, *filter(None, lines[number + 1 : number + 3])])), "")
+            below = lines[number + 1 : number + 3] if line.endswith(":") else []
+            return Refusal(_plain(" ".join([line, *filter(None, below)])), "")
     match = _SETUPTOOLS.search(text)
     return Refusal(_plain(f"error: {match[1].strip()}"), "") if match else None
 
