@@ -85,6 +85,10 @@ class ContradictionError(LockError):
         self.names = tuple(names)
 
 
+class MissingProgramError(LockError):
+    """A source needs a compiler, a header or another program that this host lacks."""
+
+
 class NetworkError(EnvsmithError):
     """An index, registry or channel cannot be reached, or answers with something that is not an answer."""
 
@@ -198,7 +202,7 @@ def of_the_system(text: str) -> str:
 
 def is_of_the_system(error: EnvsmithError) -> bool:
     """Return whether a failure is this machine's, its engine's or its network's: it says nothing about a cell."""
-    kinds = (StorageError, NetworkError, EngineError, SmokeError, InterruptedRunError)
+    kinds = (StorageError, NetworkError, EngineError, MissingProgramError, SmokeError, InterruptedRunError)
     return isinstance(error, kinds) or bool(of_the_system(str(error)))
 
 

@@ -39,6 +39,7 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
+    MissingProgramError,
     storage_errors,
 )
 from envsmith.files import digest_of, scratch, sha256_of, write_whole
@@ -272,10 +273,16 @@ class _Builder:
             return
         started = time.monotonic()
         self.progress(Event(kind=EventKind.START, step=_SOURCES, text=", ".join(pin.name for pin in later)))
-        with scratch(self.environment.parent) as folder:
-            place = ["--target", str(folder / "built")]
-            with installation(self.python, later, self.lock.build_pins) as arguments:
+        try:
+            with (
+                scratch(self.environment.parent) as folder,
+                installation(self.python, later, self.lock.build_pins) as arguments,
+            ):
+                place = ["--target", str(folder / "built")]
                 self._uv([*arguments, *place], step=_SOURCES, work="build the source packages")
+        except EnvsmithError:
+            self.progress(Event(kind=EventKind.FAILED, step=_SOURCES, seconds=time.monotonic() - started))
+            raise
         self.progress(Event(kind=EventKind.DONE, step=_SOURCES, seconds=time.monotonic() - started))
 
     def _layers(self) -> list[_Layer]:
@@ -354,7 +361,8 @@ class _Builder:
         try:
             tool.check(arguments, work=work, on_line=on_line, extra={**PLAIN_BUILD, **(extra or {})})
         except LockError as error:
-            raise BuildError(error.message, details=error.details, hint=error.hint) from None
+            kind = EngineError if isinstance(error, MissingProgramError) else BuildError
+            raise kind(error.message, details=error.details, hint=error.hint) from None
 
     def _cached(self, pins: Sequence[Pin]) -> bool:
         """Return whether everything is in uv's caches, on the disk of the environment, so that files are linked."""

@@ -28,6 +28,7 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
+    MissingProgramError,
     NetworkError,
     StorageError,
 )
@@ -300,7 +301,7 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     return _lock_error(text, details, work)
 
 
-def _lock_error(text: str, details: tuple[str, ...], work: str) -> EnvsmithError:
+def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
     if match := _BUILD.search(text):
         return _build_error(match[1], text, details, work)
     if match := _UNKNOWN.search(text):
@@ -331,7 +332,7 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> EnvsmithError
     return LockError(f"Cannot {work}: uv failed.", details=details)
 
 
-def _build_error(package: str, text: str, details: Sequence[str], work: str) -> EnvsmithError:
+def _build_error(package: str, text: str, details: Sequence[str], work: str) -> LockError:
     """Return the error of a source that does not build: what was refused first, and what this host lacks."""
     undeclared = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
     refusal = refusal_of(text)
@@ -344,7 +345,7 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
         command = install_command([refusal.missing]) or NAMES[refusal.missing]
         other = ", or use a container engine (--engine docker)" if refusal.missing in IN_IMAGES else ""
         hint = f"Install what is missing ({command}), or choose a release that has a wheel{other}."
-        return EngineError(message, details=details, hint=hint)
+        return MissingProgramError(message, details=details, hint=hint)
     return LockError(message, details=details, hint="Choose a release that has a wheel or builds on this Python.")
 
 

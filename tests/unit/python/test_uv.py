@@ -20,6 +20,7 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
+    MissingProgramError,
     NetworkError,
     StorageError,
 )
@@ -301,6 +302,34 @@ error: Failed to build `/slots/0/horovod-0.28.1.tar.gz`
         "Cannot compile a wheel: horovod-0.28.1.tar.gz does not build from source: mpi_ops_v2.cc:26:10: "
         "fatal error: torch/extension.h: No such file or directory."
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "error: command 'x86_64-linux-gnu-g++' failed: No such file or directory",
+            "failed: No such file or directory",
+        ),
+        ("Rust not found, installing into a temporary directory\n         Connection refused", "Rust not found"),
+        ("src/mpi4py/MPI.c:1:10: fatal error: mpi.h: No such file or directory", "fatal error: mpi.h"),
+    ],
+)
+def test_program_that_a_build_lacks_is_the_reason_and_the_hint_brings_it(said: str, reason: str) -> None:
+    output = f"""error: Failed to build `ops==1.0`
+  cause: The build backend returned an error
+         [stdout]
+         {"x86_64-linux-gnu-g++ -I/usr/include " * 40}
+         [stderr]
+         {said}"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
+
+    assert type(error) is MissingProgramError
+    assert error.message.startswith("Cannot install: ops==1.0 does not build from source: ")
+    assert reason in error.message
+    assert (error.hint or "").startswith("Install what is missing (")
+    assert max(map(len, error.details)) <= 240
 
 
 def test_a_build_backend_that_fetches_and_cannot_is_a_fault_of_the_network() -> None:
