@@ -178,6 +178,10 @@ _SAID = {
 _OF_IMAGES = {"Dockerfile", "Dockerfile.conda", "docker-bake.json", ".devcontainer.json", "apptainer.def"}
 
 
+def _from_here(text: str) -> str:
+    return text.replace(f"{Path.cwd()}/", "")
+
+
 def _show(outcome: Outcome, *, quiet: bool) -> None:
     """Print where everything is, how it is used, and the one line that matters last."""
     built = outcome.built
@@ -186,8 +190,8 @@ def _show(outcome: Outcome, *, quiet: bool) -> None:
     print_out(table([(str(outcome.directory / name), _SAID[name]) for name in names]))
     if built:
         where = f"docker run --rm -it {built.reference}" if of_image else built.python
-        rows = [(where, f"{built.kind} {built.digest}"), *built.usage]
-        print_out(table([(command.replace(f"{Path.cwd()}/", ""), what) for command, what in rows]))
+        print_out(table([(_from_here(where), f"{built.kind} {built.digest}")]))
+        print_out(table([(what, _from_here(command)) for what, command in built.usage]))
     for note in outcome.notes if not quiet else ():
         say(f"note: {note}")
     record = outcome.record

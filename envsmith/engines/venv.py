@@ -45,7 +45,7 @@ from envsmith.errors import (
 from envsmith.files import digest_of, scratch, sha256_of, write_whole
 from envsmith.lock.pip_files import ALL_FILE, LAYER_FILES, layer_text
 from envsmith.model.lock import Lock, Pin
-from envsmith.os_packages import NAMES, install_command
+from envsmith.os_packages import install_command
 from envsmith.programs import execute
 from envsmith.progress import Event, EventKind, Progress, silent
 from envsmith.python.interpreters import Interpreter, find_interpreter, find_interpreters
@@ -168,13 +168,12 @@ def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) ->
     uv = "uv" if shutil.which("uv") else tool.binary
     add = shlex.join([uv, "pip", "install", "--python", str(environment / "bin" / "python"), "NAME"])
     rows = [
-        (shlex.join(["source", str(environment / "bin" / "activate")]), "to use it"),
-        (add, "to add a package: the environment has no pip"),
+        ("to use it", shlex.join(["source", str(environment / "bin" / "activate")])),
+        ("to add a package (it has no pip)", add),
     ]
     components, missing = lacking_later(lock, interpreter)
     if command := install_command(missing, python=interpreter.minor) if missing else "":
-        what = " and ".join(NAMES[need] for need in missing)
-        rows.append((command, f"{what}, for what {' and '.join(components)} compile when training first needs it"))
+        rows.append((f"for what {', '.join(components)} compile in training", command))
     return tuple(rows)
 
 

@@ -24,7 +24,7 @@ def _shown(built: Built | None, capsys: pytest.CaptureFixture[str]) -> str:
 
 def _environment() -> Built:
     place = Path.cwd() / "out" / "cell" / "venv"
-    usage = ((f"source {place}/bin/activate", "to use it"),)
+    usage = (("to use it", f"source {place}/bin/activate"),)
     return Built(
         digest="sha256:" + "1" * 64, kind="venv", reference=str(place), python=f"{place}/bin/python", usage=usage
     )
@@ -32,7 +32,7 @@ def _environment() -> Built:
 
 def test_end_of_an_environment_says_how_it_is_used_and_nothing_of_images(capsys: pytest.CaptureFixture[str]) -> None:
     shown = _shown(_environment(), capsys)
-    assert "source out/cell/venv/bin/activate  " in shown
+    assert "to use it  source out/cell/venv/bin/activate\n" in shown
     assert "lock.json" in shown
     assert not [name for name in _OF_IMAGES if f"out/cell/{name} " in shown]
 

@@ -79,11 +79,11 @@ def test_what_is_installed_is_the_lock_and_the_sdist_was_built(lock: Lock, folde
 
 def test_user_is_told_how_to_activate_it_and_how_to_add_a_package(lock: Lock, folder: Path, uv: Uv) -> None:
     built = realise(lock, folder, uv=uv)
-    (activate, _), (add, words), *_ = built.usage
-    assert activate == f"source {folder}/venv/bin/activate"
+    use, add, *_ = built.usage
+    assert use == ("to use it", f"source {folder}/venv/bin/activate")
     assert (folder / "venv" / "bin" / "activate").exists()
-    assert add.endswith(f"uv pip install --python {folder}/venv/bin/python NAME")
-    assert words == "to add a package: the environment has no pip"
+    assert add[0] == "to add a package (it has no pip)"
+    assert add[1].endswith(f"uv pip install --python {folder}/venv/bin/python NAME")
     assert not (folder / "venv" / "bin" / "pip").exists()
 
 

@@ -44,6 +44,7 @@ PYZMQ = """         CMake Error at /cache/cmake/Modules/CMakeDetermineCCompiler.
 
          CMake Error: CMAKE_C_COMPILER not set, after EnableLanguage
 """
+# As CMake, gcc and torch's cpp_extension with ninja write it.
 HOROVOD = """CMake Error: CMake was unable to find a build program corresponding to "Unix Makefiles".
 CMake Error: CMAKE_CXX_COMPILER not set, after EnableLanguage
 """
