@@ -173,7 +173,7 @@ def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) ->
     ]
     components, missing = lacking_later(lock, interpreter)
     if command := install_command(missing, python=interpreter.minor) if missing else "":
-        rows.append((f"for what {', '.join(components)} compile in training", command))
+        rows.append((f"to compile in training ({', '.join(components)})", command))
     return tuple(rows)
 
 

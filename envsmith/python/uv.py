@@ -250,6 +250,8 @@ _BUILD = re.compile(
 )
 # The words of a backend are those of any compiler: files named timeout.cc, addresses in warnings.
 _BACKEND = re.compile(r"The build backend returned an error")
+# What a backend raised. The last one is what ended it.
+_RAISED = re.compile(r"^\s+([A-Z]\w*(?:Error|Exception): .{1,300})$", re.MULTILINE)
 _UNSOLVED = re.compile(r"No solution found when resolving")
 _UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _VARIANTS = re.compile(r"(?:Because|and) ([A-Za-z0-9._-]+==\S+) has only unsupported wheel variants")
@@ -339,6 +341,8 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
     why = f", because its setup imports {undeclared[1]}, which it does not declare" if undeclared else ""
     if refusal:
         why = f": {refusal.line.rstrip('.')}"
+    elif not why and (raised := _RAISED.findall(text)):
+        why = f": {raised[-1].rstrip('.')}"
     message = f"Cannot {work}: {package} does not build from source{why}."
     details = [line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…" for line in details]
     if refusal and refusal.missing:
@@ -346,7 +350,11 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
         other = ", or use a container engine (--engine docker)" if refusal.missing in IN_IMAGES else ""
         hint = f"Install what is missing ({command}), or choose a release that has a wheel{other}."
         return MissingProgramError(message, details=details, hint=hint)
-    return LockError(message, details=details, hint="Choose a release that has a wheel or builds on this Python.")
+    hint = "Choose a release that has a wheel or builds on this Python."
+    if not undeclared and shutil.which("c++") is None:
+        command = install_command(["c++"])
+        hint += f" This host has no {NAMES['c++']}{f': {command}' if command else ''}."
+    return LockError(message, details=details, hint=hint)
 
 
 def _mentioned(text: str) -> tuple[str, ...]:

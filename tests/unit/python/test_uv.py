@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -330,6 +331,24 @@ def test_program_that_a_build_lacks_is_the_reason_and_the_hint_brings_it(said: s
     assert reason in error.message
     assert (error.hint or "").startswith("Install what is missing (")
     assert max(map(len, error.details)) <= 240
+
+
+def test_what_a_backend_raised_last_is_the_reason_where_no_compiler_was_heard() -> None:
+    # fasttext 0.9.3 on a host without a compiler: its setup asks c++ in silence.
+    output = """error: Failed to build `fasttext==0.9.3`
+  cause: The build backend returned an error
+         [stderr]
+         Traceback (most recent call last):
+           File "<string>", line 11, in <module>
+         RuntimeError: Unsupported compiler -- at least C++17 support is needed!"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
+
+    assert error.message == (
+        "Cannot install: fasttext==0.9.3 does not build from source: "
+        "RuntimeError: Unsupported compiler -- at least C++17 support is needed!."
+    )
+    assert ("This host has no C++ compiler (c++)" in (error.hint or "")) == (shutil.which("c++") is None)
 
 
 def test_a_build_backend_that_fetches_and_cannot_is_a_fault_of_the_network() -> None:
