@@ -68,6 +68,10 @@ class ContradictionError(LockError):
         self.names = tuple(names)
 
 
+class MissingProgramError(LockError):
+    """A source needs a compiler, a header or another program that this host lacks."""
+
+
 class NetworkError(EnvsmithError):
     """An index, registry or channel cannot be reached, or answers with something that is not an answer."""
 
@@ -76,10 +80,10 @@ class NetworkError(EnvsmithError):
 
 
 class EngineError(EnvsmithError):
-    """The container engine is missing, not running, or refuses."""
+    """The container engine is missing, not running, or refuses, or this host lacks a program that a build needs."""
 
     exit_code = 6
-    summary = "engine: no usable container engine, interpreter or base image"
+    summary = "engine: no usable container engine, interpreter, compiler or base image"
 
 
 class BuildError(EnvsmithError):
@@ -181,7 +185,7 @@ def of_the_system(text: str) -> str:
 
 def is_of_the_system(error: EnvsmithError) -> bool:
     """Return whether a failure is this machine's, its engine's or its network's: it says nothing about a cell."""
-    kinds = (StorageError, NetworkError, EngineError, SmokeError, InterruptedRunError)
+    kinds = (StorageError, NetworkError, EngineError, MissingProgramError, SmokeError, InterruptedRunError)
     return isinstance(error, kinds) or bool(of_the_system(str(error)))
 
 

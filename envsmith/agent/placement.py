@@ -162,7 +162,7 @@ def limit_findings(
     host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return what is too small: `error` when the run cannot work, `warning` when training will suffer, or `note`."""
-    findings = [*_open_files(host, plan, placement), *_shared_memory(host, plan, placement)]
+    findings = [*_open_files(host, plan, placement), *_shared_memory(host, placement)]
     findings += _memory(host, placement, cuda)
     memlock = host.get("memlock_bytes")
     if placement["backend"] == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
@@ -195,22 +195,12 @@ def _open_files(host: Mapping[str, Any], plan: Mapping[str, Any], placement: Map
     return []
 
 
-def _shared_memory(
-    host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any]
-) -> list[dict[str, str]]:
+def _shared_memory(host: Mapping[str, Any], placement: Mapping[str, Any]) -> list[dict[str, str]]:
     size, free = int(host.get("shm_bytes") or 0), int(host.get("shm_free_bytes") or 0)
     fix = "docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir with medium: Memory on /dev/shm"
     nccl = placement["backend"] == "nccl"
     if not size:
         return [_finding("/dev/shm", "warning", "there is no /dev/shm", fix)] if nccl else []
-    needs = [(int(s.get("ranks", 2)), *s["shm"]) for s in plan.get("steps", ()) if s.get("shm")]
-    ranks, each, user = max(needs, default=(0, 0, ""))
-    if not nccl and free < ranks * each:
-        text = (
-            f"/dev/shm has {free >> 20} MiB free of {size >> 20}: {user} takes {each >> 20} MiB for each of {ranks} "
-            "ranks, and a rank that cannot have it is killed by SIGBUS"
-        )
-        return [_finding("/dev/shm", "error", text, fix)]
     alone = int(placement["ranks"]) == 1  # has no peer to share a segment with
     if nccl and not alone and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
         text = f"/dev/shm has {free >> 20} MiB free of {size >> 20}: NCCL cannot make its segments"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any
+
+from envsmith.agent.compiler_words import refusal_of
 
 PROTOCOL = 1
 
@@ -47,8 +50,15 @@ class Wrong(Exception):
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
-    """Return `RuntimeError: first line of its message`, and what caused it."""
+    """Return `RuntimeError: first line of its message`, and what caused it.
+
+    Where a compiler was started, its first refusal stands for its output.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    refusal = refusal_of(str(error)) if len(lines) > 2 else None
+    if refusal:
+        begin = re.match(r"Error building extension '[^']+'", lines[0])
+        return f"{type(error).__name__}: {begin[0] if begin else lines[0][:120]}: {refusal.line}"[:limit]
     return f"{type(error).__name__}: {' | '.join(lines[:2])}"[:limit]
 
 

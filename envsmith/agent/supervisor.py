@@ -241,6 +241,7 @@ class Supervisor:
 
     def _run_step(self, step: Mapping[str, Any], placement: Mapping[str, Any]) -> None:
         name, ranks = step["name"], int(step.get("ranks", 2))
+        self.emit("begin", run=name)
         with socket.socket() as reserved:
             # Bound but not listening: no other process is given this port, and the store may still listen on it.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

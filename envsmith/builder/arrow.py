@@ -155,13 +155,18 @@ def last_day() -> str:
 
 
 def _for_engine(options: Options, engine: Engine) -> Options:
-    """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it installs one.
+    """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it has a use for one.
 
-    A frozen lock names its own base and Python, so that the engine is not asked for others.
+    A frozen lock names its own base and Python, so that the engine is not asked for others. A virtual environment needs
+    no channel, so none is asked unless the user spoke of Conda.
     """
     fixed = options.frozen or options.lock is not None
     request = options.request if fixed else narrow(options.request, engine, options.base)
-    return replace(options, request=request, conda_needed=options.conda_needed or engine.needs_conda_lock)
+    needed = options.conda_needed or engine.needs_conda_lock
+    conda = options.conda
+    named = conda is not None and bool(conda.channels or conda.platforms or conda.tolerate)
+    useful = needed or named or engine.images is not None
+    return replace(options, request=request, conda_needed=needed, conda=conda if useful else None)
 
 
 def narrow(request: Request, engine: Engine, base: str | None = None) -> Request:
@@ -350,7 +355,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     note = _add_conda(lock, directory, options, files, clock)
     notes = [note] if note else []
     if lock.base is None:
-        notes.append(f"no Dockerfile: {lock.image_note}")
+        notes += [f"no Dockerfile: {lock.image_note}"] if _for_images(engine) else []
     elif not options.conda_only:
         files |= _image_files(lock)
     store.write(directory, files)
@@ -398,12 +403,22 @@ def _with_archives(lock: Lock, options: Options) -> Lock:
 
 
 def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Clock) -> Lock:
-    """Pin the base image and the OS packages. A lock without them still serves a virtual environment, and says why."""
+    """Pin the base image and the OS packages. A lock without them still serves a virtual environment, and says why.
+
+    Where an environment is built, nobody hears of it.
+    """
+    if not _for_images(engine):
+        clock = Clock(silent)
     clock.start("base image")
     pin_image = known_image if engine is None else engine.pin_image
     pinned = pin_image(lock, options.base, progress=clock.progress)
     clock.done("base image", f"{pinned.base.name}@{pinned.base.digest[:19]}" if pinned.base else pinned.image_note)
     return pinned
+
+
+def _for_images(engine: Engine | None) -> bool:
+    """Return whether images are this run's business: an engine makes them, or a lock is to serve every engine."""
+    return engine is None or engine.images is not None
 
 
 def _python_files(lock: Lock, *, pip: bool) -> dict[str, str]:

@@ -175,14 +175,24 @@ _SAID = {
 }
 
 
+# What only an image is made of, or started with: no business of who has an environment.
+_OF_IMAGES = {"Dockerfile", "Dockerfile.conda", "docker-bake.json", ".devcontainer.json", "apptainer.def"}
+
+
+def _from_here(text: str) -> str:
+    return text.replace(f"{Path.cwd()}/", "")
+
+
 def _show(outcome: Outcome, *, quiet: bool) -> None:
-    """Print where everything is, and the one line that matters last."""
-    rows = [(str(outcome.directory / name), what) for name, what in _SAID.items() if name in outcome.files]
-    print_out(table(rows))
-    if outcome.built:
-        built = outcome.built
-        where = built.python if built.kind != "image" else f"docker run --rm -it {built.reference}"
-        print_out(table([(where, f"{built.kind} {built.digest}")]))
+    """Print where everything is, how it is used, and the one line that matters last."""
+    built = outcome.built
+    of_image = built is None or built.kind == "image"
+    names = [name for name in _SAID if name in outcome.files and (of_image or name not in _OF_IMAGES)]
+    print_out(table([(str(outcome.directory / name), _SAID[name]) for name in names]))
+    if built:
+        where = f"docker run --rm -it {built.reference}" if of_image else built.python
+        print_out(table([(_from_here(where), f"{built.kind} {built.digest}")]))
+        print_out(table([(what, _from_here(command)) for what, command in built.usage]))
     for note in outcome.notes if not quiet else ():
         say(f"note: {note}")
     record = outcome.record

@@ -131,13 +131,15 @@ class Traffic:
         self._speed = 0.0
 
     def text(self) -> str:
-        """Return ``1.24 GB, 45 MB/s``, or nothing for less than 10 MB."""
+        """Return ``1.24 GB, 45 MB/s``, or nothing for less than 10 MB and while nothing comes."""
         count, now = self._count(), self._clock()
         if now - self._last_time >= 1:
             self._speed = (count - self._last) / (now - self._last_time)
             self._last, self._last_time = count, now
         total = count - self._bytes
-        return f"{total / 1e9:.2f} GB, {self._speed / 1e6:.0f} MB/s" if total >= 10_000_000 else ""
+        if total < 10_000_000 or self._speed < 500_000:
+            return ""
+        return f"{total / 1e9:.2f} GB, {self._speed / 1e6:.0f} MB/s"
 
 
 class Console:

@@ -16,13 +16,12 @@ _FSDP2 = Step(
     needs="gpu",
     why="needs a GPU: Accelerate takes plain data parallelism on the CPU",
 )
-# DeepSpeed compiles its shared-memory op when it starts on the CPU.
 _ZERO = Step(
     name="accelerate deepspeed zero-2 fp32",
     kind="accelerate-deepspeed",
     issues=("all_reduce|reduce|reduce_scatter_single|reduce_scatter",),
     family="accelerate fp32",
-    deadline=600.0,
+    deadline=300.0,
 )
 _LLAMA = Step(name="accelerate llama ddp fp32", kind="accelerate-llama", issues=("all_reduce",), native=True)
 # The same training, started as users start it. The launcher imports the framework once more than its ranks.

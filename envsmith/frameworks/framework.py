@@ -20,7 +20,7 @@ class Step:
     ``issues`` are the collectives without which the step is not what its name says (``a|b``: one of them). ``native``
     says that C++ issues them, so that only torch's flight recorder sees them. ``needs`` is ``gpu`` or nothing, ``why`` the reason that a record gives when it is missing.
     ``stops_with`` is a pattern: a step that needs a GPU is tried on the CPU all the same, and an error that matches is
-    a skip. ``launcher`` names the agent's function that starts the ranks by the framework's own launcher. ``shm`` says how many bytes of ``/dev/shm`` each rank needs on the CPU, and what for. A step that does not
+    a skip. ``launcher`` names the agent's function that starts the ranks by the framework's own launcher. A step that does not
     train has no losses: it passes when every rank came to its end.
     """
 
@@ -38,7 +38,6 @@ class Step:
     why: str = ""
     stops_with: str = ""
     launcher: str = ""
-    shm: tuple[int, str] | None = None
     trains: bool = True
 
     def to_json(self) -> dict[str, object]:
@@ -55,7 +54,6 @@ class Step:
             "why": self.why,
             "stops_with": self.stops_with,
             "launcher": self.launcher,
-            "shm": self.shm and list(self.shm),
             "tolerance": self.tolerance,
             "issues": list(self.issues),
         }

@@ -27,7 +27,7 @@ _ZERO = Step(
     kind="lightning-deepspeed",
     issues=("all_reduce|reduce|reduce_scatter_single|reduce_scatter",),
     family="lightning fp32",
-    deadline=600.0,
+    deadline=300.0,
     needs="gpu",
     why="needs a GPU: Lightning refuses its DeepSpeed strategy elsewhere",
 )

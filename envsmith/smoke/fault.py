@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from envsmith.agent.compiler_words import refusal_of
 from envsmith.agent.protocol import Exit
+from envsmith.base.os_packages import NAMES
 from envsmith.errors import of_the_system
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault
@@ -66,7 +68,9 @@ def cause_of(log: Events, code: Exit, text: str, *, backend: str, ranks: int) ->
 def lacking(text: str, backend: str) -> str:
     """Return the words in a text with which a machine says that it lacks what the run needs, or an empty text."""
     words = _LACKS if backend.startswith("nccl") else (*_LACKS, _CUDA_ON_CPU)
-    return next((word for word in words if word in text), "")
+    refusal = refusal_of(text)
+    program = NAMES[refusal.missing] if refusal and refusal.missing else ""
+    return next((word for word in words if word in text), program)
 
 
 def _unknown(log: Events, code: Exit, text: str) -> Cause:

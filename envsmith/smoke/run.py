@@ -268,8 +268,10 @@ class _Agent:
             if self._cases % 10 and self._cases != total:
                 return
             news = Progress(phase="collectives", finished=self._cases, total=total)
+        elif kind == "begin":
+            news = Progress(phase=str(event.get("run")), text="...")
         elif kind == "row" and row == "step" and event.get("rank") == 0:
-            news = Progress(phase=str(event.get("run")), finished=total, total=total, text=str(event.get("status")))
+            news = Progress(phase=str(event.get("run")), text=str(event.get("status")))
         elif kind == "bye":
             news = Progress(phase="done", finished=total, total=total)
         else:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from envsmith.agent.compiler_words import refusal_of
+from envsmith.base.os_packages import NAMES, install_commands
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.launch.ranks.causes import ranks_text
@@ -15,9 +17,13 @@ from envsmith.model.record import StepOutcome, Verdict
 
 
 def words_of_framework(error: str) -> str:
-    """Return what a framework knows of its error: the cause and what to do. Empty where it knows nothing."""
+    """Return what a framework knows of its error, or what brings a program that is not there. Empty where neither."""
     patterns = (pair for framework in FRAMEWORKS.values() for pair in framework.errors.items())
-    return next((f" -- {words}" for pattern, words in patterns if re.search(pattern, error)), "")
+    words = next((words for pattern, words in patterns if re.search(pattern, error)), "")
+    refusal = refusal_of(error)
+    if refusal and refusal.missing and not words:
+        words = f"there is no {NAMES[refusal.missing]}; next: install it ({install_commands(refusal.missing)})"
+    return f" -- {words}" if words else ""
 
 
 def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from envsmith.agent.protocol import Skip
+from envsmith.agent.steps.deepspeed import leave_out_cpu_op
 from envsmith.agent.steps.launch import Launch
 from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, stated_version
 from envsmith.agent.steps.tiny import Llama
@@ -60,8 +61,9 @@ def step_deepspeed(s: Stage) -> dict[str, Any]:
     )
     # With `cpu` Accelerate leaves DeepSpeed out. Without, it counts one process unless the backend has a name.
     group = InitProcessGroupKwargs(backend=s.job["backend"])
+    left_out = leave_out_cpu_op(s)
     accelerator = _accelerator(s, cpu=False, deepspeed_plugin=plugin, kwargs_handlers=[group])
-    return _trained(s, accelerator, deepspeed=stated_version(deepspeed))
+    return _trained(s, accelerator, deepspeed=stated_version(deepspeed), **left_out)
 
 
 def step_llama(s: Stage) -> dict[str, Any]:

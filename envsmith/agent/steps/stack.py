@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.agent.protocol import Wrong
-from envsmith.agent.steps.deepspeed import CONFIG
+from envsmith.agent.steps.deepspeed import CONFIG, init_deepspeed
 from envsmith.agent.steps.packages import step_imports
 from envsmith.agent.steps.stage import TRAIN_STEPS, Stage
 from envsmith.agent.steps.tiny import MODELS, ROWS
@@ -103,11 +103,9 @@ def _by_accelerate(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, d
 
 
 def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
-    s.enter("import deepspeed")
+    left_out = init_deepspeed(s)
     import deepspeed
 
-    s.enter("deepspeed.init_distributed (compiles its shared-memory op on the CPU)")
-    deepspeed.init_distributed()
     s.enter("deepspeed.initialize")
     config = {**CONFIG, "train_micro_batch_size_per_gpu": ROWS, "zero_optimization": {"stage": 2}}
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -115,7 +113,8 @@ def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, di
         model=model, model_parameters=parameters, optimizer=_optimizer(s, model), config=config
     )
     batch = task.batch(s, s.rank)
-    return _losses(s, lambda: task.loss(engine, batch), engine.backward, engine.step), model, {"stage": 2}
+    losses = _losses(s, lambda: task.loss(engine, batch), engine.backward, engine.step)
+    return losses, model, {"stage": 2, **left_out}
 
 
 def _by_lightning(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:

@@ -39,7 +39,7 @@ class Built:
 
     ``digest`` is ``sha256:…``: of an image's configuration, or over the content of a virtual environment. ``kind`` is
     ``image``, ``venv`` or ``conda``. ``reference`` is the image's tag or the folder, ``python`` the interpreter's path
-    inside. ``image`` is the engine's own id of an image.
+    inside. ``image`` is the engine's own id of an image. ``usage`` is what its user may want, each with the command for it.
     """
 
     digest: str
@@ -49,6 +49,7 @@ class Built:
     cell: CellId | None = None
     image: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    usage: tuple[tuple[str, str], ...] = ()
 
 
 class Engine(Protocol):

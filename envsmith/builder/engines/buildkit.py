@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from envsmith.agent.compiler_words import refusal_of
 from envsmith.base.programs import child, end, execute
 from envsmith.base.progress import Event, EventKind, Progress
 from envsmith.base.schema import parse_json
@@ -235,7 +236,9 @@ def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
     for pattern, kind, advice in _KNOWN:
         if re.search(pattern, text):
             return kind(f"Cannot finish {step}: its command failed.", details=lines, hint=advice)
-    return BuildError(f"Cannot finish {step}: its command failed.", details=lines, hint=hint)
+    refusal = refusal_of(text)
+    why = f": {refusal.line.rstrip('.')}" if refusal else ""
+    return BuildError(f"Cannot finish {step}: its command failed{why}.", details=lines, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,16 +11,20 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.base.files import scratch, write_whole
+from envsmith.base.os_packages import NAMES, install_command
 from envsmith.base.programs import execute
 from envsmith.builder.image.context import compile_jobs
 from envsmith.errors import BuildError, EngineError
+from envsmith.knowledge.graph.runtime import load_runtime
 from envsmith.lock.index.archives import fetch_archive
+from envsmith.lock.index.interpreters import Interpreter
 from envsmith.lock.pip_files import layer_text
+from envsmith.model.cell import RUNTIME
 from envsmith.model.lock import CompiledSource, Lock, Pin
 
 FOLDER = "wheels"
@@ -43,19 +47,67 @@ _COMPILER = "c++"
 Run = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
-def refuse_uncompilable(lock: Lock, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ``EngineError`` where this host cannot compile what the lock compiles."""
+def refuse_uncompilable(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ``EngineError`` where this host cannot compile what the lock compiles, before anything is downloaded.
+
+    ``python`` is the interpreter that the environment is made of.
+    """
     if toolkits := [source.name for source in lock.compiled if source.toolkit]:
         raise EngineError(
             f"Cannot install {', '.join(toolkits)}: what needs nvcc is compiled in the pinned builder of images only.",
             hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
             "of the environment.",
         )
-    if lock.compiled and shutil.which(_COMPILER, path=environ.get("PATH")) is None:
+    if missing := lacking(lock, python, environ):
+        command = install_command(missing, python=python.minor)
+        names = ", ".join(f"no {NAMES[need]}" for need in missing)
         raise EngineError(
-            f"Cannot compile {lock.compiled[0].name}: this host has no C++ compiler ({_COMPILER}).",
-            hint="Install one (apt-get install g++ make), or use a container engine (--engine docker).",
+            f"Cannot compile {', '.join(source.name for source in lock.compiled)}: this host has {names}.",
+            hint=f"Install what is missing{f' ({command})' if command else ''}, or use a container engine "
+            "(--engine docker), whose builder has it.",
         )
+
+
+def lacking(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return what this host lacks to compile the sources of the lock: keys of ``os_packages.NAMES``."""
+    names = {source.name for source in lock.compiled}
+    rows = [row for row in load_runtime().needs if row.component in names and row.flavour == RUNTIME]
+    return _absent([_COMPILER, *(need for row in rows for need in row.needs)], python, environ) if names else ()
+
+
+def lacking_later(
+    lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which components compile when training first uses them, and what this host lacks for that.
+
+    Both are empty where it lacks nothing.
+    """
+    versions = {pin.name: pin.version for pin in lock.pins}
+    rows = [
+        row
+        for row in load_runtime().needs
+        if row.flavour == RUNTIME and row.component in versions and row.holds(versions[row.component])
+    ]
+    missing = _absent((need for row in rows for need in row.needs), python, environ)
+    return (tuple(row.component for row in rows), missing) if missing else ((), ())
+
+
+def _absent(needs: Iterable[str], python: Interpreter, environ: Mapping[str, str]) -> tuple[str, ...]:
+    path = environ.get("PATH")
+    return tuple(
+        need
+        for need in dict.fromkeys(needs)
+        if (not _has_headers(python) if need == "headers" else need in NAMES and not shutil.which(need, path=path))
+    )
+
+
+def _has_headers(python: Interpreter) -> bool:
+    """Return whether this interpreter has its headers. Debian's has them in a package of their own."""
+    script = "import os, sysconfig; print(os.path.exists(os.path.join(sysconfig.get_paths()['include'], 'Python.h')))"
+    try:
+        return execute([python.path, "-I", "-c", script], seconds=60).stdout.strip() != "False"
+    except (OSError, subprocess.SubprocessError):
+        return True  # what that means is said when it is used
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,8 @@ import json
 import os
 import platform
 import re
+import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.base.files import digest_of, scratch, sha256_of, write_whole
+from envsmith.base.os_packages import install_command
 from envsmith.base.programs import execute
 from envsmith.base.progress import Event, EventKind, Progress, silent
 from envsmith.builder.engines.base import Built, Engine, verify_content
-from envsmith.builder.engines.compiling import Workshop, refuse_uncompilable
+from envsmith.builder.engines.compiling import Workshop, lacking_later, refuse_uncompilable
 from envsmith.builder.engines.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.builder.engines.space import refuse_without_room
 from envsmith.builder.engines.stamps import Stamp, entries, finished, remove, reset, stamp
@@ -40,6 +43,7 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
+    MissingProgramError,
     storage_errors,
 )
 from envsmith.lock.index.interpreters import Interpreter, find_interpreter, find_interpreters
@@ -53,9 +57,11 @@ if TYPE_CHECKING:
 
 
 FOLDER = "venv"
-# Compiled operators of this cell (DeepSpeed builds them at its first start) are kept beside the environment, not in the
+# Operators of this cell that were compiled when they were first used (DeepSpeed's optimizers) are kept beside the environment, not in the
 # user's home.
 _EXTENSIONS = "torch-extensions"
+# The step that builds what the index has as source only.
+_SOURCES = "source packages"
 # The oldest Python that a cell of the graph can have.
 _OLDEST = (3, 8)
 # A framework's setup compiles operators when these are set; what is locked is the plain build.
@@ -133,8 +139,8 @@ def realise(
     ``ContentError`` (a hash or an installed version differs), ``InterruptedRunError``. An unfinished layer is removed
     before.
     """
-    refuse_uncompilable(lock)
     interpreter = _interpreter(lock)
+    refuse_uncompilable(lock, interpreter)
     environment = (directory / FOLDER).absolute()
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -154,7 +160,21 @@ def realise(
         python=str(builder.python),
         cell=lock.cell.id,
         facts={"interpreter": interpreter.path, "python": interpreter.version},
+        usage=_usage(lock, environment, interpreter, tool),
     )
+
+
+def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) -> tuple[tuple[str, str], ...]:
+    uv = "uv" if shutil.which("uv") else tool.binary
+    add = shlex.join([uv, "pip", "install", "--python", str(environment / "bin" / "python"), "NAME"])
+    rows = [
+        ("to use it", shlex.join(["source", str(environment / "bin" / "activate")])),
+        ("to add a package (it has no pip)", add),
+    ]
+    components, missing = lacking_later(lock, interpreter)
+    if command := install_command(missing, python=interpreter.minor) if missing else "":
+        rows.append((f"to compile in training ({', '.join(components)})", command))
+    return tuple(rows)
 
 
 def _read_files(lock: Lock, python: Path, marker: Path) -> None:
@@ -238,7 +258,31 @@ class _Builder:
             spared=lambda: self._cached(pins),
         )
         for number in range(len(stamps), len(layers)):
+            self._build_sources(layers, number)
             self._run(layers, number)
+
+    def _build_sources(self, layers: Sequence[_Layer], number: int) -> None:
+        """Build what later layers have as source only into uv's cache, before a layer of wheels comes down.
+
+        A build that fails (no compiler, no header) fails so in seconds, not behind gigabytes.
+        """
+        compiled = {source.name for source in self.lock.compiled}
+        later = [pin for layer in layers[number + 1 :] for pin in layer.pins if pin.sdist and pin.name not in compiled]
+        if number != 1 or not later:
+            return
+        started = time.monotonic()
+        self.progress(Event(kind=EventKind.START, step=_SOURCES, text=", ".join(pin.name for pin in later)))
+        try:
+            with (
+                scratch(self.environment.parent) as folder,
+                installation(self.python, later, self.lock.build_pins) as arguments,
+            ):
+                place = ["--target", str(folder / "built")]
+                self._uv([*arguments, *place], step=_SOURCES, work="build the source packages")
+        except EnvsmithError:
+            self.progress(Event(kind=EventKind.FAILED, step=_SOURCES, seconds=time.monotonic() - started))
+            raise
+        self.progress(Event(kind=EventKind.DONE, step=_SOURCES, seconds=time.monotonic() - started))
 
     def _layers(self) -> list[_Layer]:
         layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
@@ -316,7 +360,8 @@ class _Builder:
         try:
             tool.check(arguments, work=work, on_line=on_line, extra={**PLAIN_BUILD, **(extra or {})})
         except LockError as error:
-            raise BuildError(error.message, details=error.details, hint=error.hint) from None
+            kind = EngineError if isinstance(error, MissingProgramError) else BuildError
+            raise kind(error.message, details=error.details, hint=error.hint) from None
 
     def _cached(self, pins: Sequence[Pin]) -> bool:
         """Return whether everything is in uv's caches, on the disk of the environment, so that files are linked."""

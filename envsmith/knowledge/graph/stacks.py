@@ -20,7 +20,7 @@ from envsmith.model.rule import Evidence
 from envsmith.model.version import Spec
 
 _FOLDER = "stacks"
-# Imports of a whole stack, and the operators that DeepSpeed compiles at its first start.
+# The imports of a whole stack, on a machine that has other work.
 _DEADLINE = 600.0
 
 

@@ -21,7 +21,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from envsmith.agent.compiler_words import refusal_of
 from envsmith.base.files import scratch
+from envsmith.base.os_packages import IN_IMAGES, NAMES, install_command
 from envsmith.base.programs import Kept, child, end
 from envsmith.base.text import clean as clean_text
 from envsmith.base.text import without_secrets
@@ -32,6 +34,7 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
+    MissingProgramError,
     NetworkError,
     StorageError,
 )
@@ -54,6 +57,8 @@ _PIPE = 1 << 16
 _MAX_LINES, _MAX_LINE = 5000, 1 << 16
 _MAX_LINE = 2000
 _TAIL = 30
+# Of a command of a compiler nobody reads more.
+_LONGEST = 240
 
 
 @lru_cache(maxsize=1)
@@ -245,9 +250,8 @@ _BUILD = re.compile(
 )
 # The words of a backend are those of any compiler: files named timeout.cc, addresses in warnings.
 _BACKEND = re.compile(r"The build backend returned an error")
-_COMPILER = re.compile(
-    r"(?:^|[\s/])([^\s/]+:\d+(?::\d+)?: (?:fatal )?error: .+|CMake Error(?: at .+|: .+))$", re.MULTILINE
-)
+# What a backend raised. The last one is what ended it.
+_RAISED = re.compile(r"^\s+([A-Z]\w*(?:Error|Exception): .{1,300})$", re.MULTILINE)
 _UNSOLVED = re.compile(r"No solution found when resolving")
 _UNKNOWN = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
 _VARIANTS = re.compile(r"(?:Because|and) ([A-Za-z0-9._-]+==\S+) has only unsupported wheel variants")
@@ -258,7 +262,7 @@ _ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
 
 
 def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
-    """Return the error of a failed run: storage, network, content, or a lock that cannot be made.
+    """Return the error of a failed run: storage, network, content, a program that is missing, a lock that cannot be.
 
     Its details are uv's last lines.
     """
@@ -286,6 +290,8 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
             details=details,
             hint="Run once with the network.",
         )
+    if (match := _BUILD.search(text)) and (refusal := refusal_of(text)) and refusal.missing:
+        return _build_error(match[1], text, details, work)
     of_network = "\n".join(details) if _BACKEND.search(text) else text
     if _NETWORK.search(of_network) and not _UNSOLVED.search(text):
         address = _ADDRESS.search(of_network)
@@ -299,15 +305,7 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
 
 def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
     if match := _BUILD.search(text):
-        missing = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
-        why = f", because its setup imports {missing[1]}, which it does not declare" if missing else ""
-        if refusal := _COMPILER.search(text):
-            details = (*details, refusal[1])
-        return LockError(
-            f"Cannot {work}: {match[1]} does not build from source{why}.",
-            details=details,
-            hint="Choose a release that has a wheel or builds on this Python.",
-        )
+        return _build_error(match[1], text, details, work)
     if match := _UNKNOWN.search(text):
         return LockError(
             f"Cannot {work}: {match[1]} is not on the package index.",
@@ -334,6 +332,29 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
             names=_mentioned(text[unsolved.start() :]),
         )
     return LockError(f"Cannot {work}: uv failed.", details=details)
+
+
+def _build_error(package: str, text: str, details: Sequence[str], work: str) -> LockError:
+    """Return the error of a source that does not build: what was refused first, and what this host lacks."""
+    undeclared = re.search(r"ModuleNotFoundError: No module named '([^']+)'", text)
+    refusal = refusal_of(text)
+    why = f", because its setup imports {undeclared[1]}, which it does not declare" if undeclared else ""
+    if refusal:
+        why = f": {refusal.line.rstrip('.')}"
+    elif not why and (raised := _RAISED.findall(text)):
+        why = f": {raised[-1].rstrip('.')}"
+    message = f"Cannot {work}: {package} does not build from source{why}."
+    details = [line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…" for line in details]
+    if refusal and refusal.missing:
+        command = install_command([refusal.missing]) or NAMES[refusal.missing]
+        other = ", or use a container engine (--engine docker)" if refusal.missing in IN_IMAGES else ""
+        hint = f"Install what is missing ({command}), or choose a release that has a wheel{other}."
+        return MissingProgramError(message, details=details, hint=hint)
+    hint = "Choose a release that has a wheel or builds on this Python."
+    if not undeclared and shutil.which("c++") is None:
+        command = install_command(["c++"])
+        hint += f" This host has no {NAMES['c++']}{f': {command}' if command else ''}."
+    return LockError(message, details=details, hint=hint)
 
 
 def _mentioned(text: str) -> tuple[str, ...]:

@@ -145,7 +145,6 @@ HOST = {
     "container": False,
 }  # fmt: skip
 QUICK = Plan.build({"torch": "2.13.0"}).to_json()
-DEEPSPEED = Plan.build({"torch": "2.13.0", "deepspeed": "0.19.8"}).to_json()
 GLOO = {"backend": "gloo", "ranks": 4, "devices": None, "env": {}}
 NCCL = {"backend": "nccl", "ranks": 2, "devices": [0, 0], "env": {}}
 
@@ -166,7 +165,6 @@ def test_roomy_machine_has_no_findings(placement) -> None:
     [
         ({"open_files": 40}, QUICK, GLOO, ("open files", "error")),
         ({"open_files": 1024}, QUICK, NCCL, ("open files", "warning")),
-        ({"shm_bytes": 64 << 20, "shm_free_bytes": 64 << 20}, DEEPSPEED, GLOO, ("/dev/shm", "error")),
         ({"shm_bytes": 64 << 20, "shm_free_bytes": 64 << 20, "container": True}, QUICK, GLOO, ("/dev/shm", "note")),
         ({"shm_bytes": 64 << 20, "shm_free_bytes": 64 << 20, "container": True}, QUICK, NCCL, ("/dev/shm", "warning")),
         ({"shm_bytes": GIB, "shm_free_bytes": 1 << 20}, QUICK, NCCL, ("/dev/shm", "error")),

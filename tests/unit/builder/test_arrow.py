@@ -17,7 +17,8 @@ from envsmith.builder.engines import Choice
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.errors import BuildError, ContentError, DataError, EngineError, NetworkError, UsageError
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.model.cell import Request
+from envsmith.lock.conda.model import CondaRequest
+from envsmith.model.cell import Platform, Request
 from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
 from envsmith.smoke import run
@@ -170,10 +171,22 @@ def test_a_file_that_is_not_a_lock_is_refused(world, tmp_path):
         build.build(dataclasses.replace(_options(tmp_path), lock=tmp_path / "x.json"))
 
 
-def test_an_unreachable_channel_is_a_note_and_the_build_goes_on(world, tmp_path):
-    outcome = build.build(_options(tmp_path))
+@pytest.mark.parametrize(
+    "asked", [{"channels": ("conda-forge",)}, {"platforms": (Platform.LINUX_AARCH64,)}, {"tolerate": ("nccl",)}]
+)
+def test_an_unreachable_channel_is_a_note_and_the_build_goes_on(asked, world, tmp_path):
+    outcome = build.build(_options(tmp_path, conda=CondaRequest(**asked)))
     assert any("no conda-lock.yml" in note and "cannot be reached" in note for note in outcome.notes)
     assert outcome.record is not None
+
+
+def test_build_of_an_environment_asks_no_channel_and_tells_nothing_of_images(world, tmp_path):
+    events = []
+    outcome = build.build(_options(tmp_path), progress=events.append)
+    assert [event.step for event in events if event.kind is EventKind.START] == ["solve", "lock", "build", "smoke test"]
+    assert not any("conda" in event.text.lower() or "base " in event.text for event in events)
+    assert outcome.notes == ()
+    assert "Dockerfile" in outcome.files  # other engines can use the folder
 
 
 def test_content_that_differs_from_the_lock_fails_the_build_and_leaves_no_record(world, tmp_path):

@@ -95,5 +95,12 @@ def test_traffic_is_what_came_since_the_step_began_and_how_fast():
     assert traffic.text() == "1.24 GB, 1180 MB/s"
 
 
+def test_traffic_is_silent_while_nothing_comes():
+    counts, seconds = iter([0, 50_000_000, 50_000_000]), iter([0.0, 1.0, 3.0])
+    traffic = Traffic(lambda: next(counts), lambda: next(seconds))
+    assert traffic.text() == "0.05 GB, 50 MB/s"
+    assert traffic.text() == ""
+
+
 def test_received_bytes_of_this_machine_are_a_number():
     assert received() >= 0

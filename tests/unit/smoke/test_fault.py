@@ -51,6 +51,12 @@ def test_framework_that_says_that_the_machine_started_it_too_slowly_says_nothing
     assert result.cause.sentence == "the machine was too slow to start Ray Train"
 
 
+def test_machine_without_a_compiler_says_nothing_against_the_cell() -> None:
+    result = _raised("RuntimeError: Error building extension 'ops': /bin/sh: 1: c++: not found")
+    assert (result.cause.fault, result.cause.lasting) == (Fault.HOST, True)
+    assert result.cause.sentence == "this machine lacks what the run needs (C++ compiler (c++))"
+
+
 @pytest.mark.parametrize(
     ("detail", "reason"),
     [

@@ -49,6 +49,14 @@ def test_good_agent_passes_and_progress_is_reported() -> None:
     assert seen[-2].finished == seen[-2].total == 2
 
 
+def test_step_is_named_from_its_begin_on_and_its_lines_count_no_cases() -> None:
+    step = "deepspeed zero-2 fp32"
+    says = f"say(event='begin',run={step!r});say(event='row',run={step!r},row='step',rank=0,status='ok')\n"
+    seen: list[run.Progress] = []
+    run.run(PLAN, Fake(GOOD.replace("say(event='bye'", says + "say(event='bye'")), progress=seen.append)
+    assert [p.line for p in seen[-3:-1]] == [f"{step} ...", f"{step} ok"]
+
+
 def test_plan_that_is_larger_than_a_pipe_arrives_whole() -> None:
     plan = Plan.build({"torch": "2.13.0"}, tier="full", ranks=2, steps=False)
     assert run.run(plan, Fake(GOOD)).counts()["pass"] > 1000

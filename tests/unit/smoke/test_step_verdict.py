@@ -110,3 +110,10 @@ def test_deepspeed_that_looks_for_nvcc_at_import_is_said_in_words() -> None:
 
 def test_another_error_of_a_framework_gets_no_words() -> None:
     assert words_of_framework("ImportError: no module named numpy") == ""
+
+
+def test_program_that_is_missing_is_said_with_the_packages_that_bring_it() -> None:
+    words = words_of_framework("RuntimeError: Error building extension 'ops': /bin/sh: 1: c++: not found")
+    assert words == (
+        " -- there is no C++ compiler (c++); next: install it (apt-get install g++ or dnf install gcc-c++)"
+    )

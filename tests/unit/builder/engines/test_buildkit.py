@@ -107,9 +107,12 @@ def test_the_error_of_a_compiler_is_shown_however_long_the_traceback_below_it_is
     above = ["-- Looking", *[cause] * 9]
     output = "".join(f"#8 0.1 {line}\n" for line in [*above, *(f"File {n}" for n in range(400))])
 
-    details = read(f"#8 [4/5] RUN requirements-framework\n{output}#8 ERROR: x\n", events).error().details
+    error = read(f"#8 [4/5] RUN requirements-framework\n{output}#8 ERROR: x\n", events).error()
 
-    assert list(details) == [cause] * 5 + [f"File {n}" for n in range(375, 400)]
+    assert error.message == (
+        "Cannot finish framework layer: its command failed: CMake Error: CMake was unable to find a build program."
+    )
+    assert list(error.details) == [cause] * 5 + [f"File {n}" for n in range(375, 400)]
 
 
 def test_a_failure_before_any_step_shows_the_end_of_the_output(events):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.builder.engines.compiling import WITHOUT_TOOLKIT, Workshop, refuse_uncompilable
+from envsmith.builder.engines.compiling import WITHOUT_TOOLKIT, Workshop, lacking, lacking_later, refuse_uncompilable
 from envsmith.errors import BuildError, EngineError
+from envsmith.lock.index.interpreters import Interpreter, running_interpreter
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
 
@@ -91,15 +92,52 @@ def test_a_setup_that_makes_no_wheel_is_an_error(tmp_path: Path, lock: Lock, pin
         shop(lock, tmp_path, Uv()).wheels([pin])
 
 
+PYTHON = running_interpreter()
+
+
 def test_what_needs_nvcc_is_refused(lock: Lock) -> None:
     toolkit = dataclasses.replace(lock.compiled[0], toolkit=True)
     with pytest.raises(EngineError, match="what needs nvcc is compiled in the pinned builder"):
-        refuse_uncompilable(dataclasses.replace(lock, compiled=(toolkit,)))
+        refuse_uncompilable(dataclasses.replace(lock, compiled=(toolkit,)), PYTHON)
 
 
-def test_a_host_without_a_compiler_is_refused(lock: Lock) -> None:
-    with pytest.raises(EngineError, match="no C\\+\\+ compiler"):
-        refuse_uncompilable(lock, environ={"PATH": "/nowhere"})
+def test_a_host_without_a_compiler_is_refused_in_one_sentence_with_what_to_do(lock: Lock) -> None:
+    with pytest.raises(EngineError) as caught:
+        refuse_uncompilable(lock, PYTHON, environ={"PATH": "/nowhere"})
+    assert caught.value.message == "Cannot compile ops: this host has no C++ compiler (c++)."
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Install what is missing")
+    assert "--engine docker" in caught.value.hint
+
+
+def test_every_program_that_a_source_needs_is_looked_for_at_once(lock: Lock) -> None:
+    horovod = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], name="horovod"),))
+    assert {"c++", "make"} <= set(lacking(horovod, PYTHON, environ={"PATH": "/nowhere"}))
+
+
+def test_programs_are_not_looked_for_where_nothing_is_compiled(lock: Lock) -> None:
+    assert lacking(dataclasses.replace(lock, compiled=()), PYTHON, environ={"PATH": "/nowhere"}) == ()
+
+
+def test_interpreter_without_its_headers_is_known(tmp_path: Path, lock: Lock) -> None:
+    horovod = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], name="horovod"),))
+    for name in ("c++", "make"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    headless = tmp_path / "python"
+    headless.write_text("#!/bin/sh\necho False\n")
+    headless.chmod(0o755)
+    python = Interpreter(path=str(headless), version="3.11.2")
+    assert lacking(horovod, python, environ={"PATH": str(tmp_path)}) == ("headers",)
+
+
+def test_what_training_compiles_later_is_known_with_what_the_host_lacks(lock: Lock, pin: Pin) -> None:
+    pins = tuple(dataclasses.replace(pin, name=name) for name in ("deepspeed", "numpy"))
+    cell = dataclasses.replace(lock, pins=pins, compiled=())
+    components, missing = lacking_later(cell, PYTHON, environ={"PATH": "/nowhere"})
+    assert components == ("deepspeed",)
+    assert missing[0] == "c++"
+    assert lacking_later(dataclasses.replace(cell, pins=pins[1:]), PYTHON, environ={"PATH": "/nowhere"}) == ((), ())
 
 
 def test_toolkit_of_the_host_is_hidden_from_every_way_in_which_torch_looks_for_it(tmp_path: Path) -> None:

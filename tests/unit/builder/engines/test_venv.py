@@ -77,11 +77,20 @@ def test_what_is_installed_is_the_lock_and_the_sdist_was_built(lock: Lock, folde
     assert done.stdout == "True\n"
 
 
+def test_user_is_told_how_to_activate_it_and_how_to_add_a_package(lock: Lock, folder: Path, uv: Uv) -> None:
+    built = realise(lock, folder, uv=uv)
+    use, add, *_ = built.usage
+    assert use == ("to use it", f"source {folder}/venv/bin/activate")
+    assert (folder / "venv" / "bin" / "activate").exists()
+    assert add[0] == "to add a package (it has no pip)"
+    assert add[1].endswith(f"uv pip install --python {folder}/venv/bin/python NAME")
+    assert not (folder / "venv" / "bin" / "pip").exists()
+
+
 def test_a_second_build_takes_up_what_is_done(lock: Lock, folder: Path, uv: Uv) -> None:
     first, told = build(lock, folder, uv)
-    assert told == [
-        (kind, step) for step in ("virtual environment", "torch layer", "framework layer") for kind in ("start", "done")
-    ]
+    steps = ("virtual environment", "source packages", "torch layer", "framework layer")
+    assert told == [(kind, step) for step in steps for kind in ("start", "done")]
     second, told = build(lock, folder, uv)
     assert told == [("cached", "virtual environment"), ("cached", "torch layer"), ("cached", "framework layer")]
     assert second == first
@@ -192,12 +201,36 @@ def test_a_build_tool_that_is_not_pinned_is_not_fetched(lock: Lock, folder: Path
         realise(without, folder, uv=uv)
 
 
+def test_source_that_does_not_build_fails_before_wheels_come_down(
+    lock: Lock, folder: Path, uv: Uv, tmp_path: Path
+) -> None:
+    script, calls = tmp_path / "uv", tmp_path / "calls"
+    script.write_text(
+        f'#!/bin/sh\nif [ "$1" = pip ]; then\n echo "$*" >> {calls}\n'
+        ' echo "error: Failed to build \\`deepspeed==0.18.5\\`" >&2\n'
+        " echo \"error: command 'x86_64-linux-gnu-g++' failed: No such file or directory\" >&2\n exit 1\nfi\n"
+        f'exec {uv.binary} "$@"\n'
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+
+    with pytest.raises(EngineError) as caught:
+        realise(lock, folder, uv=dataclasses.replace(uv, binary=str(script)))
+
+    assert caught.value.message == (
+        "Cannot build the source packages: deepspeed==0.18.5 does not build from source: "
+        "error: command 'x86_64-linux-gnu-g++' failed: No such file or directory."
+    )
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("Install what is missing (")
+    assert len([line for line in calls.read_text().splitlines() if "--dry-run" not in line]) == 1
+
+
 def test_a_full_disk_is_a_storage_error_and_the_layer_is_taken_back(
     lock: Lock, folder: Path, uv: Uv, tmp_path: Path
 ) -> None:
     script = tmp_path / "uv"
     script.write_text(
-        f'#!/bin/sh\nif [ "$1" = pip ]; then\n echo half > {folder}/venv/lib/half-written\n'
+        f'#!/bin/sh\nif [ "$1" = pip ] && ! echo "$*" | grep -q -e --target; then\n echo half > {folder}/venv/lib/half-written\n'
         ' echo "error: Failed to install: torch" >&2\n echo "  cause: No space left on device (os error 28)" >&2\n exit 2\nfi\n'
         f'exec {uv.binary} "$@"\n'
     )

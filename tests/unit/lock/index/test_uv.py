@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -21,6 +22,7 @@ from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
     LockError,
+    MissingProgramError,
     NetworkError,
     StorageError,
 )
@@ -297,8 +299,56 @@ error: Failed to build `/slots/0/horovod-0.28.1.tar.gz`
     error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="compile a wheel")
 
     assert type(error) is LockError
-    assert error.message == "Cannot compile a wheel: horovod-0.28.1.tar.gz does not build from source."
-    assert error.details[-1] == "mpi_ops_v2.cc:26:10: fatal error: torch/extension.h: No such file or directory"
+    assert error.message == (
+        "Cannot compile a wheel: horovod-0.28.1.tar.gz does not build from source: mpi_ops_v2.cc:26:10: "
+        "fatal error: torch/extension.h: No such file or directory."
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "error: command 'x86_64-linux-gnu-g++' failed: No such file or directory",
+            "failed: No such file or directory",
+        ),
+        ("Rust not found, installing into a temporary directory\n         Connection refused", "Rust not found"),
+        ("src/mpi4py/MPI.c:1:10: fatal error: mpi.h: No such file or directory", "fatal error: mpi.h"),
+    ],
+)
+def test_program_that_a_build_lacks_is_the_reason_and_the_hint_brings_it(said: str, reason: str) -> None:
+    output = f"""error: Failed to build `ops==1.0`
+  cause: The build backend returned an error
+         [stdout]
+         {"x86_64-linux-gnu-g++ -I/usr/include " * 40}
+         [stderr]
+         {said}"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
+
+    assert type(error) is MissingProgramError
+    assert error.message.startswith("Cannot install: ops==1.0 does not build from source: ")
+    assert reason in error.message
+    assert (error.hint or "").startswith("Install what is missing (")
+    assert max(map(len, error.details)) <= 240
+
+
+def test_what_a_backend_raised_last_is_the_reason_where_no_compiler_was_heard() -> None:
+    # fasttext 0.9.3 on a host without a compiler: its setup asks c++ in silence.
+    output = """error: Failed to build `fasttext==0.9.3`
+  cause: The build backend returned an error
+         [stderr]
+         Traceback (most recent call last):
+           File "<string>", line 11, in <module>
+         RuntimeError: Unsupported compiler -- at least C++17 support is needed!"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
+
+    assert error.message == (
+        "Cannot install: fasttext==0.9.3 does not build from source: "
+        "RuntimeError: Unsupported compiler -- at least C++17 support is needed!."
+    )
+    assert ("This host has no C++ compiler (c++)" in (error.hint or "")) == (shutil.which("c++") is None)
 
 
 def test_a_build_backend_that_fetches_and_cannot_is_a_fault_of_the_network() -> None:
