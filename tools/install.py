@@ -18,10 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from envsmith.index_settings import pip_values  # noqa: E402
-from envsmith.python.uv import Uv  # noqa: E402
-
 from envsmith.errors import EnvsmithError  # noqa: E402 - of this checkout
+from envsmith.lock.index.uv import Uv  # noqa: E402
+from envsmith.net.index_settings import pip_values  # noqa: E402
 
 
 def arguments_of_uv(groups: Sequence[str], environ: Mapping[str, str], *, again: bool) -> list[str]:

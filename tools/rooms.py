@@ -35,9 +35,9 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from envsmith.http import ca_bundle  # noqa: E402 - of this checkout: nothing has to be installed
-from envsmith.index_settings import as_toml, pip_values, uv_settings  # noqa: E402
-from envsmith.programs import child, end  # noqa: E402
+from envsmith.base.programs import child, end  # noqa: E402
+from envsmith.net.authorities import ca_bundle  # noqa: E402 - of this checkout: nothing has to be installed
+from envsmith.net.index_settings import as_toml, pip_values, uv_settings  # noqa: E402
 
 COMMANDS = ("make build FRAMEWORK=deepspeed", "make test")
 # Debian 13 and 12, with what the README asks for. A clone needs git and certificates.

@@ -10,8 +10,9 @@ import os
 import subprocess
 
 import pytest
-from envsmith.python.interpreters import _every
-from envsmith.python.uv import Uv
+
+from envsmith.lock.index.interpreters import _every
+from envsmith.lock.index.uv import Uv
 
 pytestmark = [pytest.mark.integration, pytest.mark.network]
 

@@ -54,7 +54,7 @@ def make(tmp_path):
 
 
 def test_envsmith_runs_uv_before_anything_of_the_index_but_uv_is_installed():
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import envsmith.python.uv, envsmith.index_settings"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import envsmith.lock.index.uv, envsmith.net.index_settings"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
 
