@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -61,6 +61,16 @@ class VersionGraph:
             rules = tuple(self.rule(rule_id) for rule_id in self._pickled)
             self._knowledge = replace(unpickle(self._rest, _MODULES), rules=rules)
         return self._knowledge
+
+    def without(self, rules: Container[str]) -> VersionGraph:
+        """Return a graph that knows everything but ``rules``. The tables of this one are used again."""
+        compiled, known = self.compiled, self.knowledge()
+        about = {
+            name: tuple(number for number in numbers if compiled.rules[number].id not in rules)
+            for name, numbers in compiled.about.items()
+        }
+        rest = replace(known, rules=tuple(rule for rule in known.rules if rule.id not in rules))
+        return replace(self, compiled=replace(compiled, about=about), _knowledge=rest)
 
     def released_on(self, name: str, version: str) -> str:
         """Return the day on which a release of a component came out, ``""`` where it is not known."""
