@@ -40,14 +40,6 @@ from envsmith.python.uv import Uv
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the lock keeps about sdists does not come from the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def table() -> ComponentTable:
     return ComponentTable.of(

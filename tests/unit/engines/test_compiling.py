@@ -91,10 +91,11 @@ def test_a_setup_that_makes_no_wheel_is_an_error(tmp_path: Path, lock: Lock, pin
         shop(lock, tmp_path, Uv()).wheels([pin])
 
 
-def test_what_needs_nvcc_is_refused(lock: Lock) -> None:
+def test_what_needs_nvcc_is_refused(tmp_path: Path, lock: Lock) -> None:
+    (tmp_path / "c++").touch(mode=0o755)
     toolkit = dataclasses.replace(lock.compiled[0], toolkit=True)
     with pytest.raises(EngineError, match="what needs nvcc is compiled in the pinned builder"):
-        refuse_uncompilable(dataclasses.replace(lock, compiled=(toolkit,)))
+        refuse_uncompilable(dataclasses.replace(lock, compiled=(toolkit,)), environ={"PATH": str(tmp_path)})
 
 
 def test_a_host_without_a_compiler_is_refused(lock: Lock) -> None:
