@@ -118,7 +118,7 @@ def lack_of(hit: Hit, text: str) -> Lack:
         owner=hit.groups.get("owner", "").strip("."),
         name=hit.groups.get("name", ""),
         hit=hit,
-        message=whole_line(text[:_REACH + hit.position], hit.position),
+        message=whole_line(text[: _REACH + hit.position], hit.position),
         frames=frames_before(text, hit.position),
         around=text[max(0, hit.position - _REACH) : hit.position + _REACH],
     )

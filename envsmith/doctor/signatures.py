@@ -243,15 +243,16 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     shapes = _shapes(original.lower)
     likely = every if shapes is None else [s for s in every if _may_stand(s, shapes)]
     hits = [hit for signature in likely if (hit := _find(original, signature))]
+    refused: set[str] = set()
     for changed, place, broken in _rewritten(original.text) if len(text) <= _WRAPPED else ():
         rewritten = _Text.of(changed, source)
         partial = {h.signature.id: h.signature for h in hits if not h.signature.last and broken(h.position)}
-        ids = {hit.signature.id for hit in hits} - partial.keys()
+        ids = refused | {hit.signature.id for hit in hits} - partial.keys()
         later = [s for s in every if s.id not in ids and not s.last]
         whole = {s.id: h for s in later if (h := _find(rewritten, s))}
         # What a part of a line says counts only as long as the whole line does not say otherwise.
-        gone = {i for i, signature in partial.items() if i in whole or _is_said(rewritten, signature)}
-        hits = [hit for hit in hits if hit.signature.id not in gone]
+        refused |= {i for i, signature in partial.items() if i not in whole and _is_said(rewritten, signature)}
+        hits = [hit for hit in hits if hit.signature.id not in refused | whole.keys()]
         hits += [dataclasses.replace(hit, position=place(hit.position)) for hit in whole.values()]
     order = {signature.id: number for number, signature in enumerate(every)}  # of one place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))

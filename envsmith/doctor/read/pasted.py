@@ -198,8 +198,9 @@ def unwrapped(text: str) -> list[tuple[str, list[int]]]:
 def whole_line(text: str, position: int) -> str:
     """Return the line at ``position`` to its end, also where a terminal or a writer broke it."""
     following = text[text.rfind("\n", 0, position) + 1 :]
-    readings = (following, *(joined for joined, _breaks in unwrapped(following)))
-    return max((reading.partition("\n")[0] for reading in readings), key=len)
+    line = following.partition("\n")[0]
+    wholes = (joined.partition("\n")[0] for joined, _breaks in unwrapped(following))
+    return next((whole for whole in wholes if len(whole) > len(line)), line)
 
 
 def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:
