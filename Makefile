@@ -40,9 +40,9 @@ test: $(STAMP)
 	$(MAKE) --no-print-directory workflows
 	$(BIN)/python -m pytest -n auto -m 'not integration and not slow' --randomly-seed=$(SEED)
 
-# What counts over whole corpora or attacks in bulk: three minutes on two idle cores.
+# What counts over whole corpora or attacks in bulk.
 slow: $(STAMP)
-	$(BIN)/python -m pytest -n auto -m 'slow and not integration'
+	$(BIN)/python -m pytest -n auto -m 'slow and not integration' --randomly-seed=$(SEED)
 
 integration: $(STAMP)
 	$(BIN)/python -m pytest -m integration
@@ -51,12 +51,12 @@ integration: $(STAMP)
 images: $(STAMP)
 	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py tests/integration/test_images_packages.py tests/integration/test_images_login.py
 
-# Hostile and noisy input for every reader: hypothesis first (FUZZ_EXAMPLES of each kind), then atheris (FUZZ_SECONDS in all; on a
+# Hostile and noisy input for every reader: hypothesis first (FUZZ_EXAMPLES of each kind, other ones each time), then atheris (FUZZ_SECONDS in all; on a
 # Python that it has wheels for, such as 3.11). What broke a reader is left in crash-* and belongs into tests/fuzz/crashes/READER/.
 FUZZ_EXAMPLES ?= 1000
 FUZZ_SECONDS ?= 2400
 fuzz: $(STAMP)
-	ENVSMITH_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n auto tests/property/test_doctor.py tests/property/test_doctor_variants.py tests/fuzz
+	ENVSMITH_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n auto tests/property tests/fuzz -m 'not slow'
 	$(BIN)/python -m pip install --quiet 'atheris>=3.0'
 	$(BIN)/python tests/fuzz/fuzz_readers.py --all $(FUZZ_SECONDS)
 
