@@ -34,7 +34,7 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit and property tests."""
     _install(session, "test")
-    session.run("pytest", "-n", "auto", "-m", "not integration", *session.posargs)
+    session.run("pytest", "-n", "auto", "-m", "not integration and not slow", *session.posargs)
 
 
 @nox.session

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from typing import TextIO
 
 # Allocations between two searches for garbage: about what one verb makes. Python's own default is 700.
 _ALLOCATIONS = 100_000
@@ -24,8 +25,11 @@ def main() -> None:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         code = 130
+    _flush(sys.stdout)
+    _flush(sys.stderr)
     if "rattler" in sys.modules:
-        _leave(code)
+        # Its workers call into an interpreter that is being taken down: with py-rattler 0.28 one run in three crashes.
+        os._exit(code)
     # The memory goes back with the process: without this Python visits every object once more, for a tenth of a solve.
     gc.freeze()
     sys.exit(code)
@@ -41,17 +45,12 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
 
 
-def _leave(code: int) -> None:
-    """End at once: rattler's workers call into an interpreter that is being taken down.
-
-    With py-rattler 0.28 one run in three crashes.
-    """
-    from contextlib import suppress
-
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+def _flush(stream: TextIO) -> None:
+    """Write what was said. What cannot be written is dropped: Python would try again at its end, and exit with 120."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""For all tests: files that are no modules of a package, and Ctrl-C that means Ctrl-C."""
+"""For all tests: a cache of their own, the same examples each time, files that are no modules of a package, Ctrl-C that means Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,13 +7,34 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Settings of Python that a machine may have for its own reasons, and that hide faults: unbuffered output is never left for the end.
+_OF_THE_SHELL = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS")
+
+# A property is held to the same examples in every run, whatever ran before it. ENVSMITH_FUZZ_EXAMPLES asks for new ones: `make fuzz`.
+hypothesis.settings.register_profile("same", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("new", database=None, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("new" if os.environ.get("ENVSMITH_FUZZ_EXAMPLES") else "same")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give a run one cache, empty at first: no test sees the user's, and what one worker of xdist compiles the others read."""
+    if not hasattr(config, "workerinput"):
+        for name in _OF_THE_SHELL:
+            os.environ.pop(name, None)
+        folder = tempfile.TemporaryDirectory(prefix="envsmith-tests-", ignore_cleanup_errors=True)
+        config.add_cleanup(folder.cleanup)
+        os.environ["XDG_CACHE_HOME"] = folder.name
+        # Nor does git read the user's settings: a name, a key that signs, hooks.
+        os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ A block of commands is fenced as ``console``; its commands begin with ``$``. The
     <!-- in: batch -->           it is run beside `job.sbatch` and `pip-list.txt`
     <!-- in: log -->             it is run beside `train.log` and `name.log` of trainings that failed
     <!-- in: old-repository -->  it is run in a repository of 2023 without pins
+    <!-- slow -->                it takes more than ten seconds: `make slow` runs it, `make test` does not
     <!-- output -->              what stands below a command is all that it prints to stdout
 """
 
@@ -27,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"((?:^[ \t]*<!--.*?-->[ \t]*\n)*)^[ \t]*```console\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
-_MARK = re.compile(r"<!--\s*(not run|exit|in|output)(?:[: ]\s*(.*?))?\s*-->")
+_MARK = re.compile(r"<!--\s*(not run|exit|in|slow|output)(?:[: ]\s*(.*?))?\s*-->")
 _LIBRARY = """[project]
 name = "mylib"
 version = "1.0.0"

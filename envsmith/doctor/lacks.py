@@ -18,7 +18,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import Frame, frames_before, module_of
-from envsmith.doctor.read.pasted import QUOTES
+from envsmith.doctor.read.pasted import whole_line
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.names.name_index import NameIndex
@@ -47,15 +47,20 @@ _OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lack:
-    """``owner`` is the module, class or function of the message, ``name`` what it lacks (empty for a module)."""
+    """``owner`` is the module, class or function of the ``message``, ``name`` what it lacks (empty for a module)."""
 
     kind: str
     owner: str
     name: str
     hit: Hit
+    message: str = ""
     frames: Sequence[Frame] = ()
     around: str = ""
-    partial: bool = False
+
+    @property
+    def partial(self) -> bool:
+        """Return whether Python was still at the first line of the module that lacks it."""
+        return "partially initialized" in self.message
 
     @property
     def root(self) -> str:
@@ -69,7 +74,7 @@ class Lack:
     @property
     def is_of_bare_folder(self) -> bool:
         """Return whether Python took a folder for the package: a module of its own would have a file."""
-        return self.kind == "name" and "." not in self.owner and "(unknown location)" in self.hit.text
+        return self.kind == "name" and "." not in self.owner and "(unknown location)" in self.message
 
     @property
     def script(self) -> str | None:
@@ -108,15 +113,14 @@ def is_lack(hit: Hit) -> bool:
 
 def lack_of(hit: Hit, text: str) -> Lack:
     """Return what a hit says is lacking, with the calls and the lines around it."""
-    line = hit.text.translate(QUOTES)
     return Lack(
         kind=hit.signature.id.removeprefix(_ID),
         owner=hit.groups.get("owner", "").strip("."),
         name=hit.groups.get("name", ""),
         hit=hit,
+        message=whole_line(text[: _REACH + hit.position], hit.position),
         frames=frames_before(text, hit.position),
         around=text[max(0, hit.position - _REACH) : hit.position + _REACH],
-        partial="partially initialized" in line,
     )
 
 

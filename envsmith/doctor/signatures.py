@@ -251,11 +251,17 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     shapes = _shapes(original.lower)
     likely = every if shapes is None else [s for s in every if _may_stand(s, shapes)]
     hits = [hit for signature in likely if (hit := _find(original, signature))]
-    for changed, place in _rewritten(original.text) if len(text) <= _WRAPPED else ():
-        ids = {hit.signature.id for hit in hits}
+    refused: set[str] = set()
+    for changed, place, broken in _rewritten(original.text) if len(text) <= _WRAPPED else ():
         rewritten = _Text.of(changed, source)
+        partial = {h.signature.id: h.signature for h in hits if not h.signature.last and broken(h.position)}
+        ids = refused | {hit.signature.id for hit in hits} - partial.keys()
         later = [s for s in every if s.id not in ids and not s.last]
-        hits += [dataclasses.replace(h, position=place(h.position)) for s in later if (h := _find(rewritten, s))]
+        whole = {s.id: h for s in later if (h := _find(rewritten, s))}
+        # What a part of a line says counts only as long as the whole line does not say otherwise.
+        refused |= {i for i, signature in partial.items() if i not in whole and _is_said(rewritten, signature)}
+        hits = [hit for hit in hits if hit.signature.id not in refused | whole.keys()]
+        hits += [dataclasses.replace(hit, position=place(hit.position)) for hit in whole.values()]
     order = {signature.id: number for number, signature in enumerate(every)}  # of one place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
     return _count_lines(original.text, _with_standing(original.text, hits))
@@ -280,15 +286,26 @@ def _with_standing(text: str, hits: list[Hit]) -> list[Hit]:
     return [dataclasses.replace(hit, standing=standing(hit)) for hit in hits]
 
 
-def _rewritten(text: str) -> Iterator[tuple[str, Callable[[int], int]]]:
-    """Give the text without broken lines, then with each process's lines together and whole, and where places lie."""
+def _rewritten(text: str) -> Iterator[tuple[str, Callable[[int], int], Callable[[int], bool]]]:
+    """Give the text without broken lines, then with each process's lines together and whole.
+
+    With it, where its places lie in ``text``, and whether a terminal broke the line of a place there.
+    """
     for joined, breaks in unwrapped(text):
-        yield joined, lambda at, breaks=breaks: at + bisect_right(breaks, at)  # type: ignore[misc]
+        ends = {at + number for number, at in enumerate(breaks)}
+
+        def place(at: int, breaks: list[int] = breaks) -> int:
+            return at + bisect_right(breaks, at)
+
+        def broken(at: int, ends: set[int] = ends) -> bool:
+            return bool(ends) and (text.rfind("\n", 0, at) in ends or text.find("\n", at) in ends)
+
+        yield joined, place, broken
     order, lines = by_speaker(text)
     rewritten = completed(mended("\n".join(lines)))
     if rewritten != text:
         starts = [0, *itertools.accumulate(len(line) + 1 for line in text.split("\n"))]
-        yield rewritten, lambda at: starts[order[rewritten.count("\n", 0, at)]]
+        yield rewritten, lambda at: starts[order[rewritten.count("\n", 0, at)]], lambda _at: False
 
 
 def _shapes(lower: str) -> str | None:
@@ -340,6 +357,10 @@ def _find(text: _Text, signature: Signature) -> Hit | None:
         if abs(hit.position - best.position) < _LINE:
             groups = {**hit.groups, **groups}
     return dataclasses.replace(best, groups={**groups, **best.groups})
+
+
+def _is_said(text: _Text, signature: Signature) -> bool:
+    return any(_search(text, signature, pattern, needles) for pattern, needles in signature.match.items())
 
 
 def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[str]) -> Hit | None:

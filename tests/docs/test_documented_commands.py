@@ -34,7 +34,14 @@ def test_there_are_blocks_and_marks_that_are_known():
             assert len(block.marks["not run"]) > 10, f"{block.page}: say why it is not run"
 
 
-@pytest.mark.parametrize("block", [b for b in BLOCKS if "not run" not in b.marks], ids=lambda b: f"{b.page}-{b.number}")
+def _blocks_that_run():
+    for block in BLOCKS:
+        if "not run" not in block.marks:
+            marks = [pytest.mark.slow] if "slow" in block.marks else []
+            yield pytest.param(block, id=f"{block.page}-{block.number}", marks=marks)
+
+
+@pytest.mark.parametrize("block", list(_blocks_that_run()))
 def test_commands_run_and_print_what_the_page_shows(block, tmp_path, monkeypatch, capfd):
     sessions.prepare(block, tmp_path)
     monkeypatch.chdir(tmp_path)

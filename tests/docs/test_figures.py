@@ -17,6 +17,7 @@ figures = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(figures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", figures.COUNTS, ids=lambda count: count.__name__)
 def test_figures_that_a_bench_counts_are_those_of_the_file(count):
     counted = count()
@@ -39,6 +40,7 @@ def test_badges_say_what_the_records_say():
         assert (figures.BADGES / name).read_text(encoding="utf-8") == text, "run tools/figures.py --show"
 
 
+@pytest.mark.slow
 def test_the_tables_of_proved_environments_are_those_of_the_records(tmp_path):
     page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
     (tmp_path / "tables.md").write_text(page, encoding="utf-8")

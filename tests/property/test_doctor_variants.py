@@ -99,6 +99,17 @@ VARIANTS = {
 
 @SLOW
 @given(st.sampled_from(MESSAGES), st.sampled_from(sorted(VARIANTS)))
+@example(
+    (
+        'csrc/fused_dense_cuda.cu(415): error: identifier "CUBLASLT_EPILOGUE_GELU_AUX" is undefined',
+        "extension-build-failed",
+    ),
+    "blanks at 70",
+)
+@example(
+    ("ImportError: cannot import name 'Trainer' from 'transformers' (unknown location)", "broken-installation"),
+    "blanks at 70",
+)
 def test_a_message_means_the_same_however_it_was_printed(message, variant):
     text, cause = message
     assert cause_of(VARIANTS[variant](text)) == cause
@@ -117,6 +128,27 @@ def test_a_thread_means_the_same_however_it_was_printed(thread, variant):
     ("ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister", "wrong-nccl-loaded"),
     "compose host",
     "blanks at 70",
+)
+@example(
+    (
+        "ImportError: cannot import name 'check_set_window_size' from 'transformer_engine.pytorch.attention'",
+        "te-version-incompatible",
+    ),
+    "compose host",
+    "terminal of 100",
+)
+@example(
+    (
+        "Could not load library libcudnn_cnn_train.so.8. Error: /x/libcudnn_cnn_train.so.8: symbol _ZN10cask_cudnn2kr8isAmpereE, version libcudnn_cnn_infer.so.8 not defined in file libcudnn_cnn_infer.so.8 with link time reference",
+        "wrong-cudnn-loaded",
+    ),
+    "time and rank",
+    "terminal of 100",
+)
+@example(
+    ("ImportError: cannot import name 'Trainer' from 'transformers' (unknown location)", "broken-installation"),
+    "time and rank",
+    "terminal of 100",
 )
 def test_two_of_these_together_change_nothing_either(message, first, second):
     text, cause = message

@@ -27,6 +27,7 @@ def test_every_reader_answers_hostile_bytes(name: str, content: bytes) -> None:
     once(name, content.decode("utf-8", "surrogateescape"))
 
 
+@pytest.mark.slow
 def test_every_verb_answers_hostile_input() -> None:
     command = [sys.executable, str(ROOT / "bench" / "robust.py"), "inputs", "--scale", "0.008"]
 

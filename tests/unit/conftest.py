@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,14 +37,6 @@ from envsmith.model.lock import Lock
 from envsmith.net.http import NotFoundError, RangeReply, Reply
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the lock keeps about sdists does not come from the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -25,18 +25,24 @@ Moment = Mapping[Path, Sequence[Pin]]
 
 
 def refuse_without_room(
-    cell: object, moments: Sequence[Moment], *, hint: str, spared: Callable[[], bool] = bool
+    cell: object,
+    moments: Sequence[Moment],
+    *,
+    hint: str,
+    spared: Callable[[], bool] = bool,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> None:
     """Raise ``StorageError`` where a disk lacks the room for the fullest of ``moments``.
 
     ``spared`` is asked at the end: whether all of it takes no room there.
     """
-    crowded = [load for moment in moments for load in _loads(moment) if _is_crowded(*load)]
+    loads = [load for moment in moments for load in _loads(moment)]
+    crowded = [(folder, pins) for folder, pins in loads if free_bytes(folder) < _PLENTY * _copies(pins)]
     if not crowded:
         return
     sizes = _wheel_bytes({pin.name: pin for _folder, pins in crowded for pin in pins})
     needed, folder = max((int(sum(sizes[pin.name] for pin in pins) * _UNPACKED), folder) for folder, pins in crowded)
-    free = shutil.disk_usage(folder).free
+    free = free_bytes(folder)
     if needed > free and not spared():
         raise StorageError(
             f"Cannot build cell {cell}: {_gib(needed)} are needed on the disk of {folder}, {_gib(free)} are free.",
@@ -53,9 +59,8 @@ def _loads(moment: Moment) -> Iterable[tuple[Path, list[Pin]]]:
     return disks.values()
 
 
-def _is_crowded(folder: Path, pins: Sequence[Pin]) -> bool:
-    copies = max(Counter(pin.name for pin in pins).values(), default=0)
-    return shutil.disk_usage(folder).free < _PLENTY * copies
+def _copies(pins: Sequence[Pin]) -> int:
+    return max(Counter(pin.name for pin in pins).values(), default=0)
 
 
 def _gib(size: int) -> str:

@@ -189,8 +189,18 @@ def unwrapped(text: str) -> list[tuple[str, list[int]]]:
         results.append(_joined_at(lines, width))
     # A path without a blank stays longer than the rest, so the width may be that of the others.
     blank = max((len(line) for line in lines if " " in line.strip()), default=0)
-    flowed = (_reflowed(lines, each) for each in sorted({width, blank}) if each in _WIDTHS)
+    # Of a message alone no line need reach the width: it is no less than the narrowest.
+    widths = sorted({max(each, _WIDTHS.start) for each in (width, blank)})
+    flowed = (_reflowed(lines, each) for each in widths if each in _WIDTHS)
     return [*results, *((each, []) for each in flowed if each != text)]
+
+
+def whole_line(text: str, position: int) -> str:
+    """Return the line at ``position`` to its end, also where a terminal or a writer broke it."""
+    following = text[text.rfind("\n", 0, position) + 1 :]
+    line = following.partition("\n")[0]
+    wholes = (joined.partition("\n")[0] for joined, _breaks in unwrapped(following))
+    return next((whole for whole in wholes if len(whole) > len(line)), line)
 
 
 def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -81,6 +81,16 @@ class VersionGraph:
             rules = tuple(rule.value for rule in self._kept.rules.values())
             self._knowledge = replace(self._kept.rest.value, rules=rules)
         return self._knowledge
+
+    def without(self, rules: Container[str]) -> VersionGraph:
+        """Return a graph that knows everything but ``rules``. The tables of this one are used again."""
+        compiled, known = self.compiled, self.knowledge()
+        about = {
+            name: tuple(number for number in numbers if compiled.rules[number].id not in rules)
+            for name, numbers in compiled.about.items()
+        }
+        rest = replace(known, rules=tuple(rule for rule in known.rules if rule.id not in rules))
+        return replace(self, compiled=replace(compiled, about=about), _knowledge=rest)
 
     def released_on(self, name: str, version: str) -> str:
         """Return the day on which a release of a component came out, ``""`` where it is not known."""

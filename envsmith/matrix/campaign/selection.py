@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import hashlib
 import itertools
@@ -22,7 +21,6 @@ from envsmith.model.record import Expected, read_records
 from envsmith.model.rule import Knowledge, Severity
 from envsmith.model.version import Spec, minor_of, public, version_key
 from envsmith.solver import check as judge
-from envsmith.solver import solver_of
 from envsmith.solver.known_bad import known_bad, stated_by_metadata
 from envsmith.solver.solver import Solver
 
@@ -231,10 +229,7 @@ def _expired(choice: Choice) -> Iterator[Combination]:
 
 def without(solver: Solver, rules: frozenset[str]) -> Solver:
     """Return a solver that knows everything but ``rules``."""
-    if not rules:
-        return solver
-    knowledge = solver.knowledge()
-    return solver_of(dataclasses.replace(knowledge, rules=tuple(r for r in knowledge.rules if r.id not in rules)))
+    return Solver(solver.graph.without(rules)) if rules else solver
 
 
 @dataclass(slots=True)

@@ -38,9 +38,10 @@ def test_with_rattler_loaded_the_process_ends_at_once_and_what_was_said_is_writt
 
 
 def _ended(words: str, redirection: str) -> int:
-    return subprocess.run(
-        ["sh", "-c", f'exec "$0" -m envsmith {words} {redirection}', sys.executable], capture_output=True, check=False
-    ).returncode
+    # What is written at once leaves nothing for the end of the process.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = ["sh", "-c", f'exec "$0" -m envsmith {words} {redirection}', sys.executable]
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
 
 
 @pytest.mark.parametrize(

@@ -303,6 +303,7 @@ def _requests(kit, cell, keys):
         return list(reg.log)
 
 
+@pytest.mark.slow
 def test_whatever_request_fails_no_tag_is_left_and_the_next_push_ends_well(kit, cell, keys):
     """Every single request of a push refused once for good, on a registry without the referrers API (which asks for most)."""
     count = len(_requests(kit, cell, keys))

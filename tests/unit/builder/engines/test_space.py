@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from envsmith.builder.engines.space import refuse_without_room
+from envsmith.builder.engines.space import Moment, refuse_without_room
 from envsmith.errors import StorageError
 from envsmith.model.lock import Artifact, Pin
 
-# No disk has so much: a cell of 2 PiB of wheels.
-_BYTES = 1 << 51
+_BYTES = 20 << 30
 
 
 @pytest.fixture
@@ -33,18 +33,23 @@ def needed(copies: int) -> str:
     return f"{copies * 2 * _BYTES / (1 << 30):.1f} GiB are needed on the disk of"
 
 
+def refuse(moments: Sequence[Moment], *, free: int = 1 << 30) -> None:
+    """The check on a machine whose every disk has ``free`` bytes."""
+    refuse_without_room("x", moments, hint="", free_bytes=lambda _folder: free)
+
+
 def test_copies_in_two_folders_of_one_disk_are_summed(pin: Pin, tmp_path: Path) -> None:
     moments = [{tmp_path / "engine": [pin] * 2, tmp_path / "layout": [pin] * 2}]
 
     with pytest.raises(StorageError, match=needed(4)):
-        refuse_without_room("x", moments, hint="")
+        refuse(moments)
 
 
 def test_moments_are_not_summed(pin: Pin, tmp_path: Path) -> None:
     moments = [{tmp_path / "engine": [pin] * 2}, {tmp_path / "engine": [pin] * 3}]
 
     with pytest.raises(StorageError, match=needed(3)):
-        refuse_without_room("x", moments, hint="")
+        refuse(moments)
 
 
 def test_each_disk_has_its_own_fullest_moment(pin: Pin, tmp_path: Path, memory: Path) -> None:
@@ -52,4 +57,14 @@ def test_each_disk_has_its_own_fullest_moment(pin: Pin, tmp_path: Path, memory: 
         pytest.skip("temporary folders lie on the disk of /dev/shm here")
 
     with pytest.raises(StorageError, match=f"{needed(3)} {memory}"):
-        refuse_without_room("x", [{memory: [pin] * 3, tmp_path: [pin] * 2}], hint="")
+        refuse([{memory: [pin] * 3, tmp_path: [pin] * 2}])
+
+
+def test_a_disk_with_room_for_the_fullest_moment_is_taken(pin: Pin, tmp_path: Path) -> None:
+    small = dataclasses.replace(pin, artifacts=(dataclasses.replace(pin.artifacts[0], size=1 << 30),))
+    moments = [{tmp_path: [small]}, {tmp_path: [small] * 2}]
+
+    refuse(moments, free=4 << 30)
+
+    with pytest.raises(StorageError, match=r"4\.0 GiB are needed"):
+        refuse(moments, free=(4 << 30) - 1)

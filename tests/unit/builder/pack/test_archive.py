@@ -179,8 +179,7 @@ def test_what_is_compiled_in_an_image_is_refused(packer: Packer, whole_lock: Loc
 
 def unpacked(packer: Packer, lock: Lock, folder: Path) -> Path:
     packed = packer.pack(lock, folder / "cell.tar", Clock(silent))
-    with tarfile.open(packed.path) as tar:
-        tar.extractall(folder, filter="data")
+    subprocess.run(["tar", "-xf", packed.path, "-C", folder], check=True)
     return folder / lock.name
 
 
