@@ -84,13 +84,11 @@ class VersionGraph:
 
     def without(self, rules: Container[str]) -> VersionGraph:
         """Return a graph that knows everything but ``rules``. The tables of this one are used again."""
-        compiled, known = self.compiled, self.knowledge()
-        about = {
-            name: tuple(number for number in numbers if compiled.rules[number].id not in rules)
-            for name, numbers in compiled.about.items()
-        }
-        rest = replace(known, rules=tuple(rule for rule in known.rules if rule.id not in rules))
-        return replace(self, compiled=replace(compiled, about=about), _knowledge=rest)
+        kept, compiled = self._kept, self.compiled
+        gone = {number for number, rule in enumerate(compiled.rules) if rule.value.id in rules}
+        about = {name: tuple(n for n in numbers if n not in gone) for name, numbers in compiled.about.items()}
+        remaining = {rule_id: rule for rule_id, rule in kept.rules.items() if rule_id not in rules}
+        return VersionGraph(replace(kept, compiled=replace(compiled, about=about), rules=remaining))
 
     def released_on(self, name: str, version: str) -> str:
         """Return the day on which a release of a component came out, ``""`` where it is not known."""
