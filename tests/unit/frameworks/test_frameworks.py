@@ -21,7 +21,7 @@ ROOT = Path(envsmith.__file__).parent
 NAMES = re.compile("deepspeed|megatron|colossal", re.IGNORECASE)
 # Help texts, examples of what may be typed and hints.
 HELP_TEXTS = {"cli/explain.py", "cli/run.py", "cli/sources.py"}
-PLUGINS = ("frameworks/", "smoke/agent/steps/")
+PLUGINS = ("frameworks/", "agent/steps/")
 
 
 def _strings(tree: ast.Module) -> set[str]:

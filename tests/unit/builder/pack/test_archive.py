@@ -24,7 +24,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.component import ComponentTable
 from envsmith.model.lock import CompiledSource, Lock, Pin
 
-OWN = ("click", "httpx", "networkx", "packaging", "pydantic", "pyelftools", "pyyaml", "rich", "tomli", "tomlkit")
+OWN = ("click", "networkx", "packaging", "pydantic", "pyelftools", "pyyaml", "rich", "tomli", "tomlkit")
 # What stands where uv and envsmith would be: the script shall be run, not those two.
 UV = """#!/bin/sh
 if [ "$1" = venv ]; then for last; do :; done; mkdir -p "$last/bin"; printf '#!/bin/sh\\necho "envsmith $*"\\n' > "$last/bin/envsmith"
@@ -39,7 +39,7 @@ def whole(tmp_path: Path) -> TinyIndex:
     index = framework_index(tmp_path / "whole")
     for name in OWN:
         index.add(name, wheel(name, "99.0"))
-    index.add("httpx", wheel("httpx", "99.0", ["socksio"]))
+    index.add("httpx", wheel("httpx", "0.28.1", ["socksio"]))
     index.add("socksio", wheel("socksio", "1.0"))
     index.add("uv", wheel("uv", "99.0", files={"uv-99.0.data/scripts/uv": UV}))
     return index
