@@ -83,7 +83,8 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
         )  # fmt: skip
         out.emit("host", **host_facts(report))
         out.emit("loaded", **facts)
-        fields = {key: placement[key] for key in ("devices", "sentence", "env")}
+        told = ("devices", "sentence", "place", "is_shared", "env")
+        fields = {key: placement[key] for key in told if key in placement}
         out.emit("placement", backend=backend, ranks=world, **fields)
     board = Board()
     board.clear()

@@ -73,12 +73,16 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
             rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
             shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
         env.update(shared)
-    sentence = (
-        f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network"
-    )
+    words = _shared(f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way})")
     placement = {"backend": "nccl", "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env}
     share = -(-ranks // gpus)
-    return {**placement, "sentence": sentence, "sharing": sharing_way(nccl, requested), "share": share}
+    return {**placement, **words, "sharing": sharing_way(nccl, requested), "share": share}
+
+
+def _shared(place: str, warning: str = "") -> dict[str, object]:
+    """Return what is said of a place where ranks share a GPU: in few words, and with what it does not prove."""
+    sentence = f"{place}; this proves nothing about NVLink or the network{warning}"
+    return {"place": place + warning, "sentence": sentence, "is_shared": True}
 
 
 def count_ranks(count: int) -> str:
@@ -113,10 +117,10 @@ def place_direct(
     shared, way = sharing_env(nccl, int(place["rank"]))
     warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
     on_gpus = f"{here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
-    sentence = f"{started}, {on_gpus}; this proves nothing about NVLink or the network{warning}"
     env = {**_engine_env(plan), **shared}
     share = -(-here // gpus)
-    return {"devices": devices, "env": env, "sentence": sentence, "sharing": sharing_way(nccl), "share": share}
+    words = _shared(f"{started}, {on_gpus}", warning)
+    return {"devices": devices, "env": env, **words, "sharing": sharing_way(nccl), "share": share}
 
 
 def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:

@@ -34,12 +34,25 @@ class Exit(IntEnum):
     HOST = 10
 
 
-# Why a case or a step was not begun.
-TIME_IS_OVER, NO_TIME_LEFT = "the time of this run was over", " were left"
+# Why a case was not begun, for people.
+TIME_IS_OVER = "the time of this run was over"
+# What a case or a step that was not run would have needed, as its row says it.
+NO_TIME, NO_MEMORY, NO_GPU = "time", "memory", "gpu"
 
 
 class Skip(Exception):
-    """The case cannot be asked of this torch or machine; every rank comes to the same answer."""
+    """The case cannot be asked of this torch or machine; every rank comes to the same answer.
+
+    ``unmet`` is what it would have needed, where that is one of :data:`NO_TIME` and those beside it.
+    """
+
+    def __init__(self, reason: str, unmet: str = "") -> None:
+        super().__init__(reason)
+        self.unmet = unmet
+
+    def row(self) -> dict[str, str]:
+        """Return what a row says of it."""
+        return {"status": "skipped", "detail": str(self), **({"unmet": self.unmet} if self.unmet else {})}
 
 
 class Wrong(Exception):

@@ -19,7 +19,7 @@ from envsmith.agent.cases.kit import Kit
 from envsmith.agent.counter import flight_entries
 from envsmith.agent.faults import altered_case, fault_of_case, inject_before
 from envsmith.agent.machine import cuda_probe
-from envsmith.agent.protocol import FINISHED, Board, Exit, Log, Phase, Skip, Startup, Wrong, one_line
+from envsmith.agent.protocol import FINISHED, NO_GPU, Board, Exit, Log, Phase, Skip, Startup, Wrong, one_line
 from envsmith.agent.steps import STEPS
 from envsmith.agent.steps.stage import Stage
 from envsmith.agent.world import World, agree, free_bytes, implementation_of, open_store
@@ -145,7 +145,7 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
             kit.guards()
         row["status"] = "ok"
     except Skip as reason:
-        row.update(status="skipped", detail=str(reason))
+        row.update(reason.row())
     except Wrong as error:
         row.update(status="wrong", detail=str(error))
     except Exception as error:
@@ -197,7 +197,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     try:
         row.update(status="ok", **STEPS[stage.step["kind"]](stage))
     except Skip as reason:
-        row.update(status="skipped", detail=str(reason))
+        row.update(reason.row())
     except Exception as error:
         row.update(_stopped(stage, error, board.row(job["rank"])[3]))
     row["seconds"] = round(time.monotonic() - started, 3)
@@ -233,6 +233,7 @@ def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
     places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
     place = next((p for p in reversed(places) if not p.startswith("torch/")), places[-1] if places else "")
     if not gpu_words or stage.cuda or not re.search(gpu_words, f"{type(error).__name__}: {error}"):
-        return {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
+        raised = {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
+        return {**raised, "in_import": stage.in_import}
     facts = {"needs a GPU": {"error": one_line(error), "at": place, "while": doing}}
-    return {"status": "skipped", "detail": f"needs a GPU: {one_line(error, 160)} ({place})", "facts": facts}
+    return {**Skip(f"needs a GPU: {one_line(error, 160)} ({place})", NO_GPU).row(), "facts": facts}

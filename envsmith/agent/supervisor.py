@@ -28,7 +28,7 @@ from envsmith.agent.processes import (
     loopback,
     prctl,
 )
-from envsmith.agent.protocol import NO_TIME_LEFT, PROTOCOL, Board, Exit, Log
+from envsmith.agent.protocol import NO_GPU, NO_TIME, PROTOCOL, Board, Exit, Log, Skip
 from envsmith.agent.steps import PRELOAD
 from envsmith.agent.watching import (
     Halt,
@@ -102,7 +102,7 @@ class Supervisor:
                 break
             reason = _reason_to_skip(step, placement) or self._lack_of_time()
             if reason:
-                self.emit("step", step=step["name"], status="skipped", detail=reason)
+                self.emit("step", step=step["name"], **reason.row())
             else:
                 self._run_step(step, placement)
 
@@ -140,7 +140,8 @@ class Supervisor:
                 if late
                 else f"ended the interpreter ({describe_exit(code)})"
             )
-            self._refuse("import", "import", f"`import torch` {problem}", Exit.HANG if late else Exit.CRASH)
+            agent_code = Exit.HANG if late else Exit.CRASH
+            self._refuse("import", "import", f"`import torch` {problem}", agent_code, status=None if late else code)
         elif answer.get("failed"):
             self._refuse("import", "import", answer["failed"], Exit.CONFIGURATION, trace=answer.get("trace", ""))
         else:
@@ -150,7 +151,7 @@ class Supervisor:
         return False
 
     def _refuse(self, run: str, reason: str, detail: str, code: Exit, **details: object) -> None:
-        self.emit("halt", run=run, reason=reason, detail=detail, **details)
+        self.emit("halt", run=run, reason=reason, detail=detail, code=code, **details)
         self.codes.append(code)
 
     # -- where the ranks go ------------------------------------------------------------------------------------------
@@ -165,13 +166,15 @@ class Supervisor:
             cuda = self._ask_cuda()
         usable = bool(cuda["available"]) and bool(ready.get("has_nccl"))
         backend = requested if requested != "auto" else ("nccl" if usable else "gloo")
-        problem = ""
+        problem, details = "", {}
         if not ready.get("distributed") or not ready.get(f"has_{backend}"):
             problem = f"this torch is built without {backend}"
         elif backend == "nccl" and not cuda["available"]:
-            problem = f"the plan asks for NCCL, but CUDA is not usable here: {cuda.get('error', 'no GPU is visible')}"
+            error = str(cuda.get("error", ""))
+            problem = f"the plan asks for NCCL, but CUDA is not usable here: {error or 'no GPU is visible'}"
+            details = {"lacks_gpu": True, "quote": error}
         if problem:
-            self._refuse("placement", "configuration", problem, Exit.CONFIGURATION)
+            self._refuse("placement", "configuration", problem, Exit.CONFIGURATION, **details)
             return None
         ranks = int(self.plan["ranks"])
         if backend == "nccl":
@@ -187,7 +190,8 @@ class Supervisor:
             placement.update(rank_env=[{} for _ in range(ranks)], share=ranks)
         placement["env"].update(evidence_env(self.directory, backend, str(ready["torch"])))
         placement["cuda"], self.devices = cuda, placement["devices"]
-        self.emit("placement", **{k: placement[k] for k in ("cuda", "backend", "ranks", "devices", "sentence", "env")})
+        told = ("cuda", "backend", "ranks", "devices", "sentence", "place", "is_shared", "env")
+        self.emit("placement", **{key: placement[key] for key in told if key in placement})
         return placement
 
     def _ask_cuda(self) -> dict[str, Any]:
@@ -233,11 +237,13 @@ class Supervisor:
         if watch.rendezvous is not None:
             self.marks["rendezvous"] = watch.rendezvous
 
-    def _lack_of_time(self) -> str:
-        """Say so when the plan's limit leaves too little for one more step."""
+    def _lack_of_time(self) -> Skip | None:
+        """Return so when the plan's limit leaves too little for one more step."""
         limit = float(self.plan.get("limit") or float("inf"))
         remaining = limit - (time.monotonic() - self.started)
-        return f"{remaining:.0f} s of {limit:.0f} s{NO_TIME_LEFT}" if remaining < TO_END + SHORTEST_STEP else ""
+        if remaining >= TO_END + SHORTEST_STEP:
+            return None
+        return Skip(f"{remaining:.0f} s of {limit:.0f} s were left", NO_TIME)
 
     def _run_step(self, step: Mapping[str, Any], placement: Mapping[str, Any]) -> None:
         name, ranks = step["name"], int(step.get("ranks", 2))
@@ -360,12 +366,12 @@ class Supervisor:
         return self._import_torch()
 
 
-def _reason_to_skip(step: Mapping[str, Any], placement: Mapping[str, Any]) -> str:
+def _reason_to_skip(step: Mapping[str, Any], placement: Mapping[str, Any]) -> Skip | None:
     if step.get("skip"):
-        return str(step["skip"])
+        return Skip(str(step["skip"]))
     if step.get("needs") == "gpu" and placement["backend"] != "nccl" and not step.get("stops_with"):
-        return str(step.get("why", "needs a GPU"))
+        return Skip(str(step.get("why", "needs a GPU")), NO_GPU)
     ranks = int(step.get("ranks", 2))
     if placement["devices"] is not None and ranks > placement["ranks"]:
-        return f"needs {ranks} ranks, {placement['ranks']} are placed"
-    return ""
+        return Skip(f"needs {ranks} ranks, {placement['ranks']} are placed")
+    return None

@@ -89,7 +89,8 @@ class Watch:
             launcher = self.nursery.launcher
             if launcher and launcher.code is not None and (launcher.code or any(rank.alive for rank in self.ranks)):
                 self._linger()
-                return Halt("launcher", positions, {"detail": f"the launcher ended ({describe_exit(launcher.code)})"})
+                detail = f"the launcher ended ({describe_exit(launcher.code)})"
+                return Halt("launcher", positions, {"detail": detail, "status": launcher.code})
             if not any(process.alive for process in self.nursery.processes):
                 self.forward()
                 return None

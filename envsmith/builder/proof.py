@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,13 +23,13 @@ from envsmith.model.record import RECORD_FILE, Cases, Failure, Fault, Record, Ru
 from envsmith.model.version import minor_of
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
+from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import IMPORTS, Plan
-from envsmith.smoke.verdict import failure_of
 
 if TYPE_CHECKING:
     from envsmith.model.lock import Lock
     from envsmith.smoke.everything import Done
-    from envsmith.smoke.verdict import SmokeResult
+    from envsmith.smoke.result import SmokeResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -291,12 +290,11 @@ def _summary(main: SmokeResult | None, steps: SmokeResult | None, first: SmokeRe
 
 def _notes(parts: Sequence[Done], main: SmokeResult | None) -> tuple[str, ...]:
     """Return where the ranks were, what passed, what was not run, each part that failed, what the full tier noted."""
-    ways = dict.fromkeys(d.result.placement for d in parts if d.result and d.result.placement)
-    short = (re.sub(r"; this proves nothing about NVLink or the network", " (no NVLink)", way) for way in ways)
+    places = dict.fromkeys(d.result.place for d in parts if d.result and d.result.place)
     passed = ", ".join(d.part.name for d in parts if d.word == "passed")
     missing = "; ".join(f"{d.part.name} ({d.sentence})" for d in parts if d.word == "not run")
     return (
-        "; ".join(short),
+        "; ".join(places),
         f"parts that passed: {passed}" if passed else "",
         f"not run: {missing}" if missing else "",
         *(f"{d.part.name}: {d.unreached}" for d in parts if d.unreached),

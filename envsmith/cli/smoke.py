@@ -40,7 +40,7 @@ from envsmith.smoke.nodes import (
     run_rendezvous,
 )
 from envsmith.smoke.plan import Plan, import_step
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.result import SmokeResult
 
 _WORST = 12
 _FEWEST_TO_NARROW = 3

@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.agent.placement import sharing_env
-from envsmith.agent.protocol import NO_TIME_LEFT, Exit
+from envsmith.agent.protocol import Exit
 from envsmith.base.files import write_whole
 from envsmith.base.programs import execute
 from envsmith.errors import SmokeError
+from envsmith.model.record import Unmet
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import Progress, Target, run
-from envsmith.smoke.verdict import SmokeResult
 
 # Less than this is not enough to import torch and make a group.
 _LEAST = 10.0
@@ -131,7 +132,7 @@ class Done:
         if self.result is None:
             return ""
         cases = self.result.late
-        steps = [step.name for step in self.result.steps if step.detail.endswith(NO_TIME_LEFT)]
+        steps = [step.name for step in self.result.steps if step.unmet is Unmet.TIME]
         text = f"no time for {len(cases)} of {len(self.result.cases)} cases" if cases else ""
         return "; ".join(filter(None, (text, f"no time for {', '.join(steps)}" if steps else "")))
 
@@ -270,7 +271,7 @@ def _names_rank_1(exits: Sequence[Exit]) -> Callable[[SmokeResult], str]:
     def judge(result: SmokeResult) -> str:
         if result.exit_code not in exits:
             return f"the fault was not noticed as {exits[0].name.lower()}"
-        return "" if "rank 1" in result.summary else "the fault of rank 1 is not said of it"
+        return "" if result.blamed == (1,) else "the fault of rank 1 is not said of it"
 
     return judge
 
@@ -348,7 +349,7 @@ def _run_part(
     limit = min(part.limit - clock.spent.get(part.share, 0.0), clock.left())
     if limit < _LEAST:
         of = clock.budget if clock.left() < _LEAST else part.limit
-        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s{NO_TIME_LEFT}"))
+        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s were left"))
     part = replace(part, limit=round(limit, 1))
     begin(part)
     started = clock.now()

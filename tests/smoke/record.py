@@ -13,8 +13,9 @@ import faultlib
 
 from envsmith.smoke import run, verdict
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import LocalTarget
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.verdict import judge
 
 # Facts of the recording machine, and what holds paths of it.
 _DROP = {"trace", "output", "stacks", "manifest", "env", "warnings", "executable", "cuda", "installed"}

@@ -18,7 +18,7 @@ CONFIG = {
 
 def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
     """Train with ZeRO through `deepspeed.initialize` and torch's optimizer, so that no optimizer kernel is compiled."""
-    s.enter("import deepspeed")
+    s.enter_import("deepspeed")
     import deepspeed
 
     s.enter("deepspeed.init_distributed (compiles its shared-memory op on the CPU)")
@@ -62,7 +62,7 @@ def _deepspeed_ops() -> dict[str, object]:
 
 def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
     """Train a mixture of experts that are spread over the ranks: all_to_all there and back."""
-    s.enter("import deepspeed")
+    s.enter_import("deepspeed")
     import deepspeed
     from deepspeed.moe.layer import MoE
 

@@ -103,7 +103,7 @@ def _by_accelerate(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, d
 
 
 def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
-    s.enter("import deepspeed")
+    s.enter_import("deepspeed")
     import deepspeed
 
     s.enter("deepspeed.init_distributed (compiles its shared-memory op on the CPU)")
@@ -164,7 +164,7 @@ def _losses(
 
 def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
     """Train with ``SFTTrainer``. Each step takes the rows of all ranks, in an order of its own."""
-    s.enter("import trl")
+    s.enter_import("trl")
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer

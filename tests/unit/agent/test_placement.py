@@ -213,7 +213,7 @@ def test_error_is_the_verdict_with_the_code_of_memory_and_what_to_do() -> None:
     result = judge(Plan.build({"torch": "2.13.0"}, steps=False), events)
     assert (result.passed, result.exit_code) == (False, 8)
     assert result.summary == "this machine cannot run it: 40 open files are allowed (ulimit -n 65536)"
-    assert [finding["limit"] for finding in result.limits] == ["open files"]
+    assert [finding.limit for finding in result.limits] == ["open files"]
     assert {case.verdict.value for case in result.cases} == {"not-run"}
 
 

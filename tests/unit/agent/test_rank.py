@@ -8,7 +8,7 @@ from envsmith.agent.rank import _stopped
 def _stage(told: str, cuda: bool) -> object:
     import types
 
-    return types.SimpleNamespace(step={"stops_with": told}, cuda=cuda)
+    return types.SimpleNamespace(step={"stops_with": told}, cuda=cuda, in_import=False)
 
 
 def test_step_that_stops_for_want_of_a_gpu_is_skipped_with_the_words_and_any_other_raise_is_an_error() -> None:

@@ -36,7 +36,7 @@ def test_traceback_in_a_cell_shows_file_line_and_text_of_the_module(tmp_path) ->
     assert "    raise RuntimeError('here')" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["envsmith.errors", "envsmith.smoke.plan"])
+@pytest.mark.parametrize("name", ["envsmith.errors", "envsmith.smoke"])
 def test_agent_cannot_import_what_was_not_sent_with_it(tmp_path, name) -> None:
     done = _run(tmp_path, f"import {name}")
     assert f"No module named '{name}'" in done.stderr

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from envsmith.smoke.coverage import core
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, core, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge
 
 NO_ROOM = "memory: needs 0.0 GiB, smallest rank 0 has 0.0 GiB"
 
@@ -19,7 +21,10 @@ def _judged(plan: Plan, skipped: dict[str, str], ranks: int = 4, backend: str = 
         {"event": "placement", "backend": backend, "ranks": ranks, "sentence": f"{ranks} ranks"},
     ]
     for index, case in enumerate(plan.cases):
-        said = {"status": "skipped", "detail": skipped[case.id]} if case.id in skipped else {"status": "ok"}
+        said = {"status": "ok"}
+        if case.id in skipped:
+            unmet = {"unmet": "memory"} if skipped[case.id] == NO_ROOM else {}
+            said = {"status": "skipped", "detail": skipped[case.id], **unmet}
         if plan.expect(case.id, backend)["expect"] == "refused":
             said = {"status": "refused", "detail": "not supported"}
         row = {"event": "row", "run": "collectives", "row": "case", "case": index, "ms": 1.0, **said}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER
+from envsmith.agent.protocol import TIME_IS_OVER
 from envsmith.builder.proof import Subject, record_of_parts
 from envsmith.errors import SmokeError
-from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Verdict, put_record, read_record
+from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Unmet, Verdict, put_record, read_record
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.everything import (
@@ -30,7 +30,7 @@ from envsmith.smoke.everything import (
 )
 from envsmith.smoke.fault import Cause
 from envsmith.smoke.plan import Tier
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.result import SmokeResult
 
 VERSIONS = {"torch": "2.11.0", "python": "3.12.3"}
 H200 = Machine(backend="nccl", gpus=1, nccl="2.28.9", torch="2.11.0+cu130")
@@ -118,19 +118,20 @@ def test_dry_run_says_the_order_and_what_the_budget_may_not_reach() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "exit_code", "summary", "word"),
+    ("part", "exit_code", "blamed", "word"),
     [
-        ("fault-hang", 5, "rank 1 never entered case 1", "passed"),
-        ("fault-hang", 0, "all is well", "failed"),
-        ("fault-hang", 5, "rank 0 never entered case 1", "failed"),
-        ("fault-kill", 6, "rank 1 was killed by SIGKILL", "passed"),
-        ("fault-wrong", 4, "case 1 is wrong on rank 1", "passed"),
-        ("fault-wrong", 5, "rank 1 hangs", "failed"),
-        ("fault-dtype", 5, "rank 1 called another operation", "passed"),
+        ("fault-hang", 5, (1,), "passed"),
+        ("fault-hang", 0, (), "failed"),
+        ("fault-hang", 5, (0,), "failed"),
+        ("fault-kill", 6, (1,), "passed"),
+        ("fault-wrong", 4, (1,), "passed"),
+        ("fault-wrong", 4, (0, 1), "failed"),
+        ("fault-wrong", 5, (1,), "failed"),
+        ("fault-dtype", 5, (1,), "passed"),
     ],
 )
-def test_fault_that_is_blamed_on_its_rank_passes_and_any_other_answer_fails(part, exit_code, summary, word) -> None:
-    result = replace(_result(_parts(NEW)[part].plan, passed=False), exit_code=exit_code, summary=summary)
+def test_fault_that_is_blamed_on_its_rank_passes_and_any_other_answer_fails(part, exit_code, blamed, word) -> None:
+    result = replace(_result(_parts(NEW)[part].plan, passed=False), exit_code=exit_code, blamed=blamed)
     done = Done(part=_parts(NEW)[part], result=result)
     assert done.word == word
     assert (": " in done.sentence) == (word == "failed")
@@ -165,7 +166,7 @@ def _result(plan, *, passed: bool = True, **more: object) -> SmokeResult:
     cases = tuple(CaseOutcome(case=c.id, verdict=Verdict.PASS if passed else Verdict.HANG) for c in plan.cases)
     return SmokeResult(
         passed=passed, exit_code=0 if passed else 5, summary="all is well" if passed else "rank 1 never entered", backend=plan.backend,
-        ranks=plan.ranks, placement=f"{plan.ranks} ranks; this proves nothing about NVLink or the network", cases=cases, tier=plan.tier.value,
+        ranks=plan.ranks, placement=f"{plan.ranks} ranks; this proves nothing", place=f"{plan.ranks} ranks (no NVLink)", cases=cases, tier=plan.tier.value,
         digest=plan.digest, loaded={"torch": "2.11.0+cu130", "python": "3.12.3", "cuda": "13.0"}, **more,
     )  # fmt: skip
 
@@ -195,7 +196,7 @@ def _as_expected(plan, **more):
     if plan.fault is None:
         return _result(plan, **more)
     exits = {"hang": 5, "kill": 6, "wrong": 4, "dtype": 5}
-    return replace(_result(plan, passed=False), exit_code=exits[plan.fault["kind"]], summary="rank 1 is to blame")
+    return replace(_result(plan, passed=False), exit_code=exits[plan.fault["kind"]], blamed=(1,))
 
 
 def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
@@ -236,11 +237,11 @@ def test_cases_and_steps_that_had_no_time_are_said_in_the_part_s_line_and_in_the
     def script(plan, limit):
         result = _as_expected(plan)
         if plan.tier is Tier.FULL and plan.engine is None:
-            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER, unmet=Unmet.TIME)
             result = replace(result, cases=(*result.cases[:-1], late))
         if plan.tier is Tier.FRAMEWORK:
-            detail = f"7 s of 60 s{NO_TIME_LEFT}"
-            result = replace(result, steps=(ZERO, replace(ZERO, name="b", verdict=Verdict.SKIPPED, detail=detail)))
+            late = replace(ZERO, name="b", verdict=Verdict.SKIPPED, detail="7 s of 60 s", unmet=Unmet.TIME)
+            result = replace(result, steps=(ZERO, late))
         return 5.0, result
 
     done = _run(NEW, tmp_path, script)
@@ -258,7 +259,7 @@ def test_a_full_tier_that_had_no_time_for_a_case_proves_no_collectives(tmp_path,
     def script(plan, limit):
         taken, result = _good(plan, limit)
         if plan.tier is Tier.FULL:
-            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER, unmet=Unmet.TIME)
             result = replace(result, cases=(*result.cases[:-1], late))
         if plan.tier is Tier.FRAMEWORK and not steps_pass:
             result = replace(result, passed=False, steps=(replace(ZERO, verdict=Verdict.WRONG, detail="loss"),))
