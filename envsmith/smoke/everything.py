@@ -7,6 +7,7 @@ pure.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,9 +24,11 @@ from envsmith.agent.placement import sharing_env
 from envsmith.agent.protocol import Exit
 from envsmith.base.files import write_whole
 from envsmith.base.programs import execute
+from envsmith.base.schema import parse_json
 from envsmith.errors import SmokeError
 from envsmith.model.record import Unmet
 from envsmith.smoke.cases import Case
+from envsmith.smoke.parse_events import JsonObject
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import Progress, Target, run
@@ -369,7 +372,6 @@ def _run_part(
 
 # It needs what stands in the checkout or beside the package, the standard library and torch.
 _SOURCES = Path(__file__).parents[2]
-_BLAME = "rank 1"
 
 
 def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> SmokeResult:
@@ -378,7 +380,9 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
     ``nccl`` is the release, where both ranks share a GPU.
     """
     wait = max(3.0, min(10.0, limit / 3))
-    command = target.argv(["-B", "-m", "envsmith.preflight", "--backend", backend, "--timeout", f"{wait:.0f}"])
+    command = target.argv(
+        ["-B", "-m", "envsmith.preflight", "--backend", backend, "--timeout", f"{wait:.0f}", "--json"]
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -388,17 +392,25 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
     try:
         stopped.send_signal(signal.SIGSTOP)
         run = execute(command, env=ranks[0], seconds=limit)
-        status, words = run.returncode, run.stderr.strip()
+        status, words, blamed = run.returncode, run.stderr.strip(), _blamed(run.stdout)
     except subprocess.TimeoutExpired:
-        status, words = None, f"the preflight did not end within {limit:.0f} s"
+        status, words, blamed = None, f"the preflight did not end within {limit:.0f} s", ()
     finally:
         stopped.kill()
         stopped.wait()
     last = words.splitlines()[-1] if words else "the preflight said nothing"
-    passed = status == 1 and _BLAME in last
+    passed = status == 1 and blamed == (1,)
     return SmokeResult(
-        passed=passed, exit_code=0 if passed else 1, summary=last[:300], backend=backend, ranks=2, placement=""
+        passed=passed, exit_code=0 if passed else 1, summary=last[:300], backend=backend, ranks=2, blamed=blamed
     )
+
+
+def _blamed(report: str) -> tuple[int, ...]:
+    """Return the ranks of the first error in the report of a preflight, none where it is no report."""
+    with contextlib.suppress(ValueError):
+        findings = JsonObject(parse_json(report)).list("findings", JsonObject)
+        return next((finding.ranks("ranks") for finding in findings if finding.text("severity") == "error"), ())
+    return ()
 
 
 def _environment(target: Target, rank: int, port: int, nccl: str) -> Mapping[str, str]:

@@ -133,6 +133,10 @@ class JsonObject:
         """Return the number of a rank."""
         return self.read(key, _rank)
 
+    def ranks(self, key: str) -> tuple[int, ...]:
+        """Return a list of ranks."""
+        return self.list(key, _rank)
+
     def whole(self, key: str) -> int:
         """Return a number without its fraction, 0 where there is none."""
         return int(self.read(key, _number, 0))

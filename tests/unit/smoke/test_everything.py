@@ -481,7 +481,14 @@ def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> N
     assert "11 of 12 parts passed in 69 s (budget 600 s); hostid: " in (tmp_path / "summary.md").read_text()
 
 
-NAMED = "sys.stderr.write('preflight: failed: rank 1 did not come'); sys.exit(1)"
+def _preflight(rank: int) -> str:
+    """Return the code of a preflight that blames a rank."""
+    report = {"ok": False, "findings": [{"severity": "note"}, {"severity": "error", "ranks": [rank]}]}
+    said = f"sys.stderr.write('preflight: failed: rank {rank} is bad')"
+    return f"{said}; sys.stdout.write({json.dumps(report)!r}); sys.exit(1)"
+
+
+NAMED = _preflight(1)
 
 
 class Stand:
@@ -501,9 +508,10 @@ class Stand:
 @pytest.mark.parametrize(
     ("code", "passed", "words"),
     [
-        (NAMED, True, "rank 1 did not come"),
+        (NAMED, True, "rank 1 is bad"),
         ("sys.stderr.write('preflight: ok'); sys.exit(0)", False, "ok"),
-        ("sys.stderr.write('rank 0 is bad'); sys.exit(1)", False, "rank 0"),
+        (_preflight(0), False, "rank 0"),
+        ("sys.stderr.write('rank 1 is bad'); sys.exit(1)", False, "rank 1"),
         ("sys.exit(1)", False, "said nothing"),
         ("import time; time.sleep(60)", False, "did not end within 2 s"),
     ],
