@@ -14,6 +14,17 @@ from typing import Any
 
 PROTOCOL = 1
 
+# JSON that envsmith wrote: the plan, and the cases, steps and the fault in it.
+PlanJson = Mapping[str, Any]
+CaseJson = Mapping[str, Any]
+StepJson = Mapping[str, Any]
+FaultJson = Mapping[str, Any]
+# What a rank is told, in a file or by the process that it comes from.
+JobJson = dict[str, Any]
+# What is written: a row, an event or a part of one, and facts of a machine or of what is loaded.
+Row = dict[str, Any]
+Facts = dict[str, object]
+
 
 class Exit(IntEnum):
     """How a rank, the agent or a smoke test ends. They are documented, and other programs rely on them.

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from envsmith.agent.protocol import NO_GPU, NO_MEMORY, NO_TIME, TIME_IS_OVER, Phase, Skip, Wrong
+from envsmith.agent.protocol import (
+    NO_GPU,
+    NO_MEMORY,
+    NO_TIME,
+    TIME_IS_OVER,
+    CaseJson,
+    FaultJson,
+    Phase,
+    Row,
+    Skip,
+    Wrong,
+)
 from envsmith.agent.world import World, group_layouts
 
 POISON = 0x5A
@@ -29,7 +40,7 @@ class Kit:
 
     GUARD = 64  # elements before and after every buffer
 
-    def __init__(self, world: World, index: int, case: Mapping[str, Any], fault: Mapping[str, Any] | None) -> None:
+    def __init__(self, world: World, index: int, case: CaseJson, fault: FaultJson | None) -> None:
         self.world, self.torch, self.dist, self.index, self.case = world, world.torch, world.dist, index, case
         self.fault = fault
         if world.over:
@@ -61,7 +72,7 @@ class Kit:
         if minimum and self.torch.cuda.get_device_capability(world.device) < divmod(minimum, 10):
             raise Skip(f"needs sm_{minimum}")
         self.signature = ""
-        self.measured: dict[str, Any] = {}
+        self.measured: Row = {}
         self._zones: list[tuple[Any, int, int, str]] = []
         self._frozen: list[tuple[Any, Any, str]] = []
 
