@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from envsmith.agent.protocol import Exit
@@ -13,7 +13,7 @@ from envsmith.smoke.bandwidth import PREFIX, Measurement, below
 from envsmith.smoke.blame import blame_wrong
 from envsmith.smoke.charge import Charge
 from envsmith.smoke.events import CaseRow, RowStatus
-from envsmith.smoke.expect import Expect
+from envsmith.smoke.expect import Expect, Expectation
 from envsmith.smoke.plan import Plan
 
 CODES = {
@@ -67,13 +67,13 @@ def _missing(lacking: Counter[int], total: int) -> Charge:
 
 
 def _judge_case(
-    outcome: CaseOutcome, index: int, rows: Sequence[CaseRow], line: Mapping[str, object]
+    outcome: CaseOutcome, index: int, rows: Sequence[CaseRow], line: Expectation
 ) -> tuple[CaseOutcome, Charge | None]:
     """Judge a case by every rank's status and the expectation."""
     first: dict[RowStatus, CaseRow] = {}
     for row in rows:
         first.setdefault(row.status, row)
-    expected, name = line["expect"], f"case {index} {outcome.case}"
+    expected, name = line.expect, f"case {index} {outcome.case}"
     charge: Charge | None = None
     if RowStatus.ERROR in first:
         ranks = tuple(row.rank for row in rows if row.status is RowStatus.ERROR)
@@ -82,10 +82,10 @@ def _judge_case(
         charge = Charge(sentence=sentence, verdict=Verdict.ERROR, code=Exit.ERROR, ranks=ranks, quote=detail)
     elif RowStatus.WRONG in first:
         charge = blame_wrong(outcome.case, index, rows)
-        if expected == Expect.WRONG:
-            note = f"{charge.sentence} -- known: {line.get('note', '')} ({line.get('line')})"
+        if expected is Expect.WRONG:
+            note = f"{charge.sentence} -- known: {line.note or ''} ({line.id})"
             return replace(outcome, verdict=Verdict.WRONG, blame=note, is_known=True), None
-    elif RowStatus.REFUSED in first and expected == Expect.OK:
+    elif RowStatus.REFUSED in first and expected is Expect.OK:
         detail = first[RowStatus.REFUSED].detail
         sentence = f"{name} is refused, but should work: {detail}"
         charge = Charge(sentence=sentence, verdict=Verdict.REGRESSED, code=Exit.REGRESSED, quote=detail)
@@ -95,7 +95,7 @@ def _judge_case(
         row = first[RowStatus.SKIPPED]
         return replace(outcome, verdict=Verdict.SKIPPED, blame=row.detail, unmet=row.unmet), None
     elif expected in {Expect.REFUSED, Expect.WRONG}:
-        text = f"works, although {line.get('line')} says {expected}"
+        text = f"works, although {line.id} says {expected.value}"
         return replace(outcome, verdict=Verdict.UNEXPECTED, blame=text), None
     if charge is None:
         return replace(outcome, verdict=Verdict.PASS), None

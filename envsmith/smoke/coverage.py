@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from envsmith.agent.protocol import Exit
 from envsmith.model.record import CaseOutcome, Unmet, Verdict
 from envsmith.smoke.cases import RARE, can_run, quick_cases
 from envsmith.smoke.charge import Charge
-from envsmith.smoke.expect import Expect
+from envsmith.smoke.expect import Expect, Expectation
 from envsmith.smoke.plan import Plan
 
 # What torch 2.0, the oldest that the agent runs on, need not have: a newer one that lacks them is recognised by its
@@ -34,8 +34,8 @@ def core(plan: Plan, backend: str, ranks: int) -> frozenset[str]:
     )
 
 
-def _works(line: Mapping[str, object]) -> bool:
-    return line["expect"] == Expect.OK and not line.get("min_sm")
+def _works(line: Expectation) -> bool:
+    return line.expect is Expect.OK and not line.min_sm
 
 
 def too_little(plan: Plan, cases: Sequence[CaseOutcome], backend: str, ranks: int) -> Charge | None:

@@ -234,7 +234,7 @@ def _notes(
     manifest = next((row for row in log.rows.manifests if row.rank == 0), ManifestRow(run="", rank=0))
     notes = [f"ranks {list(ranks)} differ from the others in {key}" for key, ranks in manifest.warnings.items()]
     notes += [f"note: rank {row.rank}: {row.detail}" for row in log.rows.notes]
-    defects = sorted({str(plan.expect(case.case, backend).get("note")) for case in cases if case.is_known})
+    defects = sorted({plan.expect(case.case, backend).note or "" for case in cases if case.is_known})
     notes += [f"known defect seen: {note}" for note in defects]
     if backend == "gloo":
         notes.append("NCCL was not run: this run says nothing about GPUs")

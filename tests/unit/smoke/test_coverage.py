@@ -25,7 +25,7 @@ def _judged(plan: Plan, skipped: dict[str, str], ranks: int = 4, backend: str = 
         if case.id in skipped:
             unmet = {"unmet": "memory"} if skipped[case.id] == NO_ROOM else {}
             said = {"status": "skipped", "detail": skipped[case.id], **unmet}
-        if plan.expect(case.id, backend)["expect"] == "refused":
+        if plan.expect(case.id, backend).expect == "refused":
             said = {"status": "refused", "detail": "not supported"}
         row = {"event": "row", "run": "collectives", "row": "case", "case": index, "ms": 1.0, **said}
         events += [{**row, "rank": rank} for rank in range(ranks)]
@@ -87,7 +87,7 @@ def test_roots_beyond_the_ranks_that_really_ran_are_not_asked_for() -> None:
 
 def test_a_case_that_is_expected_to_be_refused_is_not_in_the_core() -> None:
     plan = _plan("2.5.1")
-    refused = [case.id for case in plan.cases if plan.expect(case.id, "gloo")["expect"] == "refused"]
+    refused = [case.id for case in plan.cases if plan.expect(case.id, "gloo").expect == "refused"]
     assert refused
     assert not set(refused) & core(plan, "gloo", 4)
 

@@ -268,7 +268,7 @@ def judged(
         {"event": "placement", "backend": backend, "ranks": 8, "sentence": "8 ranks", "env": {}},
     ]
     for index, case in enumerate(plan.cases):
-        expected = str(plan.expect(case.id, backend)["expect"])
+        expected = plan.expect(case.id, backend).expect.value
         status = {"refused": "refused"}.get(expected, "ok")
         if wrong and case.op == "all_reduce":
             status = "wrong"

@@ -18,6 +18,7 @@ from envsmith import smoke
 from envsmith.builder.proof import rungs_of
 from envsmith.frameworks.framework import Step
 from envsmith.smoke.cases import Case, quick_cases
+from envsmith.smoke.expect import Expect, Expectation, Selectors
 from envsmith.smoke.failure import failure_of
 from envsmith.smoke.nodes import with_nodes
 from envsmith.smoke.parse_events import parse_events
@@ -90,7 +91,8 @@ def _ended(code: int) -> list[dict[str, int]]:
     return [{"rank": 1, "code": code}]
 
 
-KNOWN = {CASES[3].id: {"gloo": {"expect": "wrong", "note": "gloo rounds", "line": "gloo-rounds"}}}
+ROUNDS = Expectation(id="gloo-rounds", when=Selectors(), expect=Expect.WRONG, evidence=(), note="gloo rounds")
+KNOWN = {CASES[3].id: {"gloo": ROUNDS}}
 ERROR = {"status": "error", "detail": "RuntimeError: Connection reset by peer"}
 FULL_DISK = {"status": "error", "detail": "OSError: [Errno 28] No space left on device"}
 NO_CUDA = {"detail": "AssertionError: Torch not compiled with CUDA enabled", "stage": "train step 0"}

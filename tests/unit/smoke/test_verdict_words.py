@@ -13,6 +13,7 @@ import pytest
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import Rung
 from envsmith.smoke.cases import Case, quick_cases
+from envsmith.smoke.expect import Expect, Expectation, Selectors
 from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.result import SmokeResult
@@ -91,8 +92,8 @@ def test_recorded_fault_gives_the_answer_that_was_read(path: Path, golden: Golde
 
 
 LEGS = [{"rank": rank, "code": 0} for rank in range(3)]
-WRONG = {"expect": "wrong", "note": "gloo rounds", "line": "gloo-rounds"}
-REFUSED = {"expect": "refused", "line": "no-int64"}
+WRONG = Expectation(id="gloo-rounds", when=Selectors(), expect=Expect.WRONG, evidence=(), note="gloo rounds")
+REFUSED = Expectation(id="no-int64", when=Selectors(), expect=Expect.REFUSED, evidence=())
 FULL = [HELLO, PLACEMENT, *_rows(), BYE]
 # What the agent wrote, and what of the plan is not as usual.
 RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
