@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from envsmith.base.files import read_bounded, write_whole
 from envsmith.base.schema import (
@@ -83,6 +83,10 @@ class Verdict(str, Enum):
     def good(self) -> bool:
         """Return whether the case does not speak against the cell."""
         return self in {Verdict.PASS, Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNEXPECTED}
+
+
+# Facts of a machine or of what was imported, as the agent found them.
+Facts: TypeAlias = Mapping[str, object]
 
 
 class Unmet(str, Enum):
@@ -154,7 +158,7 @@ class StepOutcome(AsJson):
     verdict: Verdict
     seconds: float | None = None
     detail: str = ""
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     unmet: Unmet | None = field(default=None, metadata=UNWRITTEN, compare=False)
     failure: StepFailure | None = field(default=None, metadata=UNWRITTEN, compare=False)
 
@@ -265,15 +269,15 @@ class Record(AsJson):
     earlier: tuple[Failure, ...] = ()
     started: _Time
     seconds: Mapping[str, float]
-    host: Mapping[str, object]
-    loaded: Mapping[str, object]
+    host: Facts
+    loaded: Facts
     backend: str
     ranks: int
     cases: Cases = field(default_factory=Cases)
     steps: tuple[StepOutcome, ...] = ()
     bandwidth: Mapping[str, Mapping[str, float]] | None = field(default=None, metadata=written(when_set=True))
     notes: tuple[str, ...] = ()
-    audit: Mapping[str, object] | None = field(default=None, metadata=written(when_set=True))
+    audit: Facts | None = field(default=None, metadata=written(when_set=True))
     name: str = field(default="", metadata=UNWRITTEN)
 
     @property

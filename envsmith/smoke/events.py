@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TypeAlias
 
 from envsmith.agent.protocol import Phase
-from envsmith.model.record import Unmet
+from envsmith.model.record import Facts, Unmet
 
 # A line of events is never longer than a few hundred kilobytes. A stream of nonsense must not fill the memory.
 MAX_LINE = 8 << 20
-# Facts of a machine or of a torch, as the agent found them. A record keeps some of them as they are.
-Facts: TypeAlias = Mapping[str, object]
 
 
 class RowStatus(str, Enum):
@@ -356,18 +353,33 @@ class HostEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedEvent:
-    """What was imported."""
+    """What was imported: versions, empty where there is none. ``facts`` is all of it as the agent wrote it.
+
+    ``nccl`` is the one that torch was compiled with, ``nccl_runtime`` the one in use. ``installed`` are distributions.
+    """
 
     torch: str = ""
+    python: str = ""
+    cuda: str = ""
+    nccl: str = ""
+    nccl_runtime: str = ""
+    installed: Mapping[str, str] = field(default_factory=dict)
     facts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaAnswer:
+    """What CUDA said when it was started: how many GPUs it can use, and the free bytes of each."""
+
+    count: int = 0
+    free: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementEvent:
     """Where the ranks are. ``place`` says it in few words, ``sentence`` with what it does not prove.
 
-    ``is_shared`` tells that ranks share a GPU. ``variables`` are those that the placement set. ``cuda`` is what CUDA
-    said when it was started.
+    ``is_shared`` tells that ranks share a GPU. ``variables`` are those that the placement set.
     """
 
     backend: str | None = None
@@ -376,7 +388,7 @@ class PlacementEvent:
     place: str = ""
     is_shared: bool = False
     variables: tuple[str, ...] = ()
-    cuda: Facts = field(default_factory=dict)
+    cuda: CudaAnswer = field(default_factory=CudaAnswer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,7 +28,7 @@ from envsmith.base.schema import parse_json
 from envsmith.errors import SmokeError
 from envsmith.model.record import Unmet
 from envsmith.smoke.cases import Case
-from envsmith.smoke.parse_events import JsonObject
+from envsmith.smoke.parse_events import JsonObject, parse_loaded
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import Progress, Target, run
@@ -158,20 +158,14 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
             f"Cannot use a GPU here: {result.summary}." if needs_gpu else f"Cannot import torch: {result.summary}.",
             hint="Use --backend gloo. It runs everything that needs no GPU." if needs_gpu else None,
         )
-    count = result.cuda.get("count")
+    loaded = parse_loaded(result.loaded)
     return Machine(
         backend=result.backend,
-        gpus=count if isinstance(count, int) else 0,
-        nccl=str(result.loaded.get("nccl_runtime") or result.loaded.get("nccl") or ""),
-        torch=str(result.loaded.get("torch") or ""),
-        free=_free(result),
+        gpus=result.cuda.count,
+        nccl=loaded.nccl_runtime or loaded.nccl,
+        torch=loaded.torch,
+        free=result.cuda.free,
     )
-
-
-def _free(result: SmokeResult) -> tuple[int, ...]:
-    """Return the free bytes of each GPU when the run began."""
-    free = result.cuda.get("free")
-    return tuple(map(int, free)) if isinstance(free, list) else ()
 
 
 def supposed(versions: Mapping[str, str], backend: str) -> Machine:
@@ -281,7 +275,7 @@ def _names_rank_1(exits: Sequence[Exit]) -> Callable[[SmokeResult], str]:
 
 def _is_free(before: Sequence[int]) -> Callable[[SmokeResult], str]:
     def judge(result: SmokeResult) -> str:
-        lost = [f"GPU {i}: {(b - n) >> 20} MiB" for i, (b, n) in enumerate(zip(before, _free(result), strict=False))
+        lost = [f"GPU {i}: {(b - n) >> 20} MiB" for i, (b, n) in enumerate(zip(before, result.cuda.free, strict=False))
                 if b - n > _LEFT_BEHIND]  # fmt: skip
         return f"memory did not come back ({', '.join(lost)})" if lost else ""
 

@@ -226,7 +226,6 @@ def _trainjob(job: Job, variables: dict[str, str]) -> Manifest:
 
 
 _START = '{"event":"'
-_VERSIONED = ("torch", "python", "cuda", "nccl")
 
 
 def events_of(lines: Iterable[str]) -> list[object]:
@@ -257,8 +256,9 @@ def plan_of(log: Events) -> Plan:
             "Cannot read the logs: they do not say of which run they are.",
             hint='Give the logs of all pods from their beginning: the line of rank 0 that begins with {"event":"hello" is missing.',
         )
-    loaded = log.loaded.facts
-    versions = {key: str(loaded[key]) for key in _VERSIONED if loaded.get(key)}
+    loaded = log.loaded
+    versions = {"torch": loaded.torch, "python": loaded.python, "cuda": loaded.cuda, "nccl": loaded.nccl}
+    versions = {name: version for name, version in versions.items() if version}
     try:
         plan = Plan.build(
             versions, tier=summary.tier, ranks=summary.ranks, backend=summary.backend, engine=summary.engine,

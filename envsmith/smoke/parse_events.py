@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from envsmith.agent.protocol import Phase
-from envsmith.model.record import Unmet
+from envsmith.model.record import Facts, Unmet
 from envsmith.smoke.events import (
     Bye,
     CaseRow,
+    CudaAnswer,
     EndedRow,
     Events,
     FailedRow,
@@ -106,7 +107,7 @@ class JsonObject:
     def __init__(self, value: object) -> None:
         if not isinstance(value, dict):
             raise NotAnEventError
-        self.members: Mapping[str, object] = value
+        self.members: Facts = value
 
     def read(self, key: str, read: Callable[[object], _Value], default: object = _NOTHING) -> _Value:
         """Return what ``read`` makes of a field."""
@@ -233,7 +234,7 @@ def _unmet(value: object) -> Unmet | None:
     return next((unmet for unmet in Unmet if unmet.value == value), None)
 
 
-def _facts(value: object) -> Mapping[str, object]:
+def _facts(value: object) -> Facts:
     return JsonObject(value).members
 
 
@@ -251,7 +252,7 @@ def _times(value: object) -> tuple[float, ...]:
     return tuple(number for number in numbers if abs(number) <= sys.float_info.max)
 
 
-def _named(event: JsonObject) -> Mapping[str, object]:
+def _named(event: JsonObject) -> Facts:
     """Return the fields of an event without the name of its kind."""
     return {key: value for key, value in event.members.items() if key != "event"}
 
@@ -436,17 +437,36 @@ def _host(event: JsonObject, _run: str) -> HostEvent:
 
 
 def _loaded(event: JsonObject, _run: str) -> LoadedEvent:
-    return LoadedEvent(torch=event.words("torch"), facts=_named(event))
+    return parse_loaded(_named(event))
+
+
+def parse_loaded(facts: Facts) -> LoadedEvent:
+    """Return what was imported from the facts that the agent, or a result, has of it."""
+    row, installed = JsonObject(dict(facts)), facts.get("installed")
+    return LoadedEvent(
+        torch=row.words("torch"), python=row.words("python"), cuda=row.words("cuda"), nccl=row.words("nccl"),
+        nccl_runtime=row.words("nccl_runtime"), facts=facts,
+        installed={str(k): str(v) for k, v in installed.items()} if isinstance(installed, dict) else {},
+    )  # fmt: skip
+
+
+def _cuda(value: object) -> CudaAnswer:
+    """Read what CUDA said. What does not look like an answer is none."""
+    try:
+        answer = JsonObject(value)
+        return CudaAnswer(count=answer.whole("count"), free=answer.list("free", _any_whole))
+    except NotAnEventError:
+        return CudaAnswer()
 
 
 def _placement(event: JsonObject, _run: str) -> PlacementEvent:
-    variables, cuda = event.members.get("env"), event.members.get("cuda")
+    variables = event.members.get("env")
     sentence = event.text("sentence", "")
     return PlacementEvent(
         backend=event.read("backend", _text, None), ranks=event.read("ranks", _rank, None), sentence=sentence,
         place=event.text("place", sentence), is_shared=event.flag("is_shared"),
         variables=tuple(map(str, variables)) if isinstance(variables, dict) else (),
-        cuda=cuda if isinstance(cuda, dict) else {},
+        cuda=event.read("cuda", _cuda, CudaAnswer()),
     )  # fmt: skip
 
 

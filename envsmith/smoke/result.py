@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from envsmith.model.record import CaseOutcome, Fault, StepOutcome, Unmet, Verdict
+from envsmith.model.record import CaseOutcome, Facts, Fault, StepOutcome, Unmet, Verdict
 from envsmith.smoke.bandwidth import Measurement
-from envsmith.smoke.events import Facts, LimitFinding
+from envsmith.smoke.events import CudaAnswer, LimitFinding
 from envsmith.smoke.fault import CELL, Cause
 
 
@@ -22,7 +22,7 @@ class SmokeResult:
     words of ranks; ``limits`` what of the machine is too small, looked at before a rank was started; ``enough`` is
     false when so much was skipped that the run says nothing about the cell
     (:func:`~envsmith.smoke.coverage.too_little`): it has not passed then. ``cuda`` is what CUDA said when it was
-    started: ``{available, count, free, arch, error}``, empty where it was not asked. ``cause`` says whose fault it is
+    started. ``cause`` says whose fault it is
     where the run did not pass.
     """
 
@@ -49,7 +49,7 @@ class SmokeResult:
     nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     narrowed: Facts = field(default_factory=dict)
     enough: bool = True
-    cuda: Facts = field(default_factory=dict)
+    cuda: CudaAnswer = field(default_factory=CudaAnswer)
     cause: Cause = CELL
 
     @property

@@ -15,6 +15,7 @@ from envsmith.errors import SmokeError
 from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Unmet, Verdict, put_record, read_record
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
+from envsmith.smoke.events import CudaAnswer
 from envsmith.smoke.everything import (
     BUDGET,
     SHARES,
@@ -147,8 +148,8 @@ def test_faults_strike_a_case_that_is_not_the_first_of_its_kind() -> None:
 def test_memory_that_does_not_come_back_after_the_faults_is_said_with_its_gpu() -> None:
     machine = replace(NEW, gpus=2, free=(80 << 30, 80 << 30))
     (part,) = (part for part in parts_of(VERSIONS, machine) if part.name == "memory")
-    good = replace(_result(part.plan), cuda={"free": [80 << 30, (80 << 30) - (100 << 20)]})
-    bad = replace(good, cuda={"free": [80 << 30, 70 << 30]})
+    good = replace(_result(part.plan), cuda=CudaAnswer(free=(80 << 30, (80 << 30) - (100 << 20))))
+    bad = replace(good, cuda=CudaAnswer(free=(80 << 30, 70 << 30)))
     assert Done(part=part, result=good).word == "passed"
     assert Done(part=part, result=bad).word == "failed"
     assert Done(part=part, result=bad).sentence.startswith("memory did not come back (GPU 1: 10240 MiB)")
@@ -384,7 +385,7 @@ def _asked(monkeypatch, result: SmokeResult) -> None:
 
 def test_machine_is_what_cuda_says_when_it_is_started(monkeypatch) -> None:
     loaded = {"torch": "2.11.0+cu130", "nccl": "2.28.9", "nccl_runtime": "2.29.3"}
-    result = SmokeResult(passed=True, exit_code=0, summary="", backend="nccl", loaded=loaded, cuda={"available": True, "count": 1})  # fmt: skip
+    result = SmokeResult(passed=True, exit_code=0, summary="", backend="nccl", loaded=loaded, cuda=CudaAnswer(count=1))  # fmt: skip
     _asked(monkeypatch, result)
     assert ask(VERSIONS, None, "nccl") == Machine(backend="nccl", gpus=1, nccl="2.29.3", torch="2.11.0+cu130")
 
