@@ -139,7 +139,10 @@ FINISHED = 1 << 30  # stands where a case number stands when a rank has run all 
 
 
 class Phase(IntEnum):
-    """How far a rank is in a case. It is written to the board before it begins."""
+    """How far a rank is in a case. It is written to the board before it begins.
+
+    In a framework's step PREP is the import of the framework, and ENTERED every stage after it.
+    """
 
     PREP = 0
     ENTERED = 1

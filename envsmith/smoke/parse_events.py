@@ -81,7 +81,7 @@ class EventReader:
             parse = _ROWS.get(fields.text("row")) if kind == "row" else _EVENTS.get(kind)
             run = fields.text("run") if kind == "row" else ""
             value = parse(fields, run) if parse else None
-        except NotAnEventError:
+        except (ValueError, RecursionError):
             self._dropped += 1
             return None
         if value is not None and type(value) in self._lists:

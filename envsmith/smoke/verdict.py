@@ -23,6 +23,7 @@ from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.step_blame import outcome_of_step
 from envsmith.smoke.step_verdict import compare_families
 
+_INCOMPLETE = "some cases or steps were not run, or a rank ended with an error after its last case"
 # The parts of a run in which the cases can be stopped.
 _OF_CASES = frozenset({"collectives", "import", "placement", "start", ""})
 
@@ -53,35 +54,26 @@ def judge_events(plan: Plan, log: Events, *, agent_exit: int | None = 0, words: 
     if short and code is Exit.OK:
         code = short.code
     if code is not Exit.OK and not charges:
-        sentence = "some cases or steps were not run, or a rank ended with an error after its last case"
-        charges = [Charge(sentence=sentence, verdict=Verdict.NOT_RUN, code=code)]
+        charges = [_not_run(code, _INCOMPLETE)]
     differing = _not_the_cell(plan, log)
     if differing:
         code = Exit.CONFIGURATION
-        charges.insert(0, Charge(sentence=differing, verdict=Verdict.NOT_RUN, code=code))
+        charges.insert(0, _not_run(code, differing))
     if log.bye is None and not log.unsupervised:
         code = stopped.code if stopped else Exit.HANG if agent_exit is None else Exit.CRASH
-        sentence = _agent_died(agent_exit, words, log)
-        charges.insert(0, Charge(sentence=sentence, verdict=Verdict.CRASH, code=code))
+        charges.insert(0, Charge(sentence=_agent_died(agent_exit, words, log), verdict=Verdict.CRASH, code=code))
     ways = transports(log.output.values())
     health = machine_problems(log, ways, nodes=plan.nodes, ranks=ranks)
     # A sick GPU is not an excuse for a run that used none.
     sick = fault_of(health, code) if backend.startswith("nccl") else ""
-    if sick:
-        cause = Cause(fault=Fault.HOST, sentence=sick)
-    elif differing:
-        cause = Cause(fault=Fault.UNKNOWN, sentence="what ran is not the cell")
-    elif code is Exit.OK:
-        cause = CELL
-    else:
-        trace = next((str(step.facts.get("trace", "")) for step in steps if not step.verdict.good), "")
-        text = trace if log.bye else f"{trace}\n{words}"
-        cause = cause_of(log, code, charges[0], words=text, backend=backend, ranks=ranks)
+    trace = next((str(step.facts.get("trace", "")) for step in steps if not step.verdict.good), "")
+    text = trace if log.bye else f"{trace}\n{words}"
+    cause = _plain_cause(sick, differing, code)
+    cause = cause or cause_of(log, code, charges[0], words=text, backend=backend, ranks=ranks)
     # The other codes, and their sentences, name what of the machine it is already.
     if cause.fault is Fault.HOST and not cause.lasting and (sick or code in {Exit.ERROR, Exit.CRASH, Exit.HANG}):
         code = Exit.HOST
-        sentence = f"this machine is at fault, not the cell: {cause.sentence}"
-        charges.insert(0, Charge(sentence=sentence, verdict=Verdict.NOT_RUN, code=code))
+        charges.insert(0, _not_run(code, f"this machine is at fault, not the cell: {cause.sentence}"))
     limits = (*log.limits, *(problem.finding for problem in health))
     placement = log.placement
     return SmokeResult(
@@ -109,6 +101,19 @@ def judge_events(plan: Plan, log: Events, *, agent_exit: int | None = 0, words: 
         cause=cause,
         cuda=placement.cuda,
     )
+
+
+def _plain_cause(sick: str, differing: str, code: Exit) -> Cause | None:
+    """Return the cause that needs no look at the events: a sick GPU, another torch than the cell's, or success."""
+    if sick:
+        return Cause(fault=Fault.HOST, sentence=sick)
+    if differing:
+        return Cause(fault=Fault.UNKNOWN, sentence="what ran is not the cell")
+    return CELL if code is Exit.OK else None
+
+
+def _not_run(code: Exit, sentence: str) -> Charge:
+    return Charge(sentence=sentence, verdict=Verdict.NOT_RUN, code=code)
 
 
 def _stopped(plan: Plan, log: Events, ranks: int) -> Charge | None:

@@ -21,6 +21,7 @@ _PLACE = {"rank": 0, "case": 1, "step": "entered"}
         {"event": "row", "row": "case", "run": "collectives", "rank": 0, "case": 1},
         {"event": "row", "row": "case", "run": "collectives", "rank": 0, "case": 1, "status": "good"},
         {"event": "row", "row": "flight", "run": "ddp", "rank": 0, "count": "x"},
+        {"event": "end", "exits": [], "output": {"9" * 5000: "text"}},
         {"event": "health", "before": {"pairs": {"pci": [[0, 1, 2]]}}, "after": {}, "seconds": 1},
         {"event": "row", "row": "told", "run": "collectives", "rank": 4096, "case": 1, "step": "done"},
         {"event": "end", "exits": [{"rank": 0, "code": "x"}]},
