@@ -56,7 +56,7 @@ _VERDICTS = [
     ),
     *(
         f"tests/unit/smoke/test_{name}.py"
-        for name in ("nccl_text", "step_verdict", "fault", "coverage", "bandwidth", "health")
+        for name in ("nccl_text", "step_verdict", "fault", "coverage", "bandwidth", "machine_faults")
     ),
     "tests/property/test_smoke_verdict.py",
 ]
@@ -96,8 +96,11 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
         ["tests/unit/net/oci", "tests/unit/builder/engines/test_content.py", "tests/unit/publish"],
     ),
     "publish": (["envsmith/publish"], ["tests/unit/publish"]),
-    "smoke/verdict": (["envsmith/smoke/verdict.py", "envsmith/smoke/step_verdict.py"], _VERDICTS),
-    "smoke/blame_sentence": (["envsmith/smoke/blame_sentence.py"], _VERDICTS),
+    "smoke/verdict": (
+        [f"envsmith/smoke/{name}.py" for name in ("verdict", "case_verdict", "step_verdict", "step_blame", "coverage")],
+        _VERDICTS,
+    ),
+    "smoke/blame": ([f"envsmith/smoke/{name}.py" for name in ("blame", "ended_ranks", "places")], _VERDICTS),
     "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/builder/test_arrow.py"]),
 }
 

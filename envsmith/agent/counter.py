@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from envsmith.agent.protocol import Row
 
-def flight_entries() -> list[dict[str, Any]] | None:
+
+def flight_entries() -> list[Row] | None:
     """Return what torch's flight recorders hold, or `None` where this torch has none that can be read as JSON.
 
     A build with CUDA has one for NCCL and one for everything else, and torch 2.15 one per backend

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from envsmith.agent.health import HealthWatch
-from envsmith.agent.launchers import interface_towards, node_name
+from envsmith.agent.launchers import LaunchPlace, interface_towards, node_name
 from envsmith.agent.machine import host_facts, loaded_facts
 from envsmith.agent.nccl_log import evidence_of, log_in_memory
 from envsmith.agent.placement import evidence_env, place_direct
@@ -26,9 +26,12 @@ from envsmith.agent.protocol import (
     PROTOCOL,
     Board,
     Exit,
+    JobJson,
     KeepingLog,
     Log,
     Phase,
+    PlanJson,
+    Row,
     Startup,
     TaggedLog,
     one_line,
@@ -39,7 +42,7 @@ from envsmith.agent.watching import case_deadline
 from envsmith.agent.world import seconds, stored
 
 
-def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoReturn:
+def direct_main(plan: PlanJson, place: LaunchPlace, out: Log) -> NoReturn:
     """Run one rank that a launcher started. Progress goes through the store, so that rank 0 can name who is behind.
 
     Ends the process by `os._exit`: what is left of torch may take its time over an orderly end, and the others wait for
@@ -47,23 +50,23 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     """
     # Before torch makes threads: `_announce_termination` takes it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    health = HealthWatch() if place["local"] == 0 else None
+    health = HealthWatch() if place.local == 0 else None
     import torch
 
     torch.set_num_threads(1)
-    rank, world = place["rank"], place["world"]
+    rank, world = place.rank, place.world
     facts = loaded_facts()
     gpus = torch.cuda.device_count() if facts.get("cuda") else 0
     backend = plan["backend"] if plan["backend"] != "auto" else ("nccl" if gpus and facts.get("has_nccl") else "gloo")
     nccl = str(facts.get("nccl_runtime") or facts.get("nccl") or "0")
-    placement = place_direct(place, os.environ, gpus if backend == "nccl" else 0, nccl, plan)
-    job: dict[str, Any] = {
+    placement = place_direct(place, os.environ, backend=backend, gpus=gpus, nccl=nccl, plan=plan)
+    job: JobJson = {
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
-        "devices": placement["devices"],
-        "env": {**placement["env"], **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
-        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place["master"],
-        "sharing": placement.get("sharing", ""), "port": place["port"], "fault": plan.get("fault"),
-        "image": plan.get("image"), "local": place["local"], "health": health, "share": placement["share"],
+        "devices": placement.devices,
+        "env": {**placement.env, **evidence_env("", backend, str(facts["torch"]))}, "timeouts": plan["timeouts"],
+        "digest": plan.get("digest", ""), "cases": plan["cases"], "master": place.master,
+        "sharing": placement.sharing, "port": place.port, "fault": plan.get("fault"),
+        "image": plan.get("image"), "local": place.local, "health": health, "share": placement.share,
         "node": node_name(plan, rank),
     }  # fmt: skip
     nodes = int(plan.get("nodes") or 1)
@@ -71,20 +74,19 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     if backend == "nccl" and "NCCL_DEBUG_FILE" not in {**os.environ, **job["env"]}:
         job["env"]["NCCL_DEBUG_FILE"] = log_in_memory()
     if nodes > 1 and backend == "gloo" and "GLOO_SOCKET_IFNAME" not in {**os.environ, **job["env"]}:
-        job["env"].update(interface_towards(place["master"], place["port"]))
+        job["env"].update(interface_towards(place.master, place.port))
     os.environ.update(job["env"])
     report = health.begin() if health else None
     if rank == 0:
         # With this a reader of the logs alone can make the plan again.
         summary = {**{k: plan.get(k) for k in ("tier", "backend", "engine", "digest")}, "ranks": world, "nodes": nodes}
         out.emit(
-            "hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), launcher=place["how"],
+            "hello", protocol=PROTOCOL, pid=os.getpid(), python=platform.python_version(), launcher=place.launcher,
             plan=summary
         )  # fmt: skip
         out.emit("host", **host_facts(report))
         out.emit("loaded", **facts)
-        fields = {key: placement[key] for key in ("devices", "sentence", "env")}
-        out.emit("placement", backend=backend, ranks=world, **fields)
+        out.emit("placement", **placement.event())
     board = Board()
     board.clear()
     log = TaggedLog(out, "collectives")
@@ -108,19 +110,19 @@ def direct_main(plan: dict[str, Any], place: dict[str, Any], out: Log) -> NoRetu
     os._exit(code)
 
 
-def _evidence(job: Mapping[str, Any]) -> dict[str, str]:
+def _evidence(job: JobJson) -> dict[str, str]:
     text = evidence_of(job["env"].get("NCCL_DEBUG_FILE", ""))
     return {str(job["rank"]): text} if text else {}
 
 
-def _leave_evidence(job: Mapping[str, Any], out: Log) -> None:
+def _leave_evidence(job: JobJson, out: Log) -> None:
     """Write what NCCL said, before this rank ends without having finished."""
     output = _evidence(job)
     if output:
         out.emit("end", run=job["run"], exits=[], output=output)
 
 
-def _share_events(job: dict[str, Any], out: Log, limit: float) -> None:
+def _share_events(job: JobJson, out: Log, limit: float) -> None:
     """Send events through the store: the first rank of every node writes those of all, for one verdict everywhere.
 
     What a rank that is stuck or dead did not share is waited for until `limit`. Rank 0 owns the store and stays until
@@ -165,7 +167,7 @@ class _Conversation:
         self.ticks: dict[int, int] = {}
 
 
-def _announce_termination(job: dict[str, Any], board: Board, out: Log, log: Log) -> None:
+def _announce_termination(job: JobJson, board: Board, out: Log, log: Log) -> None:
     """Write that the launcher ends this rank because another one failed: it would pass for one that died by itself."""
     signal.sigwait({signal.SIGTERM})
     log.row("told", rank=job["rank"], signal="SIGTERM", **place_of(board.row(job["rank"])))
@@ -175,7 +177,7 @@ def _announce_termination(job: dict[str, Any], board: Board, out: Log, log: Log)
     os.kill(os.getpid(), signal.SIGTERM)  # its action is the default one: the launcher sees the end that it asked for
 
 
-def _watch(job: dict[str, Any], board: Board, out: Log, talk: _Conversation) -> None:
+def _watch(job: JobJson, board: Board, out: Log, talk: _Conversation) -> None:
     """Judge what the publisher hears. It may itself be stuck in a store whose owner, rank 0, is stopped."""
     rank, limits = job["rank"], job["timeouts"]
     threading.Thread(target=_publish_place, args=(job, board, talk), daemon=True).start()
@@ -202,20 +204,20 @@ def _watch(job: dict[str, Any], board: Board, out: Log, talk: _Conversation) -> 
         os._exit(Exit.HANG)
 
 
-def _process_of(job: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _process_of(job: JobJson, rank: int) -> Row:
     """Return the process of a rank, as its manifest describes it, and its state."""
     own = job["peers"][rank] if job.get("peers") else {}
     row = {"pid": own.get("pid", 0), "started": own.get("started", 0), "space": own.get("space", "")}
     return {**row, "state": _state_of(row)}
 
 
-def _state_of(row: Mapping[str, Any]) -> str:
+def _state_of(row: Row) -> str:
     """Return the kernel's letter for a rank in our space of pids, nothing for one elsewhere or gone."""
     here = row.get("pid") and row.get("space") == process_space() and process_started(row["pid"]) == row.get("started")
     return process_state(row["pid"])[0] if here else ""
 
 
-def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
+def _end_laggards(halt: Row, rank: int, patience: float) -> None:
     """Wait a moment for late ranks to end, then kill those we see: a launcher waits half a minute for a stopped one."""
     late = [row for row in halt["where"] if row["rank"] in halt.get("laggards", ()) and row["rank"] != rank]
     late += [halt["owner"]] if halt.get("owner") else []
@@ -229,7 +231,7 @@ def _end_laggards(halt: Mapping[str, Any], rank: int, patience: float) -> None:
                 os.kill(row["pid"], signal.SIGKILL)
 
 
-def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) -> None:
+def _publish_place(job: JobJson, board: Board, talk: _Conversation) -> None:
     """Publish this rank's place four times a second. Rank 0 reads all, names the laggards and ends every rank."""
     import torch.distributed as dist
 
@@ -255,7 +257,7 @@ def _publish_place(job: Mapping[str, Any], board: Board, talk: _Conversation) ->
         return  # the watch notices the silence
 
 
-def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> str:
+def _judge_places(store: Any, job: JobJson, talk: _Conversation) -> str:
     """Return a halt event when a rank failed a second ago and others run, or when laggards are late."""
     now, rows, orders = time.monotonic(), [], []
     for rank in range(job["world"]):
@@ -288,7 +290,7 @@ def _judge_places(store: Any, job: Mapping[str, Any], talk: _Conversation) -> st
     return json.dumps({**halt, "stacks": {}, "exits": exits, "laggards": late_ranks, "limit": limit})
 
 
-def _waits(laggards: Sequence[Mapping[str, Any]], talk: _Conversation) -> bool:
+def _waits(laggards: Sequence[Row], talk: _Conversation) -> bool:
     """Return whether one of them only waits for a processor, as `Watch` does, for the ranks that we can see."""
     waits = False
     for row in laggards:

@@ -8,32 +8,32 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from envsmith.agent.machine import shm_bytes
 from envsmith.agent.processes import read_text
+from envsmith.agent.protocol import CaseJson, FaultJson
 from envsmith.agent.world import World
 
 ALTERING = ("op", "shape", "dtype", "redop", "root")
 
 
-def fault_of_case(world: World, index: int, case: Mapping[str, Any]) -> dict[str, Any] | None:
+def fault_of_case(world: World, index: int, case: CaseJson) -> FaultJson | None:
     fault = world.job.get("fault")
     if fault and fault.get("rank") == world.rank and fault.get("case") in (index, case["id"]):
         return dict(fault)
     return None
 
 
-def altered_case(case: dict[str, Any], fault: Mapping[str, Any] | None) -> dict[str, Any]:
+def altered_case(case: CaseJson, fault: FaultJson | None) -> CaseJson:
     """Return the call as the faulty rank makes it."""
     if not fault or fault["kind"] not in ALTERING:
         return case
-    key = {"shape": "n"}.get(fault["kind"], fault["kind"])
+    key = str({"shape": "n"}.get(fault["kind"], fault["kind"]))
     return {**case, key: fault["value"]}
 
 
-def inject_before(fault: Mapping[str, Any], world: Any) -> None:
+def inject_before(fault: FaultJson, world: Any) -> None:
     """Break this rank for real."""
     kind = fault["kind"]
     if kind == "hang":

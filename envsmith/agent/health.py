@@ -15,10 +15,11 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from envsmith.agent.processes import fork_bound, read_text
+from envsmith.agent.protocol import Row
 
 # NVML_FI_DEV_ECC_DBE_VOL_TOTAL, _REMAPPED_PENDING, _REMAPPED_FAILURE, _GET_GPU_RECOVERY_ACTION, _POWER_DEFAULT_LIMIT,
 # _POWER_CURRENT_LIMIT, then for how long clocks were held down: _PERF_POLICY_POWER, _PERF_POLICY_THERMAL and
@@ -101,14 +102,14 @@ class Nvml:
         value = ctypes.c_int()
         return value.value if self.call(name, *arguments, ctypes.byref(value)) else None
 
-    def inventory(self) -> dict[str, Any]:
+    def inventory(self) -> Row:
         """Return the driver and its GPUs: what takes no time."""
         gpus = [self._gpu(index, device) for index, device in self.devices.items()]
         gpus += [{"index": index, "lost": True} for index in self.lost]
         report = {"driver": self.text("nvmlSystemGetDriverVersion"), "gpus": gpus}
         return {**report, "cuda_level": self.number("nvmlSystemGetCudaDriverVersion_v2")}
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Row:
         """Return the inventory with each GPU's health, and how each pair of GPUs reaches the other."""
         report = self.inventory()
         for gpu in report["gpus"]:
@@ -122,8 +123,8 @@ class Nvml:
             pairs.setdefault(self._way(device, peer), []).append([first, second])
         return {**report, "pairs": pairs}
 
-    def _gpu(self, index: int, device: ctypes.c_void_p) -> dict[str, Any]:
-        gpu: dict[str, Any] = {"index": index}
+    def _gpu(self, index: int, device: ctypes.c_void_p) -> Row:
+        gpu: Row = {"index": index}
         gpu["name"] = self.text("nvmlDeviceGetName", device)
         gpu["uuid"] = self.text("nvmlDeviceGetUUID", device)
         memory, major, minor = _Memory(), ctypes.c_int(), ctypes.c_int()
@@ -189,13 +190,13 @@ def nvml() -> Iterator[Nvml | None]:
         library.call("nvmlShutdown")
 
 
-def inventory() -> dict[str, Any]:
+def inventory() -> Row:
     """Return :meth:`Nvml.inventory`, or nothing without a driver."""
     with nvml() as library:
         return library.inventory() if library else {}
 
 
-def report_apart(limit: float) -> dict[str, Any]:
+def report_apart(limit: float) -> Row:
     """Return :meth:`Nvml.report` from a process of its own, so that a driver that hangs cannot hold up the caller."""
     watch = HealthWatch()
     try:
@@ -204,7 +205,7 @@ def report_apart(limit: float) -> dict[str, Any]:
         watch.end()
 
 
-def infiniband(sys: str = "/sys") -> dict[str, Any]:
+def infiniband(sys: str = "/sys") -> Row:
     """Return the cards with an active port, by their link layer, and what lets them reach a GPU's memory.
 
     ``peer_memory`` is one of the kernel modules that NCCL asks for (src/transport/net_ib.cc, ncclIbGdrSupport).
@@ -222,7 +223,7 @@ def infiniband(sys: str = "/sys") -> dict[str, Any]:
     return {"active": cards, "peer_memory": peer_memory, "devices": os.path.isdir("/dev/infiniband")}
 
 
-def used_gpus(report: Mapping[str, Any], visible: str | None, devices: Iterable[int] | None) -> list[int]:
+def used_gpus(report: Row, visible: str | None, devices: Iterable[int] | None) -> list[int]:
     """Return the GPUs of a run by their number in NVML: those of ``devices`` among what CUDA_VISIBLE_DEVICES names.
 
     Other GPUs of the machine may be another user's. Where there are several kinds, whose order in CUDA is its own, and
@@ -249,7 +250,7 @@ class HealthWatch:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
-        self.before: dict[str, Any] = {}
+        self.before: Row = {}
         self._began = time.monotonic()
         self._pid = fork_bound()
         if self._pid == 0:
@@ -257,12 +258,12 @@ class HealthWatch:
         theirs.close()
         self._rows = self._socket.makefile("r")
 
-    def begin(self, limit: float = 60.0) -> dict[str, Any]:
+    def begin(self, limit: float = 60.0) -> Row:
         """Return the report before the run. It may take seconds where no process keeps the driver awake."""
         self.before = self.report(limit)
         return self.before
 
-    def report(self, limit: float) -> dict[str, Any]:
+    def report(self, limit: float) -> Row:
         """Return the next report: :meth:`Nvml.report`, nothing without a driver, ``{"silent": seconds}`` when late."""
         if select.select([self._socket], [], [], limit)[0]:
             with contextlib.suppress(OSError, ValueError):
@@ -270,7 +271,7 @@ class HealthWatch:
             return {}
         return {"silent": limit}
 
-    def finish(self, devices: Iterable[int] | None = None, limit: float = 5.0) -> dict[str, Any]:
+    def finish(self, devices: Iterable[int] | None = None, limit: float = 5.0) -> Row:
         """End the process. Return what the run did: two reports, the later one with ``xids``, cards, variables.
 
         ``devices`` are the GPUs of the run as CUDA counts them, all unless given. Without a driver there is nothing.

@@ -8,12 +8,11 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
 from typing import Any
 
 from envsmith.agent.launchers import discover
 from envsmith.agent.processes import fork_bound, read_text, reaped
-from envsmith.agent.protocol import Board, Exit
+from envsmith.agent.protocol import Board, Exit, JobJson, Row
 from envsmith.agent.rank import rank_process
 from envsmith.agent.steps import LAUNCHERS
 from envsmith.agent.steps.launch import Launch
@@ -33,7 +32,7 @@ _FATAL = {
 }
 
 
-def run_launcher(job: Mapping[str, Any], path: str) -> int:
+def run_launcher(job: JobJson, path: str) -> int:
     """Run the job's launcher in this process, or replace this process by it. Return its exit code."""
     output = os.open(job["output"] % LAUNCHER, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(output, 1)
@@ -74,7 +73,7 @@ def run_launched(path: str) -> int:
     if place is None:
         sys.stderr.write("agent: the launcher set no variables that name a rank\n")
         return Exit.CONFIGURATION
-    board, rank = Board(job["board"]), int(place["rank"])
+    board, rank = Board(job["board"]), place.rank
     pid = fork_bound()
     if pid == 0:
         os._exit(run_as_rank(path, rank))
@@ -99,7 +98,7 @@ def run_as_rank(path: str, rank: int) -> int:
     return code
 
 
-def _job(path: str) -> dict[str, Any]:
+def _job(path: str) -> Row:
     with open(path) as file:
         return dict(json.load(file))
 

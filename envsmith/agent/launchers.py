@@ -7,7 +7,9 @@ import re
 import socket
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
+
+from envsmith.agent.protocol import PlanJson, Row
 
 # The variables of each launcher for rank, world and local rank, in the order in which they are asked.
 LAUNCHERS = {
@@ -19,27 +21,40 @@ LAUNCHERS = {
 }
 
 
-def discover(env: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return rank, world, local rank, master and port from flags or else the first launcher that set its variables."""
-    place: dict[str, Any] = {}
-    if flags.get("rank") is not None and flags.get("world_size") is not None:
-        place = {"how": "flags", "rank": flags["rank"], "world": flags["world_size"]}
-        place["local"] = flags.get("local_rank") or 0
-    for launcher, (rank, world, local) in LAUNCHERS.items():
-        # A batch script of Slurm is a task of its own: with one task there is no rank to be.
-        if not place and rank in env and world in env and (launcher != "slurm" or int(env[world]) > 1):
-            place = {"how": launcher, "rank": int(env[rank]), "world": int(env[world]), "local": int(env.get(local, 0))}
-    if not place:
+class LaunchPlace(NamedTuple):
+    """Which rank this process is, who says so (``launcher``), and where the ranks meet."""
+
+    launcher: str
+    rank: int
+    world: int
+    local: int
+    master: str = "127.0.0.1"
+    port: int = 29411
+
+
+def discover(env: Mapping[str, str], flags: Row) -> LaunchPlace | None:
+    """Return the place that flags name, or else the first launcher that set its variables."""
+    place = _place(env, flags)
+    if place is None:
         return None
-    place["master"] = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or "127.0.0.1"
+    master = flags.get("master_addr") or env.get("MASTER_ADDR") or first_host(env) or place.master
     port = flags.get("master_port") or env.get("ENVSMITH_MASTER_PORT")
     if not port and env.get("MASTER_PORT"):
         # torchrun's own store listens on MASTER_PORT.
-        port = int(env["MASTER_PORT"]) + (1 if place["how"] == "torchrun" else 0)
+        port = int(env["MASTER_PORT"]) + (1 if place.launcher == "torchrun" else 0)
     if not port and env.get("SLURM_JOB_ID", "").isdigit():
         port = 20000 + int(env["SLURM_JOB_ID"]) % 20000
-    place["port"] = int(port) if port else 29411
-    return place
+    return place._replace(master=master, port=int(port) if port else place.port)
+
+
+def _place(env: Mapping[str, str], flags: Row) -> LaunchPlace | None:
+    if flags.get("rank") is not None and flags.get("world_size") is not None:
+        return LaunchPlace("flags", flags["rank"], flags["world_size"], flags.get("local_rank") or 0)
+    for launcher, (rank, world, local) in LAUNCHERS.items():
+        # A batch script of Slurm is a task of its own: with one task there is no rank to be.
+        if rank in env and world in env and (launcher != "slurm" or int(env[world]) > 1):
+            return LaunchPlace(launcher, int(env[rank]), int(env[world]), int(env.get(local, 0)))
+    return None
 
 
 def first_host(env: Mapping[str, str]) -> str | None:
@@ -49,7 +64,7 @@ def first_host(env: Mapping[str, str]) -> str | None:
     return (node[1] + (node[2] or "")) if node else None
 
 
-def node_name(plan: Mapping[str, Any], rank: int) -> str:
+def node_name(plan: PlanJson, rank: int) -> str:
     """Return what the user calls this node: the name in the plan, Slurm's, or the machine's own."""
     names = plan.get("node_of_rank") or []
     if rank < len(names):

@@ -7,12 +7,11 @@ import os
 import platform
 import re
 import resource
-from collections.abc import Mapping
 from typing import Any
 
 from envsmith.agent.health import inventory
 from envsmith.agent.processes import processors, read_text
-from envsmith.agent.protocol import one_line
+from envsmith.agent.protocol import Facts, Row, one_line
 
 # The frameworks' distributions; the registry of steps fills it.
 FRAMEWORKS: list[str] = []
@@ -68,7 +67,7 @@ def shm_bytes() -> tuple[int, int]:
     return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
 
 
-def host_facts(report: Mapping[str, Any] | None = None) -> dict[str, object]:
+def host_facts(report: Row | None = None) -> Facts:
     """Return what a failure is most often blamed on, before anything runs. No host name, no user name.
 
     ``report`` is what NVML said, where it was asked already.
@@ -106,11 +105,11 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def loaded_facts() -> dict[str, object]:
+def loaded_facts() -> Facts:
     """Return what is really loaded. The caller has imported torch. This creates no CUDA context."""
     import torch
 
-    facts: dict[str, object] = {
+    facts: Facts = {
         "python": platform.python_version(), "glibc": " ".join(platform.libc_ver()), "torch": str(torch.__version__),
         "torch_git": getattr(torch.version, "git_version", None), "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
@@ -140,9 +139,9 @@ def _arch_list(torch: Any) -> list[str]:
     return (flags() or "").split() if flags else []
 
 
-def _cuda_libraries(torch: Any) -> dict[str, object]:
+def _cuda_libraries(torch: Any) -> Facts:
     """Return NCCL as torch reports it and as the loaded library says, and cuDNN's runtime version."""
-    facts: dict[str, object] = {}
+    facts: Facts = {}
     try:
         version = torch.cuda.nccl.version()
         facts["nccl"] = ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
@@ -173,11 +172,11 @@ def _nccl_runtime() -> str | None:
     )
 
 
-def cuda_probe() -> dict[str, object]:
+def cuda_probe() -> Facts:
     """Start CUDA and return what it says. Run in a process of its own, because a context does not survive a fork."""
     import torch
 
-    facts: dict[str, object] = {"available": False, "count": 0}
+    facts: Facts = {"available": False, "count": 0}
     try:
         facts["count"] = torch.cuda.device_count()
         facts["available"] = torch.cuda.is_available()

@@ -7,16 +7,15 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from envsmith.agent.direct import direct_main
 from envsmith.agent.launched import run_launched
 from envsmith.agent.launchers import discover
-from envsmith.agent.protocol import Exit, KeepingLog, Log
+from envsmith.agent.protocol import Exit, KeepingLog, Log, Row
 from envsmith.agent.supervisor import Supervisor
 
 
-def parse_flags(argv: Sequence[str]) -> dict[str, Any]:
+def parse_flags(argv: Sequence[str]) -> Row:
     import argparse
 
     parser = argparse.ArgumentParser(description="Smoke test of the interpreter that runs this file.")
@@ -65,10 +64,10 @@ def main(argv: Sequence[str]) -> int:
     place = discover(os.environ, flags)
     out = private_output()
     if flags["events"]:
-        name = flags["events"].replace("%r", str(place["rank"] if place else 0))
+        name = flags["events"].replace("%r", str(place.rank if place else 0))
         out = Log(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644))
     if plan.get("gather"):
         out = KeepingLog(out.fd)
-    if place is None or place["world"] == 1:
+    if place is None or place.world == 1:
         return Supervisor(plan, out, watch_stdin=False).main()
     return direct_main(plan, place, out)

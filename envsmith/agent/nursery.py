@@ -13,14 +13,14 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from envsmith.agent.counter import Counter
 from envsmith.agent.launched import LAUNCHER, run_launcher, signal_in
 from envsmith.agent.machine import loaded_facts
 from envsmith.agent.processes import KILL_SECONDS, Patience, fork_bound, kill_group, process_state, reaped
-from envsmith.agent.protocol import Board, Exit, Lines, Log, one_line
+from envsmith.agent.protocol import Board, Exit, JobJson, Lines, Log, Row, one_line
 from envsmith.agent.rank import rank_process
 from envsmith.agent.steps import PRELOAD
 
@@ -48,7 +48,7 @@ class Rank:
     def alive(self) -> bool:
         return self.code is None
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[Row]:
         """Yield the rows that it wrote since the last call."""
         try:
             with open(self.log, "rb") as file:
@@ -82,7 +82,7 @@ class Nursery:
     def __init__(self, board: Board, directory: str, *, watch_stdin: bool) -> None:
         self.board, self.directory, self.watch_stdin = board, directory, watch_stdin
         self.pid = 0
-        self.answer: dict[str, Any] = {}  # what it wrote when its imports ended
+        self.answer: Row = {}  # what it wrote when its imports ended
         self.framework = ""  # the one that it has imported besides torch
         self.job = ""
         self.ranks: list[Rank] = []
@@ -158,7 +158,7 @@ class Nursery:
                 rank.look(self.board, self.path(f"{rank.rank}.stack"))
         return self._sock is not None
 
-    def _receive(self, message: Mapping[str, Any]) -> None:
+    def _receive(self, message: Row) -> None:
         if "ready" in message or "failed" in message:
             self.answer = dict(message)
         for child in self.children:
@@ -177,7 +177,7 @@ class Nursery:
         """Return all processes of the job that are known by their pid."""
         return [*self.ranks, *([self.launcher] if self.launcher else [])]
 
-    def spawn(self, name: str, ranks: int, job: Mapping[str, Any], limit: float) -> None:
+    def spawn(self, name: str, ranks: int, job: JobJson, limit: float) -> None:
         """Start the ranks of a job, or what launches them, and wait until all that the nursery starts have a pid."""
         self.board.clear()
         self.job, self.launcher = name, None
@@ -289,7 +289,7 @@ def _reap(alive: Iterable[int]) -> Iterator[tuple[int, int]]:
             yield pid, os.waitstatus_to_exitcode(status)
 
 
-def child_main(request: Mapping[str, Any], board: Board) -> NoReturn:
+def child_main(request: Row, board: Board) -> NoReturn:
     """Run a rank, or a launcher of ranks, in a session of its own, so that its helpers can be ended with it."""
     code: int = Exit.ERROR
     try:

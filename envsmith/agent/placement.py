@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
-from envsmith.agent.launchers import ranks_here
+from envsmith.agent.launchers import LaunchPlace, ranks_here
+from envsmith.agent.protocol import PlanJson, Row
+
+# What a run whose ranks share a GPU does not show.
+_UNPROVED = "; this proves nothing about NVLink or the network"
 
 
 def release_of(version: str) -> tuple[int, ...]:
@@ -47,7 +51,34 @@ def evidence_env(directory: str, backend: str, torch_version: str) -> dict[str, 
     return env
 
 
-def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], directory: str) -> dict[str, Any]:
+class Placement(NamedTuple):
+    """Where the ranks of a run, or of one process, are.
+
+    ``place`` says it in few words, ``sentence`` with what it does not prove. ``devices`` are the GPUs by rank, ``None``
+    on the CPU. ``env`` are variables of all ranks, ``rank_env`` those of each. ``sharing`` is the way in which ranks
+    share a GPU, empty where they do not, and ``share`` how many share the memory of one, or that of the host.
+    ``cuda`` is what CUDA said when it was asked.
+    """
+
+    backend: str
+    ranks: int
+    place: str
+    sentence: str
+    devices: list[int] | None
+    env: dict[str, str]
+    rank_env: list[dict[str, str]]
+    share: int = 1
+    sharing: str = ""
+    cuda: Row | None = None
+
+    def event(self) -> Row:
+        """Return what the event of it says."""
+        names = ("backend", "ranks", "devices", "sentence", "place", "env")
+        said = {**{name: getattr(self, name) for name in names}, "is_shared": bool(self.sharing)}
+        return said if self.cuda is None else {"cuda": self.cuda, **said}
+
+
+def place_nccl(ranks: int, gpus: int, nccl: str, plan: PlanJson, directory: str) -> Placement:
     """Place one rank on each GPU when there are enough, otherwise several on one, by the way that this NCCL knows.
 
     From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids
@@ -57,15 +88,13 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
     env = _engine_env(plan)
     requested = str(plan.get("sharing") or "")
     if gpus >= ranks and not requested:
-        sentence = f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU"
+        place = f"{ranks} ranks on {ranks} GPUs" if ranks > 1 else "1 rank on 1 GPU"
         rank_env = [_nccl_log(directory, rank) for rank in range(ranks)]
-        placement = {"backend": "nccl", "ranks": ranks, "devices": list(range(ranks)), "share": 1}
-        return {**placement, "env": env, "rank_env": rank_env, "sentence": sentence}
+        return Placement("nccl", ranks, place, place, list(range(ranks)), env, rank_env)
     if requested:
         gpus = 1  # the first one holds them all, however many there are
     if gpus == 1:
         ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
-    devices = [rank % gpus for rank in range(ranks)]
     rank_env = [_nccl_log(directory, r) for r in range(ranks)]
     for rank in range(ranks):
         shared, way = sharing_env(nccl, rank, requested)
@@ -73,12 +102,11 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: Mapping[str, Any], direct
             rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
             shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
         env.update(shared)
-    sentence = (
-        f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way}); this proves nothing about NVLink or the network"
-    )
-    placement = {"backend": "nccl", "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env}
-    share = -(-ranks // gpus)
-    return {**placement, "sentence": sentence, "sharing": sharing_way(nccl, requested), "share": share}
+    place = f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
+    return Placement(
+        "nccl", ranks, place, place + _UNPROVED, [rank % gpus for rank in range(ranks)], env, rank_env,
+        share=-(-ranks // gpus), sharing=sharing_way(nccl, requested),
+    )  # fmt: skip
 
 
 def count_ranks(count: int) -> str:
@@ -90,36 +118,37 @@ def _nccl_log(directory: str, rank: int) -> dict[str, str]:
 
 
 def place_direct(
-    place: Mapping[str, Any], env: Mapping[str, str], gpus: int, nccl: str, plan: Mapping[str, Any]
-) -> dict[str, Any]:
+    place: LaunchPlace, env: Mapping[str, str], *, backend: str, gpus: int, nccl: str, plan: PlanJson
+) -> Placement:
     """Return this rank's device and variables under torchrun, srun or mpirun. Ranks share a GPU as elsewhere.
 
-    `share` is how many ranks of this node share the memory of the rank's GPU, or without a GPU that of the host.
+    ``share`` is how many ranks of this node share the memory of the rank's GPU, or without a GPU that of the host.
     """
-    world, local, here = int(place["world"]), int(place["local"]), ranks_here(env, int(place["world"]))
-    nodes = int(plan.get("nodes") or 1)
+    here, nodes = ranks_here(env, place.world), int(plan.get("nodes") or 1)
     on_nodes = f" on {nodes} nodes" if nodes > 1 else ""
-    started = f"{world} ranks{on_nodes} started by {plan.get('launcher') or place['how']}"
-    if not gpus:
-        return {"devices": None, "env": {}, "sentence": started, "share": here}
+    started = f"{place.world} ranks{on_nodes} started by {plan.get('launcher') or place.launcher}"
+    placement = Placement(backend, place.world, started, started, None, {}, [], share=here)
+    if backend != "nccl" or not gpus:
+        return placement
+    # Only this rank's entry is used; the others differ by their manifests.
+    placement = placement._replace(devices=[place.local % gpus] * place.world, env=_engine_env(plan), share=1)
     shows_one = gpus == 1 and "," not in env.get("CUDA_VISIBLE_DEVICES", "")
     if shows_one and here > 1 and env.get("SLURM_GPUS_PER_TASK"):
         # Slurm shows each task its own GPU as number 0: they are not shared.
-        return {"devices": [0] * world, "env": _engine_env(plan), "sentence": started + ", a GPU for each", "share": 1}
-    # Only this rank's entry is used; the others differ by their manifests.
-    devices = [local % gpus] * world
+        words = started + ", a GPU for each"
+        return placement._replace(devices=[0] * place.world, place=words, sentence=words)
     if here <= gpus:
-        return {"devices": devices, "env": _engine_env(plan), "sentence": started, "share": 1}
-    shared, way = sharing_env(nccl, int(place["rank"]))
+        return placement
+    shared, way = sharing_env(nccl, place.rank)
     warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
-    on_gpus = f"{here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
-    sentence = f"{started}, {on_gpus}; this proves nothing about NVLink or the network{warning}"
-    env = {**_engine_env(plan), **shared}
-    share = -(-here // gpus)
-    return {"devices": devices, "env": env, "sentence": sentence, "sharing": sharing_way(nccl), "share": share}
+    words = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
+    return placement._replace(
+        env={**placement.env, **shared}, place=words + warning, sentence=words + _UNPROVED + warning,
+        sharing=sharing_way(nccl), share=-(-here // gpus),
+    )  # fmt: skip
 
 
-def _engine_env(plan: Mapping[str, Any]) -> dict[str, str]:
+def _engine_env(plan: PlanJson) -> dict[str, str]:
     """Choose one of torch 2.15's engines, or nothing where the plan leaves it to torch."""
     engine = str(plan.get("engine") or "")
     return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
@@ -158,14 +187,12 @@ def open_files_needed(ranks: int, groups: int) -> int:
     return 24 + groups * (ranks + 4)
 
 
-def limit_findings(
-    host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]
-) -> list[dict[str, str]]:
+def limit_findings(host: Row, plan: PlanJson, placement: Placement, cuda: Row) -> list[dict[str, str]]:
     """Return what is too small: `error` when the run cannot work, `warning` when training will suffer, or `note`."""
     findings = [*_open_files(host, plan, placement), *_shared_memory(host, placement)]
     findings += _memory(host, placement, cuda)
     memlock = host.get("memlock_bytes")
-    if placement["backend"] == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
+    if placement.backend == "nccl" and isinstance(memlock, int) and memlock < 1 << 30:
         text = f"memlock is limited to {memlock >> 10} KiB: InfiniBand cannot register its buffers"
         fix = (
             "ulimit -l unlimited, docker run --ulimit memlock=-1, "
@@ -179,8 +206,8 @@ def _finding(limit: str, severity: str, message: str, fix: str) -> dict[str, str
     return {"limit": limit, "severity": severity, "message": message, "fix": fix}
 
 
-def _open_files(host: Mapping[str, Any], plan: Mapping[str, Any], placement: Mapping[str, Any]) -> list[dict[str, str]]:
-    files, ranks = host.get("open_files"), int(placement["ranks"])
+def _open_files(host: Row, plan: PlanJson, placement: Placement) -> list[dict[str, str]]:
+    files, ranks = host.get("open_files"), placement.ranks
     if not isinstance(files, int):
         return []
     groups = len({case.get("group", "world") for case in plan.get("cases", ())} | {"world"})
@@ -189,20 +216,20 @@ def _open_files(host: Mapping[str, Any], plan: Mapping[str, Any], placement: Map
     if files < need:
         text = f"{files} open files are allowed, a rank of {ranks} with {groups} groups needs about {need}"
         return [_finding("open files", "error", text, fix)]
-    if placement["backend"] == "nccl" and files < 4096:
+    if placement.backend == "nccl" and files < 4096:
         text = f"only {files} open files are allowed; NCCL opens hundreds per rank when it trains"
         return [_finding("open files", "warning", text, fix)]
     return []
 
 
-def _shared_memory(host: Mapping[str, Any], placement: Mapping[str, Any]) -> list[dict[str, str]]:
+def _shared_memory(host: Row, placement: Placement) -> list[dict[str, str]]:
     size, free = int(host.get("shm_bytes") or 0), int(host.get("shm_free_bytes") or 0)
     fix = "docker run --shm-size=1g or --ipc=host; in Kubernetes an emptyDir with medium: Memory on /dev/shm"
-    nccl = placement["backend"] == "nccl"
+    nccl = placement.backend == "nccl"
     if not size:
         return [_finding("/dev/shm", "warning", "there is no /dev/shm", fix)] if nccl else []
-    alone = int(placement["ranks"]) == 1  # has no peer to share a segment with
-    if nccl and not alone and free < NCCL_SHM_FLOOR and placement["env"].get("NCCL_SHM_DISABLE") != "1":
+    alone = placement.ranks == 1  # has no peer to share a segment with
+    if nccl and not alone and free < NCCL_SHM_FLOOR and placement.env.get("NCCL_SHM_DISABLE") != "1":
         text = f"/dev/shm has {free >> 20} MiB free of {size >> 20}: NCCL cannot make its segments"
         return [_finding("/dev/shm", "error", text, fix)]
     if host.get("container") and size < NCCL_SHM:
@@ -211,13 +238,13 @@ def _shared_memory(host: Mapping[str, Any], placement: Mapping[str, Any]) -> lis
     return []
 
 
-def _memory(host: Mapping[str, Any], placement: Mapping[str, Any], cuda: Mapping[str, Any]) -> list[dict[str, str]]:
+def _memory(host: Row, placement: Placement, cuda: Row) -> list[dict[str, str]]:
     findings = []
-    free, ranks = int(host.get("memory_free_bytes") or 0), int(placement["ranks"])
+    free, ranks = int(host.get("memory_free_bytes") or 0), placement.ranks
     if 0 < free < ranks * (128 << 20):
         text = f"{free >> 20} MiB of memory are available for {ranks} ranks"
         findings.append(_finding("memory", "warning", text, "fewer ranks (--ranks), or a larger memory limit"))
-    devices, frees = list(placement.get("devices") or []), cuda.get("free") or []
+    devices, frees = list(placement.devices or []), cuda.get("free") or []
     fix = "end what else runs there (nvidia-smi), or choose another GPU (CUDA_VISIBLE_DEVICES)"
     for device in sorted(set(devices)):
         if device < len(frees) and int(frees[device]) // devices.count(device) < GPU_ROOM:

@@ -17,6 +17,17 @@ from envsmith.agent.compiler_words import refusal_of
 
 PROTOCOL = 1
 
+# JSON that envsmith wrote: the plan, and the cases, steps and the fault in it.
+PlanJson = Mapping[str, Any]
+CaseJson = Mapping[str, Any]
+StepJson = Mapping[str, Any]
+FaultJson = Mapping[str, Any]
+# What a rank is told, in a file or by the process that it comes from.
+JobJson = dict[str, Any]
+# What is written: a row, an event or a part of one, and facts of a machine or of what is loaded.
+Row = dict[str, Any]
+Facts = dict[str, object]
+
 
 class Exit(IntEnum):
     """How a rank, the agent or a smoke test ends. They are documented, and other programs rely on them.
@@ -37,12 +48,25 @@ class Exit(IntEnum):
     HOST = 10
 
 
-# Why a case or a step was not begun.
-TIME_IS_OVER, NO_TIME_LEFT = "the time of this run was over", " were left"
+# Why a case was not begun, for people.
+TIME_IS_OVER = "the time of this run was over"
+# What a case or a step that was not run would have needed, as its row says it.
+NO_TIME, NO_MEMORY, NO_GPU = "time", "memory", "gpu"
 
 
 class Skip(Exception):
-    """The case cannot be asked of this torch or machine; every rank comes to the same answer."""
+    """The case cannot be asked of this torch or machine; every rank comes to the same answer.
+
+    ``unmet`` is what it would have needed, where that is one of :data:`NO_TIME` and those beside it.
+    """
+
+    def __init__(self, reason: str, unmet: str = "") -> None:
+        super().__init__(reason)
+        self.unmet = unmet
+
+    def row(self) -> dict[str, str]:
+        """Return what a row says of it."""
+        return {"status": "skipped", "detail": str(self), **({"unmet": self.unmet} if self.unmet else {})}
 
 
 class Wrong(Exception):
@@ -125,7 +149,10 @@ FINISHED = 1 << 30  # stands where a case number stands when a rank has run all 
 
 
 class Phase(IntEnum):
-    """How far a rank is in a case. It is written to the board before it begins."""
+    """How far a rank is in a case. It is written to the board before it begins.
+
+    In a framework's step PREP is the import of the framework, and ENTERED every stage after it.
+    """
 
     PREP = 0
     ENTERED = 1

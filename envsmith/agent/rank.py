@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from envsmith.agent.cases import OPERATIONS
@@ -19,7 +19,22 @@ from envsmith.agent.cases.kit import Kit
 from envsmith.agent.counter import flight_entries
 from envsmith.agent.faults import altered_case, fault_of_case, inject_before
 from envsmith.agent.machine import cuda_probe
-from envsmith.agent.protocol import FINISHED, Board, Exit, Log, Phase, Skip, Startup, Wrong, one_line
+from envsmith.agent.protocol import (
+    FINISHED,
+    NO_GPU,
+    Board,
+    CaseJson,
+    Exit,
+    Facts,
+    JobJson,
+    Log,
+    Phase,
+    Row,
+    Skip,
+    Startup,
+    Wrong,
+    one_line,
+)
 from envsmith.agent.steps import STEPS
 from envsmith.agent.steps.stage import Stage
 from envsmith.agent.world import World, agree, free_bytes, implementation_of, open_store
@@ -33,7 +48,7 @@ FLIGHT_KEYS = (
 )  # fmt: skip
 
 
-def rank_process(job: dict[str, Any], rank: int, board: Board) -> int:
+def rank_process(job: JobJson, rank: int, board: Board) -> int:
     """Be a rank of a supervised job in this process: its output and its rows go to the job's files."""
     output = os.open(job["output"] % rank, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(output, 1)
@@ -50,7 +65,7 @@ def rank_process(job: dict[str, Any], rank: int, board: Board) -> int:
         sys.stderr.flush()
 
 
-def rank_main(job: dict[str, Any], board: Board, log: Log) -> int:
+def rank_main(job: JobJson, board: Board, log: Log) -> int:
     """Run everything that a rank does, and return its exit code."""
     rank = job["rank"]
     board.mark(rank, Startup.START, Phase.PREP)
@@ -81,7 +96,7 @@ def _evidence(rank: int, board: Board, log: Log) -> None:
         log.row("flight", rank=rank, detail=one_line(error))
 
 
-def run_cases(job: dict[str, Any], board: Board, log: Log) -> int:
+def run_cases(job: JobJson, board: Board, log: Log) -> int:
     """Run the collective cases on one rank. Stop at the first raise that not all share: the group is broken."""
     rank = job["rank"]
     board.mark(rank, Startup.STORE, Phase.PREP)
@@ -126,13 +141,13 @@ def _destroy_group(dist: Any, rank: int, log: Log) -> None:
         log.row("note", rank=rank, detail=f"destroy_process_group: {one_line(error)}")
 
 
-def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int]) -> bool:
+def run_case(world: World, index: int, case: CaseJson, frees: Sequence[int]) -> bool:
     """Run one case on this rank and write one row. Return false when nothing may follow it."""
     board, rank = world.board, world.rank
     board.sign(rank, "")
     board.mark(rank, index, Phase.PREP)
     started = time.perf_counter()
-    row: dict[str, Any] = {"row": "case", "rank": rank, "case": index}
+    row: Row = {"row": "case", "rank": rank, "case": index}
     kit: Kit | None = None
     try:
         fault = fault_of_case(world, index, case)
@@ -145,7 +160,7 @@ def run_case(world: World, index: int, case: dict[str, Any], frees: Sequence[int
             kit.guards()
         row["status"] = "ok"
     except Skip as reason:
-        row.update(status="skipped", detail=str(reason))
+        row.update(reason.row())
     except Wrong as error:
         row.update(status="wrong", detail=str(error))
     except Exception as error:
@@ -189,15 +204,15 @@ def _canary(k: Kit) -> bool:
         return False
 
 
-def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
+def run_step(job: JobJson, board: Board, log: Log) -> int:
     """Run one framework step on one rank. One row says what came of it."""
     started = time.monotonic()
     stage = Stage(job, board)
-    row: dict[str, Any] = {"row": "step", "rank": job["rank"], "step": job["run"]}
+    row: Row = {"row": "step", "rank": job["rank"], "step": job["run"]}
     try:
         row.update(status="ok", **STEPS[stage.step["kind"]](stage))
     except Skip as reason:
-        row.update(status="skipped", detail=str(reason))
+        row.update(reason.row())
     except Exception as error:
         row.update(_stopped(stage, error, board.row(job["rank"])[3]))
     row["seconds"] = round(time.monotonic() - started, 3)
@@ -214,7 +229,7 @@ def run_step(job: Mapping[str, Any], board: Board, log: Log) -> int:
     return Exit.OK if row["status"] != "error" else Exit.ERROR
 
 
-def _ask_cuda(_job: Mapping[str, Any], _board: Board, log: Log) -> int:
+def _ask_cuda(_job: JobJson, _board: Board, log: Log) -> int:
     log.write({"cuda": cuda_probe()})
     return Exit.OK
 
@@ -222,7 +237,7 @@ def _ask_cuda(_job: Mapping[str, Any], _board: Board, log: Log) -> int:
 _KINDS = {"collectives": run_cases, "step": run_step, "cuda-probe": _ask_cuda}
 
 
-def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
+def _stopped(stage: Stage, error: Exception, doing: str) -> Facts:
     """Judge a raise: this machine has no GPU, where the step knows such words, or the step failed.
 
     Either way with the innermost line outside of the standard library (and of torch, where there is one): a record
@@ -233,6 +248,7 @@ def _stopped(stage: Stage, error: Exception, doing: str) -> dict[str, object]:
     places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
     place = next((p for p in reversed(places) if not p.startswith("torch/")), places[-1] if places else "")
     if not gpu_words or stage.cuda or not re.search(gpu_words, f"{type(error).__name__}: {error}"):
-        return {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
+        raised = {"status": "error", "detail": one_line(error, 600), "trace": trace, "stage": doing}
+        return {**raised, "in_import": stage.in_import}
     facts = {"needs a GPU": {"error": one_line(error), "at": place, "while": doing}}
-    return {"status": "skipped", "detail": f"needs a GPU: {one_line(error, 160)} ({place})", "facts": facts}
+    return {**Skip(f"needs a GPU: {one_line(error, 160)} ({place})", NO_GPU).row(), "facts": facts}

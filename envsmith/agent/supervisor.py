@@ -11,13 +11,12 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from envsmith.agent.health import HealthWatch
 from envsmith.agent.machine import host_facts, oom_kills, shm_bytes
 from envsmith.agent.nursery import Interrupted, Nursery
-from envsmith.agent.placement import count_ranks, evidence_env, limit_findings, place_nccl
+from envsmith.agent.placement import Placement, count_ranks, evidence_env, limit_findings, place_nccl
 from envsmith.agent.processes import (
     PR_SET_CHILD_SUBREAPER,
     Patience,
@@ -28,7 +27,7 @@ from envsmith.agent.processes import (
     loopback,
     prctl,
 )
-from envsmith.agent.protocol import NO_TIME_LEFT, PROTOCOL, Board, Exit, Log
+from envsmith.agent.protocol import NO_GPU, NO_TIME, PROTOCOL, Board, Exit, Log, PlanJson, Row, Skip, StepJson
 from envsmith.agent.steps import PRELOAD
 from envsmith.agent.watching import (
     Halt,
@@ -52,7 +51,7 @@ TO_END, SHORTEST_STEP = 5.0, 10.0
 class Supervisor:
     """One run of a plan."""
 
-    def __init__(self, plan: dict[str, Any], out: Log, *, watch_stdin: bool) -> None:
+    def __init__(self, plan: PlanJson, out: Log, *, watch_stdin: bool) -> None:
         self.plan, self.emit, self.timeouts = plan, out.emit, plan["timeouts"]
         self.directory = tempfile.mkdtemp(prefix="envsmith-smoke-")
         board = Board(os.path.join(self.directory, "board"))
@@ -102,7 +101,7 @@ class Supervisor:
                 break
             reason = _reason_to_skip(step, placement) or self._lack_of_time()
             if reason:
-                self.emit("step", step=step["name"], status="skipped", detail=reason)
+                self.emit("step", step=step["name"], **reason.row())
             else:
                 self._run_step(step, placement)
 
@@ -140,7 +139,8 @@ class Supervisor:
                 if late
                 else f"ended the interpreter ({describe_exit(code)})"
             )
-            self._refuse("import", "import", f"`import torch` {problem}", Exit.HANG if late else Exit.CRASH)
+            agent_code = Exit.HANG if late else Exit.CRASH
+            self._refuse("import", "import", f"`import torch` {problem}", agent_code, status=None if late else code)
         elif answer.get("failed"):
             self._refuse("import", "import", answer["failed"], Exit.CONFIGURATION, trace=answer.get("trace", ""))
         else:
@@ -150,28 +150,30 @@ class Supervisor:
         return False
 
     def _refuse(self, run: str, reason: str, detail: str, code: Exit, **details: object) -> None:
-        self.emit("halt", run=run, reason=reason, detail=detail, **details)
+        self.emit("halt", run=run, reason=reason, detail=detail, code=code, **details)
         self.codes.append(code)
 
     # -- where the ranks go ------------------------------------------------------------------------------------------
 
-    def _place(self, host: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _place(self, host: Row) -> Placement | None:
         """Choose backend, number of ranks, devices, variables, and the sentence that says so."""
         ready, requested = self.nursery.answer["ready"], self.plan["backend"]
-        cuda: dict[str, Any] = {"available": False, "count": 0}
+        cuda: Row = {"available": False, "count": 0}
         # A driver may be there without the library that lists its GPUs (WSL, some containers).
         present = host["gpus"] or any(map(os.path.exists, ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg")))
         if ready.get("cuda") and (present or requested == "nccl"):
             cuda = self._ask_cuda()
         usable = bool(cuda["available"]) and bool(ready.get("has_nccl"))
         backend = requested if requested != "auto" else ("nccl" if usable else "gloo")
-        problem = ""
+        problem, details = "", {}
         if not ready.get("distributed") or not ready.get(f"has_{backend}"):
             problem = f"this torch is built without {backend}"
         elif backend == "nccl" and not cuda["available"]:
-            problem = f"the plan asks for NCCL, but CUDA is not usable here: {cuda.get('error', 'no GPU is visible')}"
+            error = str(cuda.get("error", ""))
+            problem = f"the plan asks for NCCL, but CUDA is not usable here: {error or 'no GPU is visible'}"
+            details = {"lacks_gpu": True, "quote": error}
         if problem:
-            self._refuse("placement", "configuration", problem, Exit.CONFIGURATION)
+            self._refuse("placement", "configuration", problem, Exit.CONFIGURATION, **details)
             return None
         ranks = int(self.plan["ranks"])
         if backend == "nccl":
@@ -183,19 +185,20 @@ class Supervisor:
                 error = cuda.get("error") or "this torch has no CUDA or no NCCL"
                 sentence += f"; GPUs are present but not usable: {error}"
             env = {} if "GLOO_SOCKET_IFNAME" in os.environ else {"GLOO_SOCKET_IFNAME": "lo"}
-            placement = {"backend": backend, "ranks": ranks, "devices": None, "env": env, "sentence": sentence}
-            placement.update(rank_env=[{} for _ in range(ranks)], share=ranks)
-        placement["env"].update(evidence_env(self.directory, backend, str(ready["torch"])))
-        placement["cuda"], self.devices = cuda, placement["devices"]
-        self.emit("placement", **{k: placement[k] for k in ("cuda", "backend", "ranks", "devices", "sentence", "env")})
+            rank_env: list[dict[str, str]] = [{} for _ in range(ranks)]
+            placement = Placement(backend, ranks, sentence, sentence, None, env, rank_env, share=ranks)
+        placement.env.update(evidence_env(self.directory, backend, str(ready["torch"])))
+        placement = placement._replace(cuda=cuda)
+        self.devices = placement.devices
+        self.emit("placement", **placement.event())
         return placement
 
-    def _ask_cuda(self) -> dict[str, Any]:
+    def _ask_cuda(self) -> Row:
         self.nursery.spawn("cuda-probe", 1, {"kind": "cuda-probe"}, self.timeouts["init"])
         probe, until = self.nursery.ranks[0], time.monotonic() + self.timeouts["init"] + self.timeouts["first"]
         while probe.alive and time.monotonic() < until:
             self.nursery.listen(0.02)
-        answer: dict[str, Any] = {"available": False, "count": 0, "error": "CUDA did not answer"}
+        answer: Row = {"available": False, "count": 0, "error": "CUDA did not answer"}
         for row in probe.rows():
             answer = row.get("cuda", answer)
         if probe.alive:
@@ -204,9 +207,9 @@ class Supervisor:
             answer["error"] = f"the process that asked CUDA ended: {describe_exit(probe.code)}"
         return answer
 
-    def _within_limits(self, host: Mapping[str, Any], placement: Mapping[str, Any]) -> bool:
+    def _within_limits(self, host: Row, placement: Placement) -> bool:
         """Report the limits, and return whether the run can work. Injected faults are past this."""
-        findings = limit_findings(host, self.plan, placement, placement["cuda"])
+        findings = limit_findings(host, self.plan, placement, placement.cuda or {})
         self.emit("limits", findings=findings)
         errors = [finding for finding in findings if finding["severity"] == "error"]
         if errors:
@@ -216,15 +219,15 @@ class Supervisor:
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, name: str, kind: str, placement: Mapping[str, Any], **fields: object) -> None:
-        job = {key: placement[key] for key in ("backend", "devices", "env", "rank_env", "share")}
-        job.update(kind=kind, run=name, world=placement["ranks"], sharing=placement.get("sharing", ""))
+    def _spawn(self, name: str, kind: str, placement: Placement, **fields: object) -> None:
+        job = {key: getattr(placement, key) for key in ("backend", "devices", "env", "rank_env", "share", "sharing")}
+        job.update(kind=kind, run=name, world=placement.ranks)
         job.update(timeouts=self.timeouts, digest=self.plan.get("digest", ""), image=self.plan.get("image"))
         job.update(fields)
-        self.nursery.spawn(name, placement["ranks"], job, self.timeouts["init"])
+        self.nursery.spawn(name, placement.ranks, job, self.timeouts["init"])
 
-    def _run_collectives(self, placement: Mapping[str, Any]) -> None:
-        began, plan, backend = time.monotonic(), self.plan, placement["backend"]
+    def _run_collectives(self, placement: Placement) -> None:
+        began, plan, backend = time.monotonic(), self.plan, placement.backend
         fields = {key: plan.get(key) for key in ("cases", "port", "master", "fault")}
         until = self.started + plan["limit"] - TO_END if plan.get("limit") else None
         self._spawn("collectives", "collectives", placement, until=until, **fields)
@@ -233,24 +236,26 @@ class Supervisor:
         if watch.rendezvous is not None:
             self.marks["rendezvous"] = watch.rendezvous
 
-    def _lack_of_time(self) -> str:
-        """Say so when the plan's limit leaves too little for one more step."""
+    def _lack_of_time(self) -> Skip | None:
+        """Return so when the plan's limit leaves too little for one more step."""
         limit = float(self.plan.get("limit") or float("inf"))
         remaining = limit - (time.monotonic() - self.started)
-        return f"{remaining:.0f} s of {limit:.0f} s{NO_TIME_LEFT}" if remaining < TO_END + SHORTEST_STEP else ""
+        if remaining >= TO_END + SHORTEST_STEP:
+            return None
+        return Skip(f"{remaining:.0f} s of {limit:.0f} s were left", NO_TIME)
 
-    def _run_step(self, step: Mapping[str, Any], placement: Mapping[str, Any]) -> None:
+    def _run_step(self, step: StepJson, placement: Placement) -> None:
         name, ranks = step["name"], int(step.get("ranks", 2))
         self.emit("begin", run=name)
         with socket.socket() as reserved:
             # Bound but not listening: no other process is given this port, and the store may still listen on it.
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind(("", 0))
-            devices = placement["devices"][:ranks] if placement["devices"] else None
+            devices = placement.devices[:ranks] if placement.devices else None
             local = devices or range(ranks)
-            env = {**placement["env"], **self._step_env(placement, reserved.getsockname()[1], ranks)}
+            env = {**placement.env, **self._step_env(placement, reserved.getsockname()[1], ranks)}
             # On the CPU a step may take more ranks than the cases do.
-            placed = dict(enumerate(placement["rank_env"]))
+            placed = dict(enumerate(placement.rank_env))
             rank_env = [
                 {**placed.get(rank, {}), "RANK": str(rank), "LOCAL_RANK": str(local[rank])} for rank in range(ranks)
             ]
@@ -258,13 +263,13 @@ class Supervisor:
             launcher = str(step.get("launcher") or "")
             if launcher:  # ranks, their place and their meeting point are the launcher's to name
                 env = {name: value for name, value in env.items() if name not in PLACE}
-                rank_env = placement["rank_env"][:ranks]
-            elif placement["backend"] != "nccl":
+                rank_env = placement.rank_env[:ranks]
+            elif placement.backend != "nccl":
                 self._preload(str(step["kind"]))
             if not self._revive_nursery():
                 return
             fault = self.plan.get("fault")
-            own = {**placement, "ranks": ranks, "devices": devices, "env": env, "rank_env": rank_env}
+            own = placement._replace(ranks=ranks, devices=devices, env=env, rank_env=rank_env)
             fault = fault if fault and fault.get("step") == name else None
             self._spawn(name, "step", own, step=dict(step), fault=fault, launcher=launcher)
             limit = float(step.get("deadline", 120))
@@ -310,10 +315,10 @@ class Supervisor:
         hung = halt.reason in ("deadline", "total")
         self.codes.append(Exit.HANG if hung else Exit.CRASH if crashed else Exit.ERROR)
 
-    def _step_env(self, placement: Mapping[str, Any], port: int, ranks: int) -> dict[str, str]:
+    def _step_env(self, placement: Placement, port: int, ranks: int) -> dict[str, str]:
         env = {"MASTER_ADDR": loopback(), "MASTER_PORT": str(port)}
         env.update(WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
-        if placement["backend"] != "nccl":
+        if placement.backend != "nccl":
             env.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="")
         # A home directory may not exist or not be writable, and what a run compiles must not outlive it unless the
         # caller says where.
@@ -361,12 +366,12 @@ class Supervisor:
         return self._import_torch()
 
 
-def _reason_to_skip(step: Mapping[str, Any], placement: Mapping[str, Any]) -> str:
+def _reason_to_skip(step: StepJson, placement: Placement) -> Skip | None:
     if step.get("skip"):
-        return str(step["skip"])
-    if step.get("needs") == "gpu" and placement["backend"] != "nccl" and not step.get("stops_with"):
-        return str(step.get("why", "needs a GPU"))
+        return Skip(str(step["skip"]))
+    if step.get("needs") == "gpu" and placement.backend != "nccl" and not step.get("stops_with"):
+        return Skip(str(step.get("why", "needs a GPU")), NO_GPU)
     ranks = int(step.get("ranks", 2))
-    if placement["devices"] is not None and ranks > placement["ranks"]:
-        return f"needs {ranks} ranks, {placement['ranks']} are placed"
-    return ""
+    if placement.devices is not None and ranks > placement.ranks:
+        return Skip(f"needs {ranks} ranks, {placement.ranks} are placed")
+    return None

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from envsmith.agent.nccl_log import evidence_of
@@ -24,7 +24,7 @@ from envsmith.agent.processes import (
     read_text,
     tail_text,
 )
-from envsmith.agent.protocol import Exit, Position, place_of
+from envsmith.agent.protocol import CaseJson, Exit, Facts, PlanJson, Position, Row, place_of
 from envsmith.agent.rank import STACK_OF
 
 Positions = dict[int, Position]
@@ -35,10 +35,10 @@ class Halt(NamedTuple):
 
     reason: str
     positions: Positions
-    details: dict[str, Any]
+    details: Row
 
 
-def case_deadline(plan: Mapping[str, Any], case: int, backend: str) -> float:
+def case_deadline(plan: PlanJson, case: int, backend: str) -> float:
     """Return the seconds that a rank may take over a case, or over what comes before the first one."""
     limits, cases, nccl = plan["timeouts"], plan["cases"], backend == "nccl"
     if case < 0:
@@ -50,7 +50,7 @@ def case_deadline(plan: Mapping[str, Any], case: int, backend: str) -> float:
     return float(cases[case].get("deadline") or limits["first" if first else "case"])
 
 
-def _call_of(case: Mapping[str, Any]) -> tuple[Any, ...]:
+def _call_of(case: CaseJson) -> tuple[Any, ...]:
     """Identify the kind of call: the first one in a group makes NCCL's communicator, and loads kernels."""
     return case.get("group", "world"), case["op"], case.get("dtype")
 
@@ -89,7 +89,8 @@ class Watch:
             launcher = self.nursery.launcher
             if launcher and launcher.code is not None and (launcher.code or any(rank.alive for rank in self.ranks)):
                 self._linger()
-                return Halt("launcher", positions, {"detail": f"the launcher ended ({describe_exit(launcher.code)})"})
+                detail = f"the launcher ended ({describe_exit(launcher.code)})"
+                return Halt("launcher", positions, {"detail": detail, "status": launcher.code})
             if not any(process.alive for process in self.nursery.processes):
                 self.forward()
                 return None
@@ -107,7 +108,7 @@ class Watch:
         while time.monotonic() < until and any(rank.alive for rank in self.ranks):
             self.nursery.listen(0.02)
 
-    def _late(self, positions: Positions) -> dict[str, Any] | None:
+    def _late(self, positions: Positions) -> Row | None:
         """Return the ranks that are behind all others, when they have been so for longer than their deadline."""
         if not any(rank.alive for rank in self.ranks):
             return None  # only the launcher has not ended
@@ -148,7 +149,7 @@ class Watch:
         )
 
 
-def places(nursery: Nursery, positions: Positions) -> list[dict[str, Any]]:
+def places(nursery: Nursery, positions: Positions) -> list[Row]:
     """Return who is where, as the halt event says it."""
     rows = []
     for rank in nursery.ranks:
@@ -209,7 +210,7 @@ def outputs(nursery: Nursery) -> dict[str, str]:
     return rows
 
 
-def words_of_launcher(nursery: Nursery) -> dict[str, object]:
+def words_of_launcher(nursery: Nursery) -> Facts:
     """Return how the job's launcher ended and what it wrote last, or nothing where the job had none."""
     launcher = nursery.launcher
     if not launcher:

@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from envsmith.agent.machine import loaded_facts, memory_limit
 from envsmith.agent.placement import release_of
 from envsmith.agent.processes import loopback, process_space, process_started, read_text
-from envsmith.agent.protocol import PROTOCOL, Board, Log
+from envsmith.agent.protocol import PROTOCOL, Board, Facts, JobJson, Log, Row
 
 # The variables that change how a collective runs; they stand in every manifest.
 TELLING = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "UCX_", "FI_", "DS_", "RCCL_", "HSA_")
@@ -25,7 +25,7 @@ def seconds(value: float) -> dt.timedelta:
     return dt.timedelta(seconds=value)
 
 
-def bound_device(torch: Any, device: Any) -> dict[str, Any]:
+def bound_device(torch: Any, device: Any) -> Row:
     """Return `device_id` for `init_process_group`, from torch 2.5 on: 2.15 guesses the device where it is not passed.
 
     torch 2.3 and 2.4 know it too, but there `new_group` splits the communicator at once on the ranks that are not in
@@ -46,7 +46,7 @@ def stored(store: Any, key: str) -> bool:
     return True
 
 
-def open_store(job: Mapping[str, Any], board: Board | None) -> Any:
+def open_store(job: JobJson, board: Board | None) -> Any:
     """Open the TCP store. Rank 0 lets the kernel choose a port unless the plan names one, and puts it on the board."""
     import torch.distributed as dist
 
@@ -66,7 +66,7 @@ def open_store(job: Mapping[str, Any], board: Board | None) -> Any:
     return dist.TCPStore(host, port, world, False, limit, wait_for_workers=False)
 
 
-def manifest(job: Mapping[str, Any], facts: Mapping[str, object]) -> dict[str, object]:
+def manifest(job: JobJson, facts: Facts) -> Facts:
     """Return what must agree between ranks, and what may differ, apart."""
     env = {k: v for k, v in os.environ.items() if k.startswith(TELLING) or k in ALSO_TELLING}
     files = {}
@@ -89,7 +89,7 @@ def most_common(values: Sequence[str]) -> str:
     return max(dict.fromkeys(values), key=values.count)
 
 
-def compare_manifests(all_of_them: Sequence[Mapping[str, Any]], part: str) -> dict[str, list[int]]:
+def compare_manifests(all_of_them: Sequence[Row], part: str) -> dict[str, list[int]]:
     """Return the keys on which ranks differ, each with the ranks in the minority."""
     differences = {}
     for key in sorted({k for m in all_of_them for k in m[part]}):
@@ -100,7 +100,7 @@ def compare_manifests(all_of_them: Sequence[Mapping[str, Any]], part: str) -> di
     return differences
 
 
-def agree(job: Mapping[str, Any], store: Any, log: Log) -> tuple[bool, list[dict[str, Any]]]:
+def agree(job: JobJson, store: Any, log: Log) -> tuple[bool, list[Row]]:
     """Compare manifests through the store. Return whether ranks may talk to each other, and all manifests."""
     facts = loaded_facts()
     fault = job.get("fault") or {}
@@ -136,7 +136,7 @@ class World:
     # process ends.
     of_process: ClassVar[list[World]] = []
 
-    def __init__(self, job: Mapping[str, Any], board: Board, log: Log) -> None:
+    def __init__(self, job: JobJson, board: Board, log: Log) -> None:
         import torch
         import torch.distributed as dist
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,17 +19,19 @@ from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.frameworks import added_frameworks, frameworks_of
 from envsmith.lock import store
 from envsmith.model.cell import CellId, Platform
-from envsmith.model.record import RECORD_FILE, Cases, Failure, Fault, Record, Rung, Verdict, record_text
+from envsmith.model.record import RECORD_FILE, Cases, Facts, Failure, Fault, Record, Rung, Verdict, record_text
 from envsmith.model.version import minor_of
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
+from envsmith.smoke.events import LoadedEvent
+from envsmith.smoke.failure import failure_of
+from envsmith.smoke.parse_events import parse_loaded
 from envsmith.smoke.plan import IMPORTS, Plan
-from envsmith.smoke.verdict import failure_of
 
 if TYPE_CHECKING:
     from envsmith.model.lock import Lock
     from envsmith.smoke.everything import Done
-    from envsmith.smoke.verdict import SmokeResult
+    from envsmith.smoke.result import SmokeResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +185,7 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
 _MAIN, _STEPS, _BANDWIDTH = "full", "framework", "bandwidth"
 
 
-def find_cell(python: Path, loaded: Mapping[str, object]) -> Subject:
+def find_cell(python: Path, loaded: Facts) -> Subject:
     """Return the cell of the interpreter ``python``, with what a run ``loaded`` there.
 
     Raises ``ContentError`` when the interpreter does not start any more.
@@ -195,7 +196,7 @@ def find_cell(python: Path, loaded: Mapping[str, object]) -> Subject:
     if lock := _lock_beside(python, installed):
         cell, components = str(lock.cell.id), lock.cell.components
         return Subject(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
-    components = _components(loaded)
+    components = _components(parse_loaded(loaded))
     chosen = tuple((n, components[n]) for n in (*added_frameworks(), "torch", "cuda", "python") if n in components)
     cell = str(CellId(chosen, _platform(loaded)))
     return Subject(cell=cell, components=components, engine="found", environment=environment)
@@ -212,22 +213,19 @@ def _lock_beside(python: Path, installed: Mapping[str, str]) -> Lock | None:
     return lock
 
 
-def _components(loaded: Mapping[str, object]) -> dict[str, str]:
+def _components(loaded: LoadedEvent) -> dict[str, str]:
     """Return component → version, as records name them: frameworks, torch with its build, and what torch brings."""
-    distributions = loaded.get("installed")
-    installed = {str(k): str(v) for k, v in distributions.items()} if isinstance(distributions, dict) else {}
-    torch, cuda = str(loaded.get("torch") or ""), str(loaded.get("cuda") or "cpu")
+    installed, torch, cuda = loaded.installed, loaded.torch, loaded.cuda or "cpu"
     if "+" not in torch:
         torch += "+cpu" if cuda == "cpu" else "+cu" + cuda.replace(".", "")
     components = {name: installed[name] for name in added_frameworks() if name in installed}
-    components |= {"torch": torch, "cuda": cuda, "python": minor_of(str(loaded.get("python") or ""))}
-    nccl = str(loaded.get("nccl_runtime") or loaded.get("nccl") or "")
+    components |= {"torch": torch, "cuda": cuda, "python": minor_of(loaded.python)}
     cudnn = next((v for k, v in installed.items() if k.startswith("nvidia-cudnn-")), "")
-    components |= {"nccl": nccl, "cudnn": cudnn, "triton": installed.get("triton", "")}
+    components |= {"nccl": loaded.nccl_runtime or loaded.nccl, "cudnn": cudnn, "triton": installed.get("triton", "")}
     return {name: version for name, version in components.items() if version}
 
 
-def _platform(loaded: Mapping[str, object]) -> Platform:
+def _platform(loaded: Facts) -> Platform:
     machine = str(loaded.get("machine") or platform.machine())
     return Platform.LINUX_AARCH64 if machine in {"aarch64", "arm64"} else Platform.LINUX_64
 
@@ -291,12 +289,11 @@ def _summary(main: SmokeResult | None, steps: SmokeResult | None, first: SmokeRe
 
 def _notes(parts: Sequence[Done], main: SmokeResult | None) -> tuple[str, ...]:
     """Return where the ranks were, what passed, what was not run, each part that failed, what the full tier noted."""
-    ways = dict.fromkeys(d.result.placement for d in parts if d.result and d.result.placement)
-    short = (re.sub(r"; this proves nothing about NVLink or the network", " (no NVLink)", way) for way in ways)
+    places = dict.fromkeys(d.result.place for d in parts if d.result and d.result.place)
     passed = ", ".join(d.part.name for d in parts if d.word == "passed")
     missing = "; ".join(f"{d.part.name} ({d.sentence})" for d in parts if d.word == "not run")
     return (
-        "; ".join(short),
+        "; ".join(places),
         f"parts that passed: {passed}" if passed else "",
         f"not run: {missing}" if missing else "",
         *(f"{d.part.name}: {d.unreached}" for d in parts if d.unreached),

@@ -40,7 +40,7 @@ from envsmith.smoke.nodes import (
     run_rendezvous,
 )
 from envsmith.smoke.plan import Plan, import_step
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.result import SmokeResult
 
 _WORST = 12
 _FEWEST_TO_NARROW = 3
@@ -572,7 +572,7 @@ def _leave(
         files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))
     band = next((item.result for item in finished if item.result and item.result.bandwidth), None)
     if band is not None:
-        title = f"{band.backend}, {band.placement.partition(';')[0]}, torch {band.loaded.get('torch', '')}"
+        title = f"{band.backend}, {band.place}, torch {band.loaded.get('torch', '')}"
         write_whole(folder / "busbw.svg", svg(band.bandwidth, title=title))
         files.append(str(folder / "busbw.svg"))
     write_whole(folder / "summary.md", _markdown(finished, record, verdict))

@@ -29,7 +29,8 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import added_frameworks
-from envsmith.smoke.machine_faults import state_problems
+from envsmith.smoke.machine_faults import problems_text, state_problems
+from envsmith.smoke.parse_events import parse_report
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not
 # imported.
@@ -269,18 +270,18 @@ def gpus(draft: Draft) -> None:
 
 
 def _nvml(draft: Draft) -> bool:
-    report = report_apart(30.0)
-    if version := first_version(report.get("driver", "")):
+    report = parse_report(report_apart(30.0))
+    if version := first_version(report.driver):
         draft.component("driver", version, "NVML", 4)
-    if level := cuda_of_level(str(report.get("cuda_level"))):
+    if level := cuda_of_level(str(report.cuda_level)):
         draft.host["driver_cuda"] = level
-    for gpu in report.get("gpus", ()):
-        if gpu.get("name"):
-            draft.gpu(gpu["name"])
-        if architecture := gpu.get("arch") or gpu_architecture(gpu.get("name", "")):
-            draft.component("gpu", architecture, "NVML", 4 if "arch" in gpu else 3)
+    for gpu in report.gpus:
+        if gpu.name:
+            draft.gpu(gpu.name)
+        if architecture := gpu.arch or gpu_architecture(gpu.name):
+            draft.component("gpu", architecture, "NVML", 4 if gpu.arch else 3)
     if problems := state_problems(report):
-        draft.host["health"] = "\n".join(map(str, problems))
+        draft.host["health"] = problems_text(problems)
     return bool(draft.gpus)
 
 

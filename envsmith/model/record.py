@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from envsmith.base.files import read_bounded, write_whole
 from envsmith.base.schema import (
@@ -85,18 +85,33 @@ class Verdict(str, Enum):
         return self in {Verdict.PASS, Verdict.UNSUPPORTED, Verdict.SKIPPED, Verdict.UNEXPECTED}
 
 
+# Facts of a machine or of what was imported, as the agent found them.
+Facts: TypeAlias = Mapping[str, object]
+
+
+class Unmet(str, Enum):
+    """What a case or a step that was not run would have needed."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    GPU = "gpu"
+
+
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOutcome(AsJson):
     """``case`` is the case's name (``all_reduce[float32,sum,1027]``).
 
-    ``seconds`` is the slowest rank's time, ``blame`` one sentence.
+    ``seconds`` is the slowest rank's time, ``blame`` one sentence. ``is_known`` tells that it is wrong as
+    ``matrix/collectives.yaml`` says.
     """
 
     case: str
     verdict: Verdict
     seconds: float | None = field(default=None, metadata=UNWRITTEN)
     blame: str | None = None
+    unmet: Unmet | None = field(default=None, metadata=UNWRITTEN, compare=False)
+    is_known: bool = field(default=False, metadata=UNWRITTEN, compare=False)
 
 
 @strict
@@ -120,6 +135,20 @@ class Cases(AsJson):
         return cls(list=case_list, counts=dict(sorted(counts.items())), bad=tuple(bad[:_MAX_BAD]))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepFailure:
+    """How a step failed.
+
+    ``error`` is what the first rank raised, ``quote`` all that other programs said of it. ``exits`` are the codes of
+    processes that fell. ``in_import`` tells that it did not come beyond the import of its framework.
+    """
+
+    error: str = ""
+    quote: str = ""
+    exits: tuple[int, ...] = ()
+    in_import: bool = False
+
+
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutcome(AsJson):
@@ -129,7 +158,9 @@ class StepOutcome(AsJson):
     verdict: Verdict
     seconds: float | None = None
     detail: str = ""
-    facts: Mapping[str, object] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
+    unmet: Unmet | None = field(default=None, metadata=UNWRITTEN, compare=False)
+    failure: StepFailure | None = field(default=None, metadata=UNWRITTEN, compare=False)
 
     def trimmed(self) -> StepOutcome:
         """Return the step with the facts that say what it proved. A trace stands in the failure's log."""
@@ -238,15 +269,15 @@ class Record(AsJson):
     earlier: tuple[Failure, ...] = ()
     started: _Time
     seconds: Mapping[str, float]
-    host: Mapping[str, object]
-    loaded: Mapping[str, object]
+    host: Facts
+    loaded: Facts
     backend: str
     ranks: int
     cases: Cases = field(default_factory=Cases)
     steps: tuple[StepOutcome, ...] = ()
     bandwidth: Mapping[str, Mapping[str, float]] | None = field(default=None, metadata=written(when_set=True))
     notes: tuple[str, ...] = ()
-    audit: Mapping[str, object] | None = field(default=None, metadata=written(when_set=True))
+    audit: Facts | None = field(default=None, metadata=written(when_set=True))
     name: str = field(default="", metadata=UNWRITTEN)
 
     @property

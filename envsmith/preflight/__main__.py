@@ -75,7 +75,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _my_rank() -> int:
-    return int((discover(os.environ, {}) or {"rank": 0})["rank"])
+    place = discover(os.environ, {})
+    return place.rank if place else 0
 
 
 if __name__ == "__main__":

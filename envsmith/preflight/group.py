@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from envsmith.agent.launchers import discover
+from envsmith.agent.launchers import LaunchPlace, discover
 from envsmith.agent.protocol import one_line
 from envsmith.errors import SmokeError, UsageError
 from envsmith.preflight.checks import version_key
@@ -68,33 +68,33 @@ def find_place(timeout: float) -> Place:
         base = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public name for it
         rank, world = dist.get_rank(), dist.get_world_size()
     elif launch is not None:
-        base, rank, world, local = None, launch["rank"], launch["world"], launch["local"]
+        base, rank, world, local = None, launch.rank, launch.world, launch.local
     else:
         rank, world = 0, 1
     if world < 2:
         return Place(rank=rank, world=world, local=local, backend=backend)
-    base = _connection(base, world, timeout) if backend else _launcher_store(launch or {}, timeout)
+    base = _launcher_store(launch, timeout) if launch else _connection(base, world, timeout)
     run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store = dist.PrefixStore(f"envsmith-preflight/{run}/{number}", base)
     host = getattr(base, "host", "")
     return Place(rank=rank, world=world, local=local, host=host, store=store, backend=backend)
 
 
-def _launcher_store(launch: Mapping[str, Any], timeout: float) -> Any:
+def _launcher_store(launch: LaunchPlace, timeout: float) -> Any:
     """Connect to the store of torchrun's agent. Under any other launcher rank 0 opens one beside the script's port."""
-    host, port, owner = str(launch["master"]), int(launch["port"]), False
+    host, port, owner = launch.master, launch.port, False
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("MASTER_PORT"):
         port = int(os.environ["MASTER_PORT"])
     else:
         # The script's own init_process_group will listen on MASTER_PORT.
         port += 1 if str(port) == os.environ.get("MASTER_PORT") else 0
-        owner = launch["rank"] == 0 and (host, port) not in _OWN
+        owner = launch.rank == 0 and (host, port) not in _OWN
     try:
-        store = _tcp_store(host, port, launch["world"], timeout, owner=owner)
+        store = _tcp_store(host, port, launch.world, timeout, owner=owner)
     except Exception as error:
         verb = "open" if owner else "reach"
         raise SmokeError(
-            f"Cannot {verb} the store at {host}:{port}: rank {launch['rank']} got {one_line(error).rstrip('.')}.",
+            f"Cannot {verb} the store at {host}:{port}: rank {launch.rank} got {one_line(error).rstrip('.')}.",
             hint="Check this address on every node and the port between them. ENVSMITH_MASTER_PORT names another.",
         ) from error
     if owner:

@@ -112,21 +112,25 @@ class Lines:
     skipped: list[str] = field(default_factory=list)
 
 
+def declaring_files(root: Path) -> list[str]:
+    """Return the files below ``root`` that may declare something: :data:`FILES`, and files of requirements."""
+    requirements = [
+        path for path in sorted(root.glob("requirements/*.txt"))[:20] if not _DEVELOPERS.fullmatch(path.stem)
+    ]
+    return [*(name for name in FILES if (root / name).is_file()), *(f"requirements/{p.name}" for p in requirements)]
+
+
 def read_declared(root: Path) -> Declaration:
-    """Read what the files of :data:`FILES` below ``root`` declare.
+    """Read what the :func:`declaring_files` of ``root`` declare.
 
     ``DataError`` when there is none, or one is no such file.
     """
-    lines, files = Lines(), list[str]()
-    for name in FILES:
-        if (root / name).is_file():
+    lines, files = Lines(), declaring_files(root)
+    for name in files:
+        if name in FILES:
             read_into(lines, root / name, name)
-            files.append(name)
-    for path in sorted(root.glob("requirements/*.txt"))[:20]:
-        if not _DEVELOPERS.fullmatch(path.stem):
-            name = f"requirements/{path.name}"
-            _requirements(_text(path), name, lines)
-            files.append(name)
+        else:
+            _requirements(_text(root / name), name, lines)
     if not files:
         raise DataError(
             f"Cannot read what {root} declares: it has no file for that.",

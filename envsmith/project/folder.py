@@ -14,7 +14,16 @@ from envsmith.base.files import read_bounded
 from envsmith.errors import DataError, EnvsmithError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
-from envsmith.project.declared import MAX_BYTES, Entry, Lines, read_declared, read_into, read_toml, table_of
+from envsmith.project.declared import (
+    MAX_BYTES,
+    Entry,
+    Lines,
+    declaring_files,
+    read_declared,
+    read_into,
+    read_toml,
+    table_of,
+)
 from envsmith.project.demand import Demand, Demands, parse_line
 from envsmith.project.pip_format import cuda_of_index, read_requirement_file
 from envsmith.project.setup_script import read_setup
@@ -278,11 +287,12 @@ def read_stated(root: Path, files: Collection[str]) -> Demands:
     """
     stated: dict[str, Demand] = {}
     python, unread = None, list[str]()
+    declaration = None
     try:
-        declaration = read_declared(root)
+        if declaring_files(root):
+            declaration = read_declared(root)
     except EnvsmithError as error:
-        declaration = None
-        unread += [] if isinstance(error, DataError) and "no file for that" in error.message else [error.reason]
+        unread.append(error.reason)
     if declaration is not None:
         python = declaration.python
         unread += declaration.skipped

@@ -11,10 +11,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from envsmith.base.schema import AsJson
 from envsmith.smoke.cases import Case
+from envsmith.smoke.events import CaseRow
 
 # Bus bandwidth over algorithm bandwidth, for n ranks (nccl-tests, doc/PERFORMANCE.md, "Summary"; sendrecv and alltoall:
 # src/sendrecv.cu, src/alltoall.cu).
@@ -62,23 +62,15 @@ def bandwidth_cases(ranks: int, *, gpu: bool = True) -> tuple[Case, ...]:
     )
 
 
-def measurements(rows: Iterable[Mapping[str, Any]], cases: Sequence[Case], ranks: int) -> tuple[Measurement, ...]:
+def measurements(rows: Iterable[CaseRow], cases: Sequence[Case], ranks: int) -> tuple[Measurement, ...]:
     """Return what the ranks' rows say of each operation and size.
 
     A size that a rank did not report is left out: its time would be that of the others only.
     """
     times: dict[int, dict[int, Sequence[float]]] = {}
     for row in rows:
-        index, measured = row.get("case"), row.get("measured")
-        if (
-            row.get("row") == "case"
-            and isinstance(index, int)
-            and 0 <= index < len(cases)
-            and isinstance(measured, Mapping)
-        ):
-            micros = [float(t) for t in measured.get("us", ()) if isinstance(t, (int, float)) and math.isfinite(t)]
-            if micros:
-                times.setdefault(index, {})[int(row["rank"])] = micros
+        if row.micros and 0 <= row.case < len(cases):
+            times.setdefault(row.case, {})[row.rank] = row.micros
     measurements = []
     for index, by_rank in sorted(times.items()):
         case = cases[index]

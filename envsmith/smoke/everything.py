@@ -7,6 +7,7 @@ pure.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,14 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.agent.placement import sharing_env
-from envsmith.agent.protocol import NO_TIME_LEFT, Exit
+from envsmith.agent.protocol import Exit
 from envsmith.base.files import write_whole
 from envsmith.base.programs import execute
+from envsmith.base.schema import parse_json
 from envsmith.errors import SmokeError
+from envsmith.model.record import Unmet
 from envsmith.smoke.cases import Case
+from envsmith.smoke.parse_events import JsonObject, parse_loaded
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import Progress, Target, run
-from envsmith.smoke.verdict import SmokeResult
 
 # Less than this is not enough to import torch and make a group.
 _LEAST = 10.0
@@ -131,7 +135,7 @@ class Done:
         if self.result is None:
             return ""
         cases = self.result.late
-        steps = [step.name for step in self.result.steps if step.detail.endswith(NO_TIME_LEFT)]
+        steps = [step.name for step in self.result.steps if step.unmet is Unmet.TIME]
         text = f"no time for {len(cases)} of {len(self.result.cases)} cases" if cases else ""
         return "; ".join(filter(None, (text, f"no time for {', '.join(steps)}" if steps else "")))
 
@@ -154,20 +158,14 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
             f"Cannot use a GPU here: {result.summary}." if needs_gpu else f"Cannot import torch: {result.summary}.",
             hint="Use --backend gloo. It runs everything that needs no GPU." if needs_gpu else None,
         )
-    count = result.cuda.get("count")
+    loaded = parse_loaded(result.loaded)
     return Machine(
         backend=result.backend,
-        gpus=count if isinstance(count, int) else 0,
-        nccl=str(result.loaded.get("nccl_runtime") or result.loaded.get("nccl") or ""),
-        torch=str(result.loaded.get("torch") or ""),
-        free=_free(result),
+        gpus=result.cuda.count,
+        nccl=loaded.nccl_runtime or loaded.nccl,
+        torch=loaded.torch,
+        free=result.cuda.free,
     )
-
-
-def _free(result: SmokeResult) -> tuple[int, ...]:
-    """Return the free bytes of each GPU when the run began."""
-    free = result.cuda.get("free")
-    return tuple(map(int, free)) if isinstance(free, list) else ()
 
 
 def supposed(versions: Mapping[str, str], backend: str) -> Machine:
@@ -270,14 +268,14 @@ def _names_rank_1(exits: Sequence[Exit]) -> Callable[[SmokeResult], str]:
     def judge(result: SmokeResult) -> str:
         if result.exit_code not in exits:
             return f"the fault was not noticed as {exits[0].name.lower()}"
-        return "" if "rank 1" in result.summary else "the fault of rank 1 is not said of it"
+        return "" if result.blamed == (1,) else "the fault of rank 1 is not said of it"
 
     return judge
 
 
 def _is_free(before: Sequence[int]) -> Callable[[SmokeResult], str]:
     def judge(result: SmokeResult) -> str:
-        lost = [f"GPU {i}: {(b - n) >> 20} MiB" for i, (b, n) in enumerate(zip(before, _free(result), strict=False))
+        lost = [f"GPU {i}: {(b - n) >> 20} MiB" for i, (b, n) in enumerate(zip(before, result.cuda.free, strict=False))
                 if b - n > _LEFT_BEHIND]  # fmt: skip
         return f"memory did not come back ({', '.join(lost)})" if lost else ""
 
@@ -348,7 +346,7 @@ def _run_part(
     limit = min(part.limit - clock.spent.get(part.share, 0.0), clock.left())
     if limit < _LEAST:
         of = clock.budget if clock.left() < _LEAST else part.limit
-        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s{NO_TIME_LEFT}"))
+        return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s were left"))
     part = replace(part, limit=round(limit, 1))
     begin(part)
     started = clock.now()
@@ -368,7 +366,6 @@ def _run_part(
 
 # It needs what stands in the checkout or beside the package, the standard library and torch.
 _SOURCES = Path(__file__).parents[2]
-_BLAME = "rank 1"
 
 
 def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> SmokeResult:
@@ -377,7 +374,9 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
     ``nccl`` is the release, where both ranks share a GPU.
     """
     wait = max(3.0, min(10.0, limit / 3))
-    command = target.argv(["-B", "-m", "envsmith.preflight", "--backend", backend, "--timeout", f"{wait:.0f}"])
+    command = target.argv(
+        ["-B", "-m", "envsmith.preflight", "--backend", backend, "--timeout", f"{wait:.0f}", "--json"]
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -387,17 +386,25 @@ def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> S
     try:
         stopped.send_signal(signal.SIGSTOP)
         run = execute(command, env=ranks[0], seconds=limit)
-        status, words = run.returncode, run.stderr.strip()
+        status, words, blamed = run.returncode, run.stderr.strip(), _blamed(run.stdout)
     except subprocess.TimeoutExpired:
-        status, words = None, f"the preflight did not end within {limit:.0f} s"
+        status, words, blamed = None, f"the preflight did not end within {limit:.0f} s", ()
     finally:
         stopped.kill()
         stopped.wait()
     last = words.splitlines()[-1] if words else "the preflight said nothing"
-    passed = status == 1 and _BLAME in last
+    passed = status == 1 and blamed == (1,)
     return SmokeResult(
-        passed=passed, exit_code=0 if passed else 1, summary=last[:300], backend=backend, ranks=2, placement=""
+        passed=passed, exit_code=0 if passed else 1, summary=last[:300], backend=backend, ranks=2, blamed=blamed
     )
+
+
+def _blamed(report: str) -> tuple[int, ...]:
+    """Return the ranks of the first error in the report of a preflight, none where it is no report."""
+    with contextlib.suppress(ValueError):
+        findings = JsonObject(parse_json(report)).list("findings", JsonObject)
+        return next((finding.ranks("ranks") for finding in findings if finding.text("severity") == "error"), ())
+    return ()
 
 
 def _environment(target: Target, rank: int, port: int, nccl: str) -> Mapping[str, str]:

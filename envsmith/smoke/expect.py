@@ -66,6 +66,15 @@ class Expectation:
     note: Text | None = None
     min_sm: Annotated[int, whole_number(1, 1000)] | None = None
 
+    def to_json(self) -> dict[str, object]:
+        """Return what the agent reads."""
+        row = {"expect": self.expect.value, "line": self.id, "note": self.note or ""}
+        return row | ({"min_sm": self.min_sm} if self.min_sm else {})
+
+
+# What is expected where no line speaks of a case.
+WORKS = Expectation(id="", when=Selectors(), expect=Expect.OK, evidence=())
+
 
 def _each_once(lines: tuple[Expectation, ...], _context: object) -> tuple[Expectation, ...]:
     ids = [line.id for line in lines]
@@ -83,11 +92,10 @@ class Expectations:
     expectations: Annotated[tuple[Expectation, ...], Checked(_each_once)]
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
-    def of(self, case: Mapping[str, object], backend: str, versions: Mapping[str, str]) -> Expectation | None:
-        """Return the last line that matches. ``None`` means that the case is expected to work."""
-        facts = {name: str(case.get(name, "")) for name in ("op", "dtype", "redop", "n", "engine")}
-        facts["backend"] = backend
-        return next((line for line in reversed(self.expectations) if line.when.admit(facts, versions)), None)
+    def of(self, case: Mapping[str, str], backend: str, versions: Mapping[str, str]) -> Expectation:
+        """Return the last line that matches, or that the case works."""
+        facts = {name: case.get(name, "") for name in ("op", "dtype", "redop", "n", "engine")} | {"backend": backend}
+        return next((line for line in reversed(self.expectations) if line.when.admit(facts, versions)), WORKS)
 
 
 @cache

@@ -12,17 +12,21 @@ import bz2
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from envsmith.errors import DataError, UsageError
 from envsmith.smoke.bundle import bundle
-from envsmith.smoke.events import MAX_LINE
+from envsmith.smoke.events import MAX_LINE, Events
 from envsmith.smoke.nodes import with_nodes
+from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge_events
 
+# An object of Kubernetes as YAML writes it.
+Manifest: TypeAlias = dict[str, Any]
 KINDS = ("jobset", "trainjob")
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:-]{0,250}(@sha256:[0-9a-f]{64})?")
@@ -123,11 +127,11 @@ def _packed(data: bytes) -> str:
     return text
 
 
-def _metadata(job: Job) -> dict[str, Any]:
+def _metadata(job: Job) -> Manifest:
     return {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
 
 
-def _resources(job: Job) -> dict[str, Any]:
+def _resources(job: Job) -> Manifest:
     limits: dict[str, int] = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
     if job.rdma and (resource := _RESOURCE.fullmatch(job.rdma)):
         limits[resource[1]] = int(resource[3] or 1)
@@ -138,7 +142,7 @@ def _command(job: Job) -> list[str]:
     return [job.python, "-c", _UNPACK]
 
 
-def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
+def _jobset(job: Job, variables: dict[str, str]) -> Manifest:
     """Return one replicated job of N indexed pods.
 
     The first pod's name comes from JobSet's naming: JOBSET-JOB-INDEX-POD.SUBDOMAIN.
@@ -150,9 +154,9 @@ def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
         "PET_MASTER_ADDR": f"{job.name}-node-0-0.{job.name}",
         "PET_MASTER_PORT": str(_PORT),
     }
-    env: list[dict[str, Any]] = [{"name": k, "value": v} for k, v in {**torchrun, **variables}.items()]
+    env: list[Manifest] = [{"name": k, "value": v} for k, v in {**torchrun, **variables}.items()]
     env.insert(0, {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}})
-    container: dict[str, Any] = {
+    container: Manifest = {
         "name": "node",
         "image": job.image,
         "command": _command(job),
@@ -190,9 +194,9 @@ def _jobset(job: Job, variables: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
+def _trainjob(job: Job, variables: dict[str, str]) -> Manifest:
     """Return a job for the Trainer. Its runtime makes the pods, sets torchrun's variables and sizes /dev/shm."""
-    trainer: dict[str, Any] = {
+    trainer: Manifest = {
         "image": job.image,
         "command": _command(job),
         "numNodes": job.nodes,
@@ -222,12 +226,11 @@ def _trainjob(job: Job, variables: dict[str, str]) -> dict[str, Any]:
 
 
 _START = '{"event":"'
-_VERSIONED = ("torch", "python", "cuda", "nccl")
 
 
-def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
+def events_of(lines: Iterable[str]) -> list[object]:
     """Return every event once, in the order in which it was first seen."""
-    unique: dict[str, Mapping[str, Any]] = {}
+    unique: dict[str, object] = {}
     decoder = json.JSONDecoder()
     for line in lines:
         at = line.find(_START)
@@ -242,40 +245,37 @@ def events_of(lines: Iterable[str]) -> list[Mapping[str, Any]]:
     return list(unique.values())
 
 
-def plan_of(events: Sequence[Mapping[str, Any]]) -> Plan:
+def plan_of(log: Events) -> Plan:
     """Make the plan that the ranks ran again from what rank 0 said of it. Its cases must be those that the ranks ran.
 
     Raises :class:`DataError` when the logs hold no such run, or one that this envsmith does not know.
     """
-    hello = _first(events, "hello")
-    row = hello.get("plan")
-    if not isinstance(row, dict) or not all(isinstance(row.get(key), int) for key in ("ranks", "nodes")):
+    summary = log.hello.plan if log.hello else None
+    if summary is None:
         raise DataError(
             "Cannot read the logs: they do not say of which run they are.",
             hint='Give the logs of all pods from their beginning: the line of rank 0 that begins with {"event":"hello" is missing.',
         )
-    loaded = _first(events, "loaded")
-    versions = {key: str(loaded[key]) for key in _VERSIONED if loaded.get(key)}
+    loaded = log.loaded
+    versions = {"torch": loaded.torch, "python": loaded.python, "cuda": loaded.cuda, "nccl": loaded.nccl}
+    versions = {name: version for name, version in versions.items() if version}
     try:
         plan = Plan.build(
-            versions, tier=str(row.get("tier")), ranks=row["ranks"], backend=str(row.get("backend") or "auto"),
-            engine=row.get("engine"), steps=False,
-        ).with_(nodes=row["nodes"])  # fmt: skip
+            versions, tier=summary.tier, ranks=summary.ranks, backend=summary.backend, engine=summary.engine,
+            steps=False,
+        ).with_(nodes=summary.nodes)  # fmt: skip
     except UsageError as error:
         raise DataError(f"Cannot read the logs: their run is not possible ({error.message.rstrip('.')}).") from None
-    if plan.digest != row.get("digest"):
+    if plan.digest != summary.digest:
         raise DataError(
-            f"Cannot read the logs: their cases ({str(row.get('digest'))[:26]}…) are not those of the "
+            f"Cannot read the logs: their cases ({summary.digest[:26]}…) are not those of the "
             f"{plan.tier.value} tier of this envsmith.",
             hint="Read them with the envsmith that made the job.",
         )
     return plan
 
 
-def result_of(events: Sequence[Mapping[str, Any]]) -> SmokeResult:
+def result_of(events: Iterable[object]) -> SmokeResult:
     """Return the verdict, with the node beside the rank that is blamed. Raises as :func:`plan_of`."""
-    return with_nodes(judge(plan_of(events), events), events)
-
-
-def _first(events: Sequence[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
-    return next((event for event in events if event.get("event") == kind), {})
+    log = parse_events(events)
+    return with_nodes(judge_events(plan_of(log), log), log)

@@ -5,15 +5,15 @@ Pure: from the reports of :mod:`envsmith.agent.health`. An unhealthy machine say
 
 from __future__ import annotations
 
-import re
+import contextlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from envsmith.agent.protocol import Exit
-from envsmith.smoke.events import Events
-
-Report = Mapping[str, Any]
+from envsmith.base.schema import AsJson, parse_json, parse_value, strict
+from envsmith.smoke.events import Events, HealthReport, LimitFinding, RdmaCards
+from envsmith.smoke.nccl_text import Transports
 
 # nvmlDeviceGpuRecoveryAction_t (nvml.h), and what NVIDIA says to do about each ("Error Recovery and Response Flags",
 # docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
@@ -41,8 +41,9 @@ _RDMA_FIX = (
 )
 
 
+@strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class Problem(AsJson):
     """Something that is wrong with the machine.
 
     ``severity`` is ``error``, ``warning`` or ``note``. ``faulty`` says that the hardware itself is broken, so that a
@@ -56,29 +57,29 @@ class Problem:
     fix: str
     faulty: bool = False
 
-    def row(self) -> dict[str, str]:
-        """Return it as a finding about limits is written."""
-        return {"limit": self.where, "severity": self.severity, "message": self.message, "fix": self.fix}
+    @property
+    def finding(self) -> LimitFinding:
+        """Return it as a finding about limits."""
+        return LimitFinding(limit=self.where, severity=self.severity, message=self.message, fix=self.fix)
 
     @property
     def sentence(self) -> str:
         """Return what is wrong and what to do about it."""
         return f"{self.where}: {self.message}. {self.fix}"
 
-    def __str__(self) -> str:
-        """Return it as a fact of a host: one line, which :func:`problems_in` reads."""
-        return f"{self.kind} ({self.severity}) {self.where}: {self.message} -> {self.fix}"
 
-
-_LINE = re.compile(r"([a-z-]{1,40}) \((error|warning|note)\) ([\w, ]{1,200}): (.{1,600}) -> (.{1,600})")
+def problems_text(problems: Iterable[Problem]) -> str:
+    """Return problems as a fact of a host: one JSON object a line, which :func:`problems_in` reads."""
+    return "\n".join(json.dumps(problem.to_json()) for problem in problems)
 
 
 def problems_in(text: str) -> list[Problem]:
-    """Return the problems of a text that holds one a line. What does not look like one is left out."""
-    return [
-        Problem(kind=match[1], severity=match[2], where=match[3], message=match[4], fix=match[5])
-        for match in _LINE.finditer(text)
-    ]
+    """Return the problems of such a fact. What does not look like one is left out."""
+    problems = []
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            problems.append(parse_value(Problem, parse_json(line)))
+    return problems
 
 
 def _of_gpus(
@@ -91,22 +92,18 @@ def _of_gpus(
     return [problem] if numbers else []
 
 
-def _health(report: Report) -> dict[int, Mapping[str, int]]:
-    return {gpu["index"]: gpu.get("health", {}) for gpu in report.get("gpus", ())}
-
-
-def state_problems(report: Report) -> list[Problem]:
+def state_problems(report: HealthReport) -> list[Problem]:
     """Return what one report shows."""
-    if report.get("silent"):
-        text = f"NVML does not answer within {report['silent']:g} s"
+    if report.silent:
+        text = f"NVML does not answer within {report.silent:g} s"
         fix = "Look for Xid messages with dmesg, end processes that hang on a GPU, and reboot the machine."
         return [Problem(kind="driver-silent", where="driver", severity="error", message=text, fix=fix, faulty=True)]
-    health = _health(report)
+    health = report.counters
 
     def having(name: str) -> list[int]:
         return [index for index, values in health.items() if values.get(name)]
 
-    lost = [gpu["index"] for gpu in report.get("gpus", ()) if gpu.get("lost")]
+    lost = [gpu.index for gpu in report.gpus if gpu.is_lost]
     text = "the driver has lost it: it has fallen off the bus"
     problems = _of_gpus("gpu-lost", lost, "error", text, "Reboot the machine.", faulty=True)
     for action, (text, fix) in _RECOVERY.items():
@@ -128,16 +125,16 @@ def state_problems(report: Report) -> list[Problem]:
     return problems + _link_problems(report, health)
 
 
-def _link_problems(report: Report, health: Mapping[int, Mapping[str, int]]) -> list[Problem]:
+def _link_problems(report: HealthReport, health: Mapping[int, Mapping[str, int]]) -> list[Problem]:
     """Hold each GPU and each pair against the others, for a machine has one kind of GPU almost always."""
     most = max((values.get("nvlinks", 0) for values in health.values()), default=0)
-    alike = {gpu.get("name") for gpu in report.get("gpus", ())}
+    alike = {gpu.name for gpu in report.gpus}
     fewer = [index for index, values in health.items() if values.get("nvlinks", 0) < most] if len(alike) == 1 else []
     counts = ", ".join(str(health[index].get("nvlinks", 0)) for index in fewer)
     text = f"{counts} of its NVLinks are active, the other GPUs have {most}"
     fix = "Run nvidia-smi nvlink --status and look for Xid 74 with dmesg. Reset all GPUs, or have the cable or GPU replaced."
     problems = _of_gpus("nvlink-down", fewer, "warning", text, fix)
-    pairs: Mapping[str, Sequence[Sequence[int]]] = report.get("pairs", {})
+    pairs = report.pairs
     if (
         len(pairs) > 1
         and len(alike) == 1
@@ -154,18 +151,18 @@ def _link_problems(report: Report, health: Mapping[int, Mapping[str, int]]) -> l
     return problems
 
 
-def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]:
+def run_problems(before: HealthReport, after: HealthReport, seconds: float) -> list[Problem]:
     """Return what happened to the GPUs between two reports, and what the later one shows."""
     problems: list[Problem] = []
     for faulty in (True, False):
-        rows = [(gpu, xid) for gpu, xid in after.get("xids", ()) if (xid in _OF_HARDWARE) is faulty]
+        rows = [(gpu, xid) for gpu, xid in after.xids if (xid in _OF_HARDWARE) is faulty]
         numbers = ", ".join(map(str, sorted({xid for _, xid in rows})))
         text = f"the driver reported Xid {numbers} during the run" + (
             "" if faulty else ", which does not say that the GPU is broken"
         )
         fix = _RESET if faulty else "Look the number up in NVIDIA's Xid catalog."
         problems += _of_gpus("xid", {gpu for gpu, _ in rows}, "error" if faulty else "note", text, fix, faulty=faulty)
-    old, new = _health(before), _health(after)
+    old, new = before.counters, after.counters
     grown = {
         name: {
             index: growth for index in new if (growth := new[index].get(name, 0) - old.get(index, {}).get(name, 0)) > 0
@@ -196,22 +193,18 @@ def run_problems(before: Report, after: Report, seconds: float) -> list[Problem]
     return _last_of_each([*problems, *state_problems(after)])
 
 
-def machine_problems(log: Events, facts: Mapping[str, Any], *, nodes: int, ranks: int) -> list[Problem]:
-    """Return everything that a run shows to be wrong with its machines. ``facts`` are NCCL's transports."""
+def machine_problems(log: Events, ways: Transports, *, nodes: int, ranks: int) -> list[Problem]:
+    """Return everything that a run shows to be wrong with its machines."""
     problems: list[Problem] = []
-    reports = [_of(event["before"], event.get("used")) for event in log.healths if event["before"].get("gpus")]
+    reports = [_of(event.before, event.used) for event in log.healths if event.before.gpus]
     for event in log.healths:
-        name = f"{event.get('node', 'node')}, " if nodes > 1 else ""
-        before, after = (_of(event[when], event.get("used")) for when in ("before", "after"))
-        of_node = run_problems(before, after, float(event["seconds"]))
-        problems += [replace(problem, where=name + problem.where) for problem in of_node]
-    network: Mapping[str, Any] = next(
-        (event.get("network", {}) for event in log.healths if event.get("network", {}).get("active")), {}
-    )
+        name = f"{event.node}, " if nodes > 1 else ""
+        before, after = _of(event.before, event.used), _of(event.after, event.used)
+        problems += [replace(p, where=name + p.where) for p in run_problems(before, after, event.seconds)]
+    cards = next((event.cards for event in log.healths if event.cards.active), RdmaCards())
     # What the placement set for ranks that share a GPU counts like the user's own.
-    placed = log.single.get("placement", {}).get("env")
-    variables = {name for event in log.healths for name in event.get("variables", ())} | set(placed or ())
-    return problems + transport_problems(facts, reports, network, nodes=nodes, ranks=ranks, variables=variables)
+    variables = {name for event in log.healths for name in event.variables} | set(log.placement.variables)
+    return problems + transport_problems(ways, reports, cards, nodes=nodes, ranks=ranks, variables=variables)
 
 
 def fault_of(problems: Iterable[Problem], code: Exit) -> str:
@@ -227,21 +220,18 @@ def fault_of(problems: Iterable[Problem], code: Exit) -> str:
     return ""
 
 
-def _of(report: Report, used: Iterable[int] | None) -> Report:
+def _of(report: HealthReport, used: Iterable[int] | None) -> HealthReport:
     """Return the part of a report about the GPUs that the run used. The others may be another user's."""
     if used is None:
         return report
     mine = set(used)
-    return {
-        **report,
-        "gpus": [gpu for gpu in report.get("gpus", ()) if gpu["index"] in mine],
-        "pairs": {
-            way: members
-            for way, pairs in report.get("pairs", {}).items()
-            if (members := [p for p in pairs if mine >= set(p)])
-        },
-        "xids": [row for row in report.get("xids", ()) if row[0] in mine],
-    }
+    pairs = {way: tuple(pair for pair in pairs if mine >= set(pair)) for way, pairs in report.pairs.items()}
+    return replace(
+        report,
+        gpus=tuple(gpu for gpu in report.gpus if gpu.index in mine),
+        pairs={way: members for way, members in pairs.items() if members},
+        xids=tuple(row for row in report.xids if row[0] in mine),
+    )
 
 
 def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:
@@ -253,64 +243,63 @@ def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def transport_problems(
-    facts: Mapping[str, Any], reports: Sequence[Report], network: Mapping[str, Any], *, nodes: int, ranks: int,
+    ways: Transports, reports: Sequence[HealthReport], cards: RdmaCards, *, nodes: int, ranks: int,
     variables: Iterable[str] = (),
 ) -> list[Problem]:  # fmt: skip
-    """Return where NCCL took a slower way than the machine has.
-
-    ``facts`` are those of :func:`~envsmith.smoke.blame_sentence.transports`, ``network`` the answer of the agent's
-    ``infiniband``. What a user's variable of NCCL chose is not judged.
-    """
-    pairs = facts.get("pairs")
-    if not isinstance(pairs, Mapping) or not reports:
+    """Return where NCCL took a slower way than the machine has. What a user's variable of NCCL chose is not judged."""
+    if not ways.pairs or not reports:
         return []
     chosen = set(variables)
     if "NCCL_MULTI_RANK_GPU_ENABLE" in chosen:
         return []
-    problems = _inside(facts, reports, nodes, ranks, chosen)
-    active = network.get("active", {})
-    if nodes == 1 or not active or chosen & {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA"}:
+    problems = _inside(ways, reports, nodes, ranks, chosen)
+    if nodes == 1 or not cards.active or chosen & {"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA"}:
         return problems
-    cards = ", ".join(card for members in active.values() for card in members)
-    if any(way.startswith("NET/Socket") for way in pairs):
-        lacking = "" if network.get("devices") else "; /dev/infiniband is not there"
-        severity = "error" if "InfiniBand" in active else "warning"
-        text = f"NCCL talks between the nodes over sockets, though {cards} is active{lacking}"
+    names = ", ".join(card for members in cards.active.values() for card in members)
+    if any(way.startswith("NET/Socket") for way in ways.pairs):
+        lacking = "" if cards.has_devices else "; /dev/infiniband is not there"
+        severity = "error" if "InfiniBand" in cards.active else "warning"
+        text = f"NCCL talks between the nodes over sockets, though {names} is active{lacking}"
         return [
             *problems,
             Problem(kind="sockets-beside-rdma", where="network", severity=severity, message=text, fix=_RDMA_FIX),
         ]
-    over_ib = {way: "GDRDMA" in way.split("/") for way in pairs if way.startswith("NET/IB")}
-    arches = {gpu.get("arch") for report in reports for gpu in report.get("gpus", ())}
-    if not over_ib or all(over_ib.values()) or not arches <= _DATA_CENTER or "NCCL_NET_GDR_LEVEL" in chosen:
+    over_ib = {way: "GDRDMA" in way.split("/") for way in ways.pairs if way.startswith("NET/IB")}
+    if not over_ib or all(over_ib.values()) or not _arches(reports) <= _DATA_CENTER or "NCCL_NET_GDR_LEVEL" in chosen:
         return problems
-    text = f"NCCL copies through the host's memory on its way to {cards}: no GPUDirect RDMA"
+    text = f"NCCL copies through the host's memory on its way to {names}: no GPUDirect RDMA"
     text += " on some of the pairs" if any(over_ib.values()) else ""
-    fix = "Run modprobe nvidia-peermem on every node, " if not network.get("peer_memory") else ""
+    fix = "Run modprobe nvidia-peermem on every node, " if not cards.has_peer_memory else ""
     fix = fix + "check with nvidia-smi topo -m that each GPU has a card near it, and turn off PCI access control (ACS)."
     severity = "warning" if any(over_ib.values()) else "error"
     fix = fix[0].upper() + fix[1:]
     return [*problems, Problem(kind="no-gpudirect-rdma", where="network", severity=severity, message=text, fix=fix)]
 
 
+def _arches(reports: Sequence[HealthReport]) -> set[str]:
+    return {gpu.arch for report in reports for gpu in report.gpus}
+
+
 def _inside(
-    facts: Mapping[str, Any], reports: Sequence[Report], nodes: int, ranks: int, chosen: set[str]
+    ways: Transports, reports: Sequence[HealthReport], nodes: int, ranks: int, chosen: set[str]
 ) -> list[Problem]:
     """Judge the ways inside a node, where every GPU reaches every other over NVLink. Only there is memory shared."""
-    if any(set(report.get("pairs", ())) != {"nvlink"} for report in reports):
+    if any(set(report.pairs) != {"nvlink"} for report in reports):
         return []
-    slow = sorted(way for way in facts["pairs"] if way.startswith("SHM" if nodes > 1 else ("SHM", "NET")))
+    slow = sorted(way for way in ways.pairs if way.startswith("SHM" if nodes > 1 else ("SHM", "NET")))
     if slow and not chosen & {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}:
         text = f"NCCL went by {', '.join(slow)}, though every pair of GPUs has NVLink"
         fix = "Look at the P2P lines of NCCL_DEBUG=INFO. In a container, share /dev/shm and /proc of all ranks."
         return [Problem(kind="nvlink-not-used", where="NVLink", severity="error", message=text, fix=fix)]
-    switched = all(values.get("nvswitch") for report in reports for values in _health(report).values())
-    arches = {gpu.get("arch") for report in reports for gpu in report.get("gpus", ())}
+    switched = all(counters.get("nvswitch") for report in reports for counters in report.counters.values())
     # NCCL leaves NVLink SHARP out for two GPUs and fewer (src/transport/nvls.cc, ncclNvlsInit).
     expected = (
-        switched and ranks > 2 * nodes and arches <= _DATA_CENTER - {"sm_80"} and "NCCL_NVLS_ENABLE" not in chosen
+        switched
+        and ranks > 2 * nodes
+        and _arches(reports) <= _DATA_CENTER - {"sm_80"}
+        and "NCCL_NVLS_ENABLE" not in chosen
     )
-    if not expected or facts.get("nvls_channels") != 0:
+    if not expected or ways.nvls_channels != 0:
         return []
     text = "NCCL does not use NVLink SHARP (NVLS), though the GPUs are behind an NVSwitch"
     fix = "Start nvidia-fabricmanager in the version of the driver: systemctl enable --now nvidia-fabricmanager."

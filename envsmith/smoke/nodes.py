@@ -32,11 +32,13 @@ from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import Fault
 from envsmith.smoke.bundle import bundle
-from envsmith.smoke.events import MAX_LINE
+from envsmith.smoke.events import MAX_LINE, Events
 from envsmith.smoke.fault import Cause
+from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan, Timeouts
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import BOOTSTRAP, agent_input, torchrun_argv
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.verdict import judge_events
 
 # What a host name, an address or a namespace may look like; anything else would be read by a shell or as an option.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
@@ -247,8 +249,9 @@ def run_nodes(plan: Plan, hosts: Sequence[str], *, python: str, launcher: Launch
     finally:
         for item in running:
             _finish(item)
-    result = judge(plan, events, agent_exit=0)
-    result = with_nodes(_with_launch_failures(result, running, events), events)
+    log = parse_events(events)
+    result = judge_events(plan, log)
+    result = _with_launch_failures(result, running, log) or with_nodes(result, log)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
 
@@ -346,9 +349,9 @@ def _gone(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], events: Sequence[object]) -> SmokeResult:
-    """Blame a rank that never said a word. It was not started, and that is the cause of all that the others say."""
-    heard = {row.get("rank") for row in events if isinstance(row, dict) and row.get("row") == "node"}
+def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], log: Events) -> SmokeResult | None:
+    """Blame a rank that never said a word, if there is one: that is the cause of all that the others say."""
+    heard = {row.rank for row in log.rows.nodes}
     sentences = []
     # Those that ended by themselves; the rest was ended by us because of them.
     by_itself = [item for item in running if item.ended is not None and item.process.returncode]
@@ -362,33 +365,34 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], even
         last = f": {lines[-1][:300]}" if lines else ""
         sentences.append(f"node {item.command.node}: {ranks_text(silent, 'r')} did not start ({ending}){last}")
     if not sentences:
-        return result
+        return None
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
     blame = (*sentences, *result.blame)
     cause = Cause(fault=Fault.HOST, sentence="a node could not be reached, or started nothing")
     summary = sentences[0] + suffix
-    return replace(result, passed=False, exit_code=int(Exit.ERROR), summary=summary, blame=blame, cause=cause)
+    return replace(
+        result, passed=False, exit_code=int(Exit.ERROR), summary=summary, blame=blame, blamed=(), cause=cause,
+        nodes=_nodes_of(log),
+    )  # fmt: skip
 
 
-def with_nodes(result: SmokeResult, events: Sequence[object]) -> SmokeResult:
+def with_nodes(result: SmokeResult, log: Events) -> SmokeResult:
     """Add which rank was where, and the node's name beside the rank that is blamed."""
-    nodes: dict[str, list[int]] = {}
-    for row in events:
-        if isinstance(row, dict) and row.get("row") == "node" and isinstance(row.get("rank"), int):
-            ranks = nodes.setdefault(str(row.get("node")), [])
-            if row["rank"] not in ranks:
-                ranks.append(row["rank"])
-    named = {node: tuple(sorted(ranks)) for node, ranks in sorted(nodes.items())}
-    result = replace(result, nodes=named)
-    match = re.search(r"\branks? (\d+(?:, \d+)*)", result.summary)
-    if result.passed or not match or " did not start " in result.summary:
+    nodes = _nodes_of(log)
+    result = replace(result, nodes=nodes)
+    where = [node for node, ranks in nodes.items() if set(ranks) & set(result.blamed)]
+    if result.passed or not where:
         return result
-    blamed = [int(part) for part in match[1].split(", ")]
-    where = [node for node, ranks in named.items() if set(ranks) & set(blamed)]
-    if not where:
-        return result
-    text = f"{result.summary} [rank {match[1]} is on node {', '.join(where)}]"
+    verb = "is" if len(result.blamed) == 1 else "are"
+    text = f"{result.summary} [{ranks_text(result.blamed, 'r')} {verb} on node {', '.join(where)}]"
     return replace(result, summary=text, blame=(text, *result.blame[1:]))
+
+
+def _nodes_of(log: Events) -> dict[str, tuple[int, ...]]:
+    nodes: dict[str, set[int]] = {}
+    for row in log.rows.nodes:
+        nodes.setdefault(row.node, set()).add(row.rank)
+    return {node: tuple(sorted(ranks)) for node, ranks in sorted(nodes.items())}
 
 
 # Which node is it? Two passes: nodes in pairs, then every node of a failing pair with one that is known to be good.
@@ -570,7 +574,8 @@ def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult
             f"{where.nodes} nodes.",
             details=lines[-5:],
         )
-    result = with_nodes(judge(plan, events, agent_exit=status), events)
+    log = parse_events(events)
+    result = with_nodes(judge_events(plan, log, agent_exit=status), log)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
 

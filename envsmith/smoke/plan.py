@@ -22,7 +22,7 @@ from envsmith.model.version import Spec
 from envsmith.smoke.bandwidth import PREFIX, bandwidth_cases
 from envsmith.smoke.bandwidth_floors import Floor, floors_of
 from envsmith.smoke.cases import Case, full_cases, quick_cases
-from envsmith.smoke.expect import Expect, Expectations, load_expectations
+from envsmith.smoke.expect import WORKS, Expect, Expectation, Expectations, load_expectations
 
 BACKENDS = ("auto", "gloo", "nccl")
 SHARING = ("hostid", "multi-rank")
@@ -78,7 +78,7 @@ class Plan:
     backend: str
     cases: tuple[Case, ...]
     steps: tuple[Step, ...]
-    expected: Mapping[str, Mapping[str, Mapping[str, object]]]
+    expected: Mapping[str, Mapping[str, Expectation]]
     versions: Mapping[str, str]
     frameworks: Mapping[str, str]
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -182,9 +182,9 @@ class Plan:
         # torch, then a framework.
         return 4 * (3 * times.imports + times.init + 3 * times.first + times.tier + steps) + 30
 
-    def expect(self, case: str, backend: str) -> Mapping[str, object]:
-        """Return ``{"expect": …, "line": …, "note": …}`` of a case, ``{"expect": "ok"}`` when no line speaks of it."""
-        return self.expected.get(case, {}).get(backend, {"expect": Expect.OK.value})
+    def expect(self, case: str, backend: str) -> Expectation:
+        """Return what is expected of a case: that it works when no line speaks of it."""
+        return self.expected.get(case, {}).get(backend, WORKS)
 
     def to_json(self) -> dict[str, object]:
         """Return what the agent reads, and what a record may keep."""
@@ -193,7 +193,7 @@ class Plan:
             row = case.to_json()
             expected = self.expected.get(case.id)
             if expected:
-                row["expected"] = {backend: dict(line) for backend, line in expected.items()}
+                row["expected"] = {backend: line.to_json() for backend, line in expected.items()}
             rows.append(row)
         return {
             "schema": 1,
@@ -261,24 +261,20 @@ def _cases_of(kind: Tier, ranks: int, *, gpu: bool) -> tuple[Case, ...]:
 
 def _expected(
     cases: tuple[Case, ...], versions: Mapping[str, str], engine: str | None, lines: Expectations
-) -> dict[str, dict[str, dict[str, object]]]:
+) -> dict[str, dict[str, Expectation]]:
     """Return only what is not simply expected to work, per case and backend.
 
     torch takes its newer NCCL engine from 2.15 on unless a setting says otherwise. An unknown torch is taken for an older
     one: what could break a group there is not run.
     """
-    table: dict[str, dict[str, dict[str, object]]] = {}
+    table: dict[str, dict[str, Expectation]] = {}
     newer = "torch" in versions and TWO_ENGINES.contains(versions["torch"])
     engine = engine if engine and newer else "2" if newer else "legacy"
     for case in cases:
-        facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": case.n}
+        facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": str(case.n)}
         facts["engine"] = engine
         for backend in ("gloo", "nccl"):
             line = lines.of(facts, backend, versions)
-            if line is None or (line.expect is Expect.OK and not line.min_sm):
-                continue
-            row: dict[str, object] = {"expect": line.expect.value, "line": line.id, "note": line.note or ""}
-            if line.min_sm:
-                row["min_sm"] = line.min_sm
-            table.setdefault(case.id, {})[backend] = row
+            if line.expect is not Expect.OK or line.min_sm:
+                table.setdefault(case.id, {})[backend] = line
     return table

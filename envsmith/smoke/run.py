@@ -27,9 +27,11 @@ from envsmith.base.schema import parse_json
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import added_frameworks
 from envsmith.smoke.bundle import bundle
-from envsmith.smoke.events import MAX_LINE
+from envsmith.smoke.events import MAX_LINE, Bye, CaseRow, Hello, PlacementEvent, StepBegin, StepRow
+from envsmith.smoke.parse_events import EventReader
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge_events
 
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
@@ -146,8 +148,8 @@ def run(
     agent = _Agent(plan, target, progress)
     status = agent.converse(min(plan.outer_deadline, limit or plan.outer_deadline))
     words = agent.words.decode(errors="replace")
-    result = judge(plan, agent.events, agent_exit=status, words=words)
-    if not agent.events and status not in {0, None}:
+    result = judge_events(plan, agent.reader.events, agent_exit=status, words=words)
+    if agent.reader.is_empty and status not in {0, None}:
         raise _not_started(target, status, words)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
@@ -187,7 +189,7 @@ class _Agent:
 
     def __init__(self, plan: Plan, target: Target, progress: Callable[[Progress], None] | None) -> None:
         self.plan, self.target, self.progress = plan, target, progress
-        self.events: list[object] = []
+        self.reader = EventReader()
         self.words = bytearray()  # what it wrote on standard error, and what is not an event
         self._unsent = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
         self._partial = bytearray()
@@ -253,26 +255,25 @@ class _Agent:
                 self.words += line[:2000] + b"\n"
                 continue
             if isinstance(event, dict):
-                self.events.append(event)
-                self._report(event)
+                self._report(self.reader.take(event))
         return bool(data)
 
-    def _report(self, event: Mapping[str, object]) -> None:
-        total, kind, row = len(self.plan.cases), event.get("event"), event.get("row")
-        if kind == "hello":
+    def _report(self, event: object) -> None:
+        total = len(self.plan.cases)
+        if isinstance(event, Hello):
             news = Progress(phase="import", total=total, text="importing torch")
-        elif kind == "placement":
-            news = Progress(phase="collectives", total=total, text=str(event.get("sentence", "")))
-        elif kind == "row" and row == "case" and event.get("rank") == 0:
+        elif isinstance(event, PlacementEvent):
+            news = Progress(phase="collectives", total=total, text=event.sentence)
+        elif isinstance(event, CaseRow) and event.rank == 0:
             self._cases += 1
             if self._cases % 10 and self._cases != total:
                 return
             news = Progress(phase="collectives", finished=self._cases, total=total)
-        elif kind == "begin":
-            news = Progress(phase=str(event.get("run")), text="...")
-        elif kind == "row" and row == "step" and event.get("rank") == 0:
-            news = Progress(phase=str(event.get("run")), text=str(event.get("status")))
-        elif kind == "bye":
+        elif isinstance(event, StepBegin):
+            news = Progress(phase=event.run, text="...")
+        elif isinstance(event, StepRow) and event.rank == 0:
+            news = Progress(phase=event.run, text=event.status.value)
+        elif isinstance(event, Bye):
             news = Progress(phase="done", finished=total, total=total)
         else:
             return

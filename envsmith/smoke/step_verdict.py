@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from envsmith.agent.compiler_words import refusal_of
 from envsmith.base.os_packages import NAMES, install_commands
@@ -14,6 +13,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import StepOutcome, Verdict
+from envsmith.smoke.events import StepRow
 
 
 def words_of_framework(error: str) -> str:
@@ -26,18 +26,18 @@ def words_of_framework(error: str) -> str:
     return f" -- {words}" if words else ""
 
 
-def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | None) -> StepOutcome:
+def judge_step(step: Step, rows: Sequence[StepRow], seconds: float | None) -> StepOutcome:
     """Judge a step whose ranks all reported.
 
     Its losses must be finite, fall and equal the reference, by the collectives that it is named for.
     """
-    facts: dict[str, object] = dict(rows[0].get("facts", {}))
+    facts: dict[str, object] = dict(rows[0].facts)
     if not step.trains:
         listed = [(key, value) for key, value in facts.items() if isinstance(value, list) and value]
         detail = "; ".join(f"{key}: {', '.join(map(str, value))}" for key, value in listed)
         return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail[:2000], facts=facts)
     problems, worst = _judge_losses(step, rows, facts)
-    compared = step.tolerance is not None and any(row.get("reference") for row in rows)
+    compared = step.tolerance is not None and any(row.reference for row in rows)
     facts["difference from reference"] = worst if compared else None
     issued, missing = _issued(step, rows)
     facts["collectives"] = issued
@@ -45,7 +45,7 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
     if problems:
         detail = "; ".join(problems)
         return StepOutcome(name=step.name, verdict=Verdict.WRONG, seconds=seconds, detail=detail, facts=facts)
-    losses = [float(x) for x in rows[0]["losses"]]
+    losses = rows[0].losses
     same = f", equal to the reference within {worst:.1e}" if compared else ""
     counted = ", ".join(f"{row['count']} {name}" for name, row in issued.items() if row.get("count"))
     detail = f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(losses)} steps{same}"
@@ -53,21 +53,20 @@ def judge_step(step: Step, rows: Sequence[Mapping[str, Any]], seconds: float | N
     return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
 
 
-def _judge_losses(step: Step, rows: Sequence[Mapping[str, Any]], facts: dict[str, object]) -> tuple[list[str], float]:
+def _judge_losses(step: Step, rows: Sequence[StepRow], facts: dict[str, object]) -> tuple[list[str], float]:
     """Return what is wrong with the losses and their largest difference from the reference. ``facts`` get them."""
     problems: list[str] = []
     differences: dict[int, float] = {}
     for row in rows:
-        losses = [float(x) for x in row.get("losses", ())]
-        rank = row["rank"]
+        losses, rank = row.losses, row.rank
         facts[f"losses rank {rank}"] = [round(x, 6) for x in losses]
         if not losses or not all(math.isfinite(x) for x in losses):
-            problems.append(f"rank {rank}: the losses are not finite: {losses}")
+            problems.append(f"rank {rank}: the losses are not finite: {list(losses)}")
             continue
         if not losses[-1] < losses[0]:
             problems.append(f"rank {rank}: the loss does not fall: {losses[0]:.5f} -> {losses[-1]:.5f}")
-        differences[int(rank)] = _difference(losses, [float(x) for x in row.get("reference", ())])
-    if len({str(row.get("facts", {}).get("parameters")) for row in rows}) > 1:
+        differences[rank] = _difference(losses, row.reference)
+    if len({str(row.facts.get("parameters")) for row in rows}) > 1:
         problems.append("the ranks hold different parameters after training")
     worst = max(differences.values(), default=0.0)
     if step.tolerance is not None and worst > step.tolerance:
@@ -86,21 +85,20 @@ def _difference(losses: Sequence[float], reference: Sequence[float]) -> float:
     return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, reference, strict=True))
 
 
-def _issued(step: Step, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, dict[str, int]], list[str]]:
+def _issued(step: Step, rows: Sequence[StepRow]) -> tuple[dict[str, dict[str, int]], list[str]]:
     """Return rank 0's collectives, ``{name: {count, bytes}}``, and the expected ones that are missing.
 
     What C++ issues comes from the flight recorder, with counts only. Where that torch keeps none for the backend
     nothing can be missed.
     """
     first = rows[0]
-    calls: dict[str, dict[str, int]] = {name: dict(row) for name, row in first.get("collectives", {}).items()}
-    recorded: Mapping[str, int] = first.get("recorded", {})
+    calls = {name: dict(counts) for name, counts in (first.collectives or {}).items()}
     if step.native:
-        for name, count in recorded.items():
+        for name, count in first.recorded.items():
             calls.setdefault(name, {"count": count})
-    if "collectives" not in first or (step.native and not recorded):
+    if first.collectives is None or (step.native and not first.recorded):
         return calls, []
-    everyone = {name for row in rows for name in row.get("collectives", {})} | set(calls)
+    everyone = {name for row in rows for name in row.collectives or ()} | set(calls)
     return calls, [names for names in step.issues if not everyone & set(names.split("|"))]
 
 

@@ -296,7 +296,8 @@ def _shown_members(solver: Solver, problem: Problem, tried: Problem, stuck: Stuc
         m if group in problem.groups else replace(m, message=f"{m.message} (a warning)")
         for m, group in zip(members[count:], stuck.groups, strict=True)
     ]
-    return (*rules, *(m for m in members[:count] if not m.message.endswith(f": {_TRIED}")))
+    wishes = zip(members[:count], stuck.wishes, strict=True)
+    return (*rules, *(member for member, wish in wishes if wish.reason != _TRIED))
 
 
 def _untested(posed: Posed, answer: Answer, wish: Wish) -> str:

@@ -17,8 +17,8 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
 from envsmith.smoke import run
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import LocalTarget
-from envsmith.smoke.verdict import SmokeResult
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 pytestmark = [

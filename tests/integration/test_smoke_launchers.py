@@ -17,8 +17,9 @@ from envsmith.smoke import run
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.cases import Case, quick_cases
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import LocalTarget, torchrun_argv
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.verdict import judge
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 pytestmark = [

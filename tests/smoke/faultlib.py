@@ -15,6 +15,7 @@ from typing import Any
 
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.cases import Case
+from envsmith.smoke.parse_events import EventReader
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import LocalTarget, torchrun_argv
 
@@ -92,6 +93,18 @@ def taken_port() -> Iterator[int]:
 
 def torch_python() -> str | None:
     return os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
+
+
+def listener() -> tuple[type[EventReader], list[Any]]:
+    """A reader to put in the place of `run.EventReader`, and the list of what it hears."""
+    heard: list[Any] = []
+
+    class Listener(EventReader):
+        def take(self, event: object) -> object:
+            heard.append(event)
+            return super().take(event)
+
+    return Listener, heard
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -6,15 +6,19 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import faultlib
 
-from envsmith.smoke import run, verdict
+from envsmith.smoke import run
+from envsmith.smoke.events import Events
+from envsmith.smoke.parse_events import EventReader
 from envsmith.smoke.plan import Plan
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import LocalTarget
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.verdict import judge, judge_events
 
 # Facts of the recording machine, and what holds paths of it.
 _DROP = {"trace", "output", "stacks", "manifest", "env", "warnings", "executable", "cuda", "installed"}
@@ -26,23 +30,23 @@ def clean(event: dict[str, object]) -> dict[str, object]:
 
 def record(document: dict[str, object], local: LocalTarget) -> None:
     plan = faultlib.plan_of(document)
-    seen: list[object] = []
-    judge = verdict.judge
+    reader, seen = faultlib.listener()
+    ends: list[int | None] = []
 
-    def listen(plan: Plan, events: list[object], **more: object) -> SmokeResult:
-        seen.extend([*events, more["agent_exit"]])
-        return judge(plan, events, **more)  # type: ignore[arg-type]
+    def listen(plan: Plan, log: Events, **more: Any) -> SmokeResult:
+        ends.append(more["agent_exit"])
+        return judge_events(plan, log, **more)
 
-    run.judge = listen  # type: ignore[assignment]
+    run.judge_events, run.EventReader = listen, reader  # type: ignore[assignment,misc]
     try:
         with faultlib.taken_port() as port:
             target = faultlib.SmallShmTarget(local) if document.get("small_shm") else local
             result = run.run(plan.with_(port=port) if document.get("taken_port") else plan, target)
     finally:
-        run.judge = judge
-    document["agent_exit"] = seen.pop()
+        run.judge_events, run.EventReader = judge_events, EventReader  # type: ignore[misc]
+    (document["agent_exit"],) = ends
     document["recorded_on"] = str(result.loaded.get("torch", ""))
-    document["events"] = [clean(event) for event in seen if event.get("event") not in {"host", "loaded"}]  # type: ignore[attr-defined]
+    document["events"] = [clean(event) for event in seen if event.get("event") not in {"host", "loaded"}]
     sys.stderr.write(f"{result.exit_code} {result.blame}\n")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import faultlib
 import pytest
 
-from envsmith.smoke import run, verdict
+from envsmith.smoke import run
 from envsmith.smoke.run import LocalTarget
 
 pytestmark = [
@@ -29,11 +29,9 @@ def test_fault_is_blamed_in_time_and_leaves_no_process(path: Path, monkeypatch: 
     document = faultlib.load(path)
     if document.get("small_shm") and not faultlib.can_unshare():
         pytest.skip("needs the right to mount a small /dev/shm")
-    expect, events = document["expect"], []
-    judge = verdict.judge
-    monkeypatch.setattr(
-        run, "judge", lambda plan, found, **more: (events.extend(found), judge(plan, events, **more))[1]
-    )
+    expect = document["expect"]
+    reader, events = faultlib.listener()
+    monkeypatch.setattr(run, "EventReader", reader)
     local = LocalTarget(python=Path(faultlib.torch_python() or ""))
     plan = faultlib.plan_of(document).with_(versions={})
     with faultlib.taken_port() as port:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from envsmith.agent.protocol import TIME_IS_OVER, Phase, Skip, Wrong
+from envsmith.agent.protocol import (
+    NO_GPU,
+    NO_MEMORY,
+    NO_TIME,
+    TIME_IS_OVER,
+    CaseJson,
+    FaultJson,
+    Phase,
+    Row,
+    Skip,
+    Wrong,
+)
 from envsmith.agent.world import World, group_layouts
 
 POISON = 0x5A
@@ -29,11 +40,11 @@ class Kit:
 
     GUARD = 64  # elements before and after every buffer
 
-    def __init__(self, world: World, index: int, case: Mapping[str, Any], fault: Mapping[str, Any] | None) -> None:
+    def __init__(self, world: World, index: int, case: CaseJson, fault: FaultJson | None) -> None:
         self.world, self.torch, self.dist, self.index, self.case = world, world.torch, world.dist, index, case
         self.fault = fault
         if world.over:
-            raise Skip(TIME_IS_OVER)
+            raise Skip(TIME_IS_OVER, NO_TIME)
         self.operation = OPERATIONS[case["op"]]
         self.n, self.redop, self.mode = int(case.get("n", 0)), str(case.get("redop", "sum")), str(case.get("mode", ""))
         dtype = getattr(self.torch, case.get("dtype", "float32"), None)
@@ -61,7 +72,7 @@ class Kit:
         if minimum and self.torch.cuda.get_device_capability(world.device) < divmod(minimum, 10):
             raise Skip(f"needs sm_{minimum}")
         self.signature = ""
-        self.measured: dict[str, Any] = {}
+        self.measured: Row = {}
         self._zones: list[tuple[Any, int, int, str]] = []
         self._frozen: list[tuple[Any, Any, str]] = []
 
@@ -77,7 +88,7 @@ class Kit:
         if bytes_needed > min(frees):
             poorest = frees.index(min(frees))
             needed, free = bytes_needed / 2**30, min(frees) / 2**30
-            raise Skip(f"memory: needs {needed:.1f} GiB, smallest rank {poorest} has {free:.1f} GiB")
+            raise Skip(f"memory: needs {needed:.1f} GiB, smallest rank {poorest} has {free:.1f} GiB", NO_MEMORY)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +138,7 @@ class Kit:
     def needs_gpu(self, what: str) -> None:
         """Skip the case on the CPU."""
         if not self.world.cuda:
-            raise Skip(f"needs a GPU: {what}")
+            raise Skip(f"needs a GPU: {what}", NO_GPU)
 
     def lacks(self, what: str) -> Skip:
         """Return the reason to skip a case that this torch is too old for."""

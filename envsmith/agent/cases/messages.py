@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from envsmith.agent.cases.kit import Kit, operation
-from envsmith.agent.protocol import Skip, Wrong
+from envsmith.agent.protocol import Row, Skip, Wrong
 
 
 @operation()
@@ -97,7 +97,7 @@ def any_source(k: Kit) -> None:
             k.expect(out, k.pattern(k.ranks.index(sender)), f"from rank {sender}")
 
 
-def _thing(rank: int) -> dict[str, Any]:
+def _thing(rank: int) -> Row:
     """Return an object whose pickle has a different length on every rank."""
     return {"rank": rank, "text": "x" * (7 * rank + 1), "list": list(range(rank))}
 

@@ -101,7 +101,7 @@ def _version() -> str:
 
 def _accelerator(s: Stage, *, cpu: bool | None = None, **plugins: Any) -> Any:
     """Return an Accelerator whose group stands."""
-    s.enter("import accelerate")
+    s.enter_import("accelerate")
     from accelerate import Accelerator
 
     s.enter("Accelerator")

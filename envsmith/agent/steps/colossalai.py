@@ -40,7 +40,7 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
 def step_colossalai_3d(s: Stage) -> dict[str, Any]:
     """Train a two-layer Llama with HybridParallelPlugin: `tp`, `pp` and `zero` choose the three dimensions."""
     colossalai = _colossalai_launched(s)
-    s.enter("import transformers")
+    s.enter_import("transformers")
     import transformers  # noqa: F401
     from colossalai.booster import plugin  # noqa: F401
 
@@ -124,7 +124,7 @@ def _llama_reference(s: Stage, model: Any, batch: Mapping[str, Any]) -> list[flo
 
 
 def _colossalai_launched(s: Stage) -> Any:
-    s.enter("import colossalai")
+    s.enter_import("colossalai")
     import colossalai
 
     s.enter("colossalai.launch_from_torch")

@@ -39,7 +39,7 @@ def leave_out_cpu_op(s: Stage) -> dict[str, object]:
 
 def init_deepspeed(s: Stage) -> dict[str, object]:
     """Import DeepSpeed and make its group. Return what was left out, for the record."""
-    s.enter("import deepspeed")
+    s.enter_import("deepspeed")
     import deepspeed
 
     s.enter("deepspeed.init_distributed")

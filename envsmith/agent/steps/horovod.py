@@ -114,7 +114,7 @@ def step_collectives(s: Stage) -> dict[str, Any]:
 
 def step_mpi(s: Stage) -> dict[str, Any]:
     """Hold the same collectives against their results over MPI, Adasum among them."""
-    s.enter("import horovod.torch")
+    s.enter_import("horovod.torch")
     import horovod.torch as hvd
 
     if not hvd.mpi_built():
@@ -123,7 +123,7 @@ def step_mpi(s: Stage) -> dict[str, Any]:
 
 
 def _started(s: Stage) -> Any:
-    s.enter("import horovod.torch")
+    s.enter_import("horovod.torch")
     import horovod.torch as hvd
 
     if not hasattr(hvd, "init"):

@@ -49,7 +49,7 @@ def step_deepspeed(s: Stage) -> dict[str, Any]:
 
 def _strategies(s: Stage) -> Any:
     """Return Lightning's strategies. Their import is the first that may hang, so it has a name."""
-    s.enter("import lightning")
+    s.enter_import("lightning")
     from lightning.pytorch import strategies
 
     return strategies

@@ -26,7 +26,7 @@ PRELOAD = Preload(
 
 
 def _megatron(s: Stage, **kwargs: int) -> Any:
-    s.enter("import megatron.core")
+    s.enter_import("megatron.core")
     if not s.cuda:
         os.environ.update(PRELOAD.env)
         hide_toolkit()

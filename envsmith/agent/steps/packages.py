@@ -31,7 +31,7 @@ def step_imports(s: Stage) -> dict[str, Any]:
     """Import them."""
     facts: dict[str, list[str]] = {"imported": [], "not shown without a GPU": [], "failed": []}
     for name in s.step["distributions"]:
-        s.enter(f"import {name}")
+        s.enter_import(name)
         try:
             for module in modules_of(name):
                 importlib.import_module(module)

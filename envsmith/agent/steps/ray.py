@@ -93,7 +93,7 @@ def _by_value(text: str, name: str) -> Any:
 def step_ddp(s: Stage) -> dict[str, Any]:
     """Train with what ``prepare_model`` makes of a model, and report as a training loop does."""
     s.ends_group = False
-    s.enter("import ray.train.torch")
+    s.enter_import("ray.train.torch")
     import ray
     from ray.train.torch import prepare_model
 

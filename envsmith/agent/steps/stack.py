@@ -163,7 +163,7 @@ def _losses(
 
 def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
     """Train with ``SFTTrainer``. Each step takes the rows of all ranks, in an order of its own."""
-    s.enter("import trl")
+    s.enter_import("trl")
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import SFTConfig, SFTTrainer

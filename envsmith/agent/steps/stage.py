@@ -125,13 +125,19 @@ class Stage:
         if self.cuda:
             torch.cuda.set_device(self.device)
         self.at = 0
+        self.in_import = False
         self.ends_group = True  # unless somebody else made it and wants to end it
         self.counter = Counter.of_process(torch)
 
-    def enter(self, what: str) -> None:
+    def enter_import(self, module: str) -> None:
+        """Write that a framework is imported next. Where that fails the step itself was never asked."""
+        self.enter(f"import {module}", phase=Phase.PREP)
+
+    def enter(self, what: str, *, phase: Phase = Phase.ENTERED) -> None:
         """Write what comes next, so that a hang has a name."""
+        self.in_import = phase is Phase.PREP
         self.board.sign(self.rank, what)
-        self.board.mark(self.rank, self.at, Phase.ENTERED)
+        self.board.mark(self.rank, self.at, phase)
         self.at += 1
         fault = self.job.get("fault") or {}
         if fault.get("rank") == self.rank and fault.get("at") == what:

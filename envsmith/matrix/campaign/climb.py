@@ -39,11 +39,12 @@ from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.net.http import HttpClient
+from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
+from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import Progress as SmokeProgress
 from envsmith.smoke.run import run
-from envsmith.smoke.verdict import SmokeResult, failure_of
 from envsmith.solver import check, constraints_for, default_solver
 
 # Verdicts that a busy machine can cause; what Python itself raised does not change by waiting.

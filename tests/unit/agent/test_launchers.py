@@ -34,11 +34,13 @@ from envsmith.agent.launchers import discover, ranks_here
 )
 def test_rank_is_discovered_in_the_documented_order(env, due) -> None:
     found = discover(env, {})
-    assert (found["how"], found["rank"], found["world"], found["master"], found["port"]) == due
+    assert (found.launcher, found.rank, found.world, found.master, found.port) == due
 
 
 def test_flags_win_over_every_launcher_and_nothing_means_no_rank() -> None:
-    assert discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7})["how"] == "flags"
+    assert (
+        discover({"RANK": "3", "WORLD_SIZE": "8"}, {"rank": 0, "world_size": 2, "master_port": 7}).launcher == "flags"
+    )
     assert discover({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, {}) is None
     assert discover({}, {}) is None
 

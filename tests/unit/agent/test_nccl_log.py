@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.agent.nccl_log import evidence, evidence_of, log_in_memory
-from envsmith.smoke.blame_sentence import transports
+from envsmith.smoke.nccl_text import transports
 
 # https://github.com/NVIDIA/nccl/issues/892 (2.17 or 2.18), /1584 (2.24.3), nccl-tests/issues/228, aws-ofi-nccl/issues/715, nccl/issues/1538 (2.22.3),
 # /1189, /302 (2.5.6), /1672
@@ -42,8 +42,8 @@ def test_telling_line_of_any_release_stays(line) -> None:
 
 
 def test_facts_of_a_record_are_the_same_from_the_evidence_as_from_the_log() -> None:
-    assert transports(evidence([*QUOTED, *FORMATS])) == transports("\n".join([*QUOTED, *FORMATS]))
-    assert transports(evidence(FORMATS))["nvls_channels"] == 16
+    assert transports([evidence([*QUOTED, *FORMATS])]) == transports([*QUOTED, *FORMATS])
+    assert transports([evidence(FORMATS)]).nvls_channels == 16
 
 
 def test_host_process_and_channel_are_left_out_so_that_a_pair_of_ranks_has_one_line_for_each_way() -> None:
@@ -56,14 +56,14 @@ def test_what_stands_at_the_end_of_a_long_log_is_not_cut_and_what_is_beyond_the_
     text = evidence([*peers, *FORMATS])
     assert "16 nvls channels" in text
     assert text.endswith("lines left out: 99 of ways")
-    assert transports(text)["pairs"] == {"NET/IB/GDRDMA": 400}
+    assert transports([text]).pairs == {"NET/IB/GDRDMA": 400}
 
 
 def test_sockets_are_told_from_infiniband_on_two_nodes() -> None:
     # https://github.com/NVIDIA/nccl-tests/issues/166, https://github.com/NVIDIA/nccl/issues/1053, /1189
     sockets = ["ubuntu:9621:9692 [7] NCCL INFO Channel 14/0 : 15[7] -> 0[0] [send] via NET/Socket/0", "axa:3048391:3048566 [0] NCCL INFO Using network Socket"]  # fmt: skip
-    assert transports(evidence(sockets)) == {"pairs": {"NET/Socket": 1}, "network": "Socket"}
-    assert transports(evidence(QUOTED))["pairs"]["NET/IB/GDRDMA"] == 1
+    assert transports([evidence(sockets)]).to_json() == {"pairs": {"NET/Socket": 1}, "network": "Socket"}
+    assert transports([evidence(QUOTED)]).pairs["NET/IB/GDRDMA"] == 1
 
 
 def test_noise_is_left_out_and_a_missing_log_is_empty(tmp_path) -> None:

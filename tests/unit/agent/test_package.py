@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.smoke import run
+from envsmith import agent
 
-FOLDER = Path(run.__file__).with_name("agent")
+FOLDER = Path(agent.__file__).parent
 
 
 MODULES = sorted(FOLDER.rglob("*.py"))

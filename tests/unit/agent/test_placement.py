@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from envsmith.agent.launchers import LaunchPlace
 from envsmith.agent.placement import (
+    Placement,
     evidence_env,
     limit_findings,
     open_files_needed,
@@ -42,17 +44,17 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
     gpus, nccl, ranks, devices, word
 ) -> None:
     placement = place_nccl(ranks, gpus, nccl, {}, "/run")
-    assert placement["devices"] == devices
-    assert word in placement["sentence"]
-    assert placement["ranks"] == len(devices) == len(placement["rank_env"])
-    hosts = [env.get("NCCL_HOSTID") for env in placement["rank_env"]]
+    assert placement.devices == devices
+    assert word in placement.sentence
+    assert placement.ranks == len(devices) == len(placement.rank_env)
+    hosts = [env.get("NCCL_HOSTID") for env in placement.rank_env]
     if "HOSTID" in word:
         assert len(set(hosts)) == len(devices)
-        assert placement["env"]["NCCL_SHM_DISABLE"] == "1"
+        assert placement.env["NCCL_SHM_DISABLE"] == "1"
     else:
         assert set(hosts) == {None}
     if "MULTI_RANK" in word:
-        assert placement["env"] == {
+        assert placement.env == {
             "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1", "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1",
         }  # fmt: skip
 
@@ -61,14 +63,14 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
     ("gpus", "here", "share"), [(8, 8, 1), (4, 8, 2), (1, 2, 2), (3, 4, 2), (0, 8, 8)]
 )  # fmt: skip
 def test_memory_is_shared_by_the_ranks_of_a_node_and_gpu_and_not_by_those_of_other_nodes(gpus, here, share) -> None:
-    placed = place_direct({**_place(3), "world": 16}, {"LOCAL_WORLD_SIZE": str(here)}, gpus, "2.28.9", {"nodes": 2})
-    assert placed["share"] == share
+    placed = _direct(_place(3, world=16), {"LOCAL_WORLD_SIZE": str(here)}, gpus, "2.28.9", {"nodes": 2})
+    assert placed.share == share
 
 
 def test_one_gpu_is_shared_by_all_its_ranks_under_the_supervisor_too() -> None:
-    assert place_nccl(8, 8, "2.28.9", {}, "/run")["share"] == 1
-    assert place_nccl(2, 1, "2.28.9", {}, "/run")["share"] == 2
-    assert place_nccl(4, 2, "2.28.9", {}, "/run")["share"] == 2
+    assert place_nccl(8, 8, "2.28.9", {}, "/run").share == 1
+    assert place_nccl(2, 1, "2.28.9", {}, "/run").share == 2
+    assert place_nccl(4, 2, "2.28.9", {}, "/run").share == 2
 
 
 @pytest.mark.parametrize(
@@ -96,47 +98,52 @@ def test_torch_before_2_2_has_its_variables_without_the_prefix() -> None:
 @pytest.mark.parametrize(("wanted", "nccl"), [("hostid", "2.30.7"), ("multi-rank", "2.30.7"), ("hostid", "2.21.5")])
 def test_plan_that_asks_for_it_puts_two_ranks_on_the_first_of_many_gpus(wanted, nccl) -> None:
     placement = place_nccl(4, 8, nccl, {"sharing": wanted}, "/run")
-    assert (placement["devices"], placement["sharing"]) == ([0, 0], wanted)
-    assert ("NCCL_HOSTID" in placement["rank_env"][1]) == (wanted == "hostid")
-    assert "on 1 GPU (" in placement["sentence"]
+    assert (placement.devices, placement.sharing) == ([0, 0], wanted)
+    assert ("NCCL_HOSTID" in placement.rank_env[1]) == (wanted == "hostid")
+    assert "on 1 GPU (" in placement.sentence
 
 
 def test_one_rank_has_a_gpu_of_its_own() -> None:
     placement = place_nccl(1, 1, "2.28.9", {}, "/run")
-    assert (placement["sentence"], placement["env"], placement.get("sharing")) == ("1 rank on 1 GPU", {}, None)
+    assert (placement.sentence, placement.env, placement.sharing) == ("1 rank on 1 GPU", {}, "")
 
 
-def _place(rank: int, world: int = 4) -> dict[str, object]:
-    return {"how": "torchrun", "rank": rank, "world": world, "local": rank % 2}
+def _place(rank: int, world: int = 4) -> LaunchPlace:
+    return LaunchPlace("torchrun", rank, world, rank % 2)
+
+
+def _direct(place: LaunchPlace, env: dict[str, str], gpus: int, nccl: str, plan: dict[str, object]) -> Placement:
+    return place_direct(place, env, backend="nccl" if gpus else "gloo", gpus=gpus, nccl=nccl, plan=plan)
 
 
 def test_ranks_of_a_launcher_that_share_a_gpu_are_hosts_of_their_own_on_every_node() -> None:
     env = {"LOCAL_WORLD_SIZE": "2"}
-    placed = [place_direct(_place(rank), env, 1, "2.28.9", {}) for rank in range(4)]
-    assert len({p["env"]["NCCL_HOSTID"] for p in placed}) == 4
-    assert "NCCL_SOCKET_IFNAME" not in placed[0]["env"], "ranks of two nodes do not meet on the loopback interface"
-    assert "NCCL_HOSTID, sockets" in placed[0]["sentence"]
-    assert "proves nothing about NVLink" in placed[0]["sentence"]
+    placed = [_direct(_place(rank), env, 1, "2.28.9", {}) for rank in range(4)]
+    assert len({p.env["NCCL_HOSTID"] for p in placed}) == 4
+    assert "NCCL_SOCKET_IFNAME" not in placed[0].env, "ranks of two nodes do not meet on the loopback interface"
+    assert "NCCL_HOSTID, sockets" in placed[0].sentence
+    assert "proves nothing about NVLink" in placed[0].sentence
 
 
 def test_ranks_of_a_launcher_share_a_gpu_by_the_variable_of_new_nccl() -> None:
-    placed = place_direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, "2.30.7", {"engine": "legacy"})
-    assert placed["env"]["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
-    assert placed["env"]["TORCH_DIST_USE_NCCL2"] == "0"
-    assert "two ranks on a GPU, not more" in placed["sentence"]
+    placed = _direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, "2.30.7", {"engine": "legacy"})
+    assert placed.env["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+    assert placed.env["TORCH_DIST_USE_NCCL2"] == "0"
+    assert "two ranks on a GPU, not more" in placed.sentence
 
 
 def test_ranks_of_a_launcher_with_enough_gpus_are_left_alone() -> None:
-    placed = place_direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
-    assert placed == {"devices": [1] * 4, "env": {}, "sentence": "4 ranks started by torchrun", "share": 1}
-    assert place_direct(_place(3), {}, 0, "0", {})["devices"] is None
+    placed = _direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
+    assert (placed.devices, placed.env, placed.share) == ([1] * 4, {}, 1)
+    assert placed.sentence == placed.place == "4 ranks started by torchrun"
+    assert _direct(_place(3), {}, 0, "0", {}).devices is None
     slurm = {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "3"}
-    assert place_direct(_place(1), slurm, 1, "2.28.9", {})["env"] == {}
+    assert _direct(_place(1), slurm, 1, "2.28.9", {}).env == {}
 
 
 @pytest.mark.parametrize(("engine", "value"), [("legacy", "0"), ("2", "1")])
 def test_engine_of_torch_2_15_is_chosen_by_the_plan(engine, value) -> None:
-    assert place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run")["env"]["TORCH_DIST_USE_NCCL2"] == value
+    assert place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run").env["TORCH_DIST_USE_NCCL2"] == value
 
 
 GIB = 1 << 30
@@ -145,8 +152,8 @@ HOST = {
     "container": False,
 }  # fmt: skip
 QUICK = Plan.build({"torch": "2.13.0"}).to_json()
-GLOO = {"backend": "gloo", "ranks": 4, "devices": None, "env": {}}
-NCCL = {"backend": "nccl", "ranks": 2, "devices": [0, 0], "env": {}}
+GLOO = Placement("gloo", 4, "", "", None, {}, [])
+NCCL = Placement("nccl", 2, "", "", [0, 0], {}, [])
 
 
 def _found(plan: Any = QUICK, placement: Any = GLOO, cuda: Any = None, **host: object) -> list[tuple[str, str]]:
@@ -178,9 +185,9 @@ def test_limit_is_found_with_its_severity(host, plan, placement, due) -> None:
 
 
 def test_full_shared_memory_does_not_matter_where_nccl_does_not_use_it() -> None:
-    by_sockets = {**NCCL, "env": {"NCCL_SHM_DISABLE": "1"}}
+    by_sockets = NCCL._replace(env={"NCCL_SHM_DISABLE": "1"})
     assert _found(placement=by_sockets, shm_free_bytes=0) == []
-    alone = {**NCCL, "ranks": 1, "devices": [0]}
+    alone = NCCL._replace(ranks=1, devices=[0])
     assert _found(placement=alone, shm_free_bytes=0) == []
 
 
@@ -211,7 +218,7 @@ def test_error_is_the_verdict_with_the_code_of_memory_and_what_to_do() -> None:
     result = judge(Plan.build({"torch": "2.13.0"}, steps=False), events)
     assert (result.passed, result.exit_code) == (False, 8)
     assert result.summary == "this machine cannot run it: 40 open files are allowed (ulimit -n 65536)"
-    assert [finding["limit"] for finding in result.limits] == ["open files"]
+    assert [finding.limit for finding in result.limits] == ["open files"]
     assert {case.verdict.value for case in result.cases} == {"not-run"}
 
 

@@ -122,7 +122,7 @@ def test_launcher_that_ends_before_its_ranks_halts_the_job() -> None:
 
     halt = _watch(_launched(end))
     assert halt is not None
-    assert (halt.reason, halt.details) == ("launcher", {"detail": "the launcher ended (exit code 1)"})
+    assert (halt.reason, halt.details) == ("launcher", {"detail": "the launcher ended (exit code 1)", "status": 1})
 
 
 def test_launcher_that_does_not_end_after_its_ranks_is_late() -> None:

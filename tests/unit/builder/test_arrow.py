@@ -20,10 +20,10 @@ from envsmith.lock.conda import lock as conda_lock
 from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Platform, Request
 from envsmith.model.lock import Artifact, Compile, CompiledSource, GivenArchive, Lock, Pin
-from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Unmet, Verdict, record_text
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.result import SmokeResult
 
 
 class FakeEngine(Engine):
@@ -303,7 +303,7 @@ def test_a_rung_is_proved_only_by_a_step_that_ran_and_passed(steps, last):
 
 def test_cases_that_had_no_time_prove_no_collectives():
     result = _result(steps=Verdict.SKIPPED)
-    late = CaseOutcome(case="all_reduce", verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+    late = CaseOutcome(case="all_reduce", verdict=Verdict.SKIPPED, blame=TIME_IS_OVER, unmet=Unmet.TIME)
 
     rungs = proof.rungs_of(dataclasses.replace(result, cases=(*result.cases, late)))
 

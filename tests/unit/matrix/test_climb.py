@@ -17,15 +17,23 @@ from envsmith.errors import (
 )
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.model.lock import Artifact, Lock, Pin
-from envsmith.model.record import CaseOutcome, Expected, Fault, Rung, StepOutcome, Verdict, record_text
+from envsmith.model.record import CaseOutcome, Expected, Fault, Rung, StepFailure, StepOutcome, Verdict, record_text
 from envsmith.smoke.fault import Cause
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.result import SmokeResult
 
 PIN = Pin(name="torch", version="2.6.0", layer="torch", artifacts=(Artifact(filename="torch.whl", sha256="a" * 64),))
 
 
-def result(*, step=Verdict.PASS, detail="loss 9.6 -> 5.5", cases=Verdict.PASS, loaded=True, trace="", summary="fine"):
+def result(
+    *, step=Verdict.PASS, detail="loss 9.6 -> 5.5", cases=Verdict.PASS, loaded=True, trace="", summary="fine", error="",
+    in_import=False,
+):  # fmt: skip
     good = step is Verdict.PASS and cases is Verdict.PASS
+    detail = f"rank 0 in a step: {error}" if error else detail
+    failure = StepFailure(error=error, quote=error, in_import=in_import)
+    outcome = StepOutcome(
+        name="deepspeed zero-2 fp32", verdict=step, detail=detail, facts={"trace": trace}, failure=failure
+    )
     return SmokeResult(
         passed=good,
         exit_code=0 if good else 1,
@@ -33,7 +41,7 @@ def result(*, step=Verdict.PASS, detail="loss 9.6 -> 5.5", cases=Verdict.PASS, l
         backend="gloo",
         ranks=2,
         cases=(CaseOutcome(case="all_reduce", verdict=cases),),
-        steps=(StepOutcome(name="deepspeed zero-2 fp32", verdict=step, detail=detail, facts={"trace": trace}),),
+        steps=(outcome,),
         loaded={"torch": "2.6.0"} if loaded else {},
         digest="sha256:" + "c" * 64,
     )
@@ -125,8 +133,10 @@ def test_a_build_that_fails_ends_it_at_installed_with_its_last_lines(world):
 
 
 def test_a_framework_that_cannot_be_imported_fails_the_rung_imported(world):
-    detail = "rank 0 in import deepspeed: ImportError: no log; rank 1 in import deepspeed: ImportError: no log"
-    world.smokes = [result(step=Verdict.ERROR, detail=detail, trace="File x\nImportError: no log")]
+    failed = result(
+        step=Verdict.ERROR, error="ImportError: no log", in_import=True, trace="File x\nImportError: no log"
+    )
+    world.smokes = [failed]
     made = ran(world)
     assert made.rungs == (Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED)
     assert (made.failure.rung, made.failure.symptom) == (Rung.IMPORTED, "ImportError: no log")
@@ -150,7 +160,7 @@ def test_a_bad_value_fails_the_collectives(world):
     ],
 )
 def test_a_host_without_a_gpu_is_not_the_cells_fault(world, symptom):
-    world.smokes = [result(step=Verdict.ERROR, detail=f"rank 0 in launch: {symptom}")]
+    world.smokes = [result(step=Verdict.ERROR, error=symptom)]
     made = ran(world)
     assert made.failure.of_host
     assert not made.passed
@@ -158,14 +168,14 @@ def test_a_host_without_a_gpu_is_not_the_cells_fault(world, symptom):
 
 
 def test_what_was_not_expected_is_tried_once_more_and_told_as_flaky(world):
-    world.smokes = [result(step=Verdict.ERROR, detail="rank 0 in train step 3: RuntimeError: odd"), result()]
+    world.smokes = [result(step=Verdict.ERROR, error="RuntimeError: odd"), result()]
     made = ran(world)
     assert made.passed
     assert [e.symptom for e in made.earlier] == ["RuntimeError: odd"]
 
 
 def test_an_expected_failure_is_believed(world):
-    world.smokes = [result(step=Verdict.ERROR, detail="rank 0 in train step 3: RuntimeError: odd")]
+    world.smokes = [result(step=Verdict.ERROR, error="RuntimeError: odd")]
     made = ran(world, job(expected=Expected.BAD))
     assert not made.passed
     assert len(world.plans) == 1

@@ -14,6 +14,8 @@ from envsmith.model.record import Verdict
 from envsmith.smoke.bandwidth import FACTORS, PREFIX, bandwidth_cases, measurements, peaks
 from envsmith.smoke.bandwidth_floors import below, floors_of, load_floors
 from envsmith.smoke.bandwidth_plot import rows_of, svg
+from envsmith.smoke.events import CaseRow
+from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.verdict import judge
 
@@ -31,6 +33,10 @@ def _row(case: int, rank: int, us: list[float]) -> dict[str, Any]:
         "ms": 1.0,
         "measured": {"bytes": 0, "us": us},
     }
+
+
+def _parsed(rows: list[Any]) -> tuple[CaseRow, ...]:
+    return parse_events(rows).rows.cases
 
 
 def test_every_operation_of_the_tier_is_one_of_the_agent() -> None:
@@ -57,7 +63,7 @@ def test_sizes_can_be_shared_out(ranks: int) -> None:
 )
 def test_bus_bandwidth_is_the_algorithm_bandwidth_times_the_factor_of_nccl_tests(op: str, factor: float) -> None:
     cases = [case for case in bandwidth_cases(4) if case.op == PREFIX + op and case.n * 4 == 4 << 20]
-    found = measurements([_row(0, rank, [1000.0] * 20) for rank in range(4)], cases, 4)
+    found = measurements(_parsed([_row(0, rank, [1000.0] * 20) for rank in range(4)]), cases, 4)
     assert found[0].algbw == pytest.approx((4 << 20) / 1e-3 / 1e9, rel=1e-3)
     assert found[0].busbw == pytest.approx(found[0].algbw * factor, rel=1e-3)
 
@@ -65,9 +71,9 @@ def test_bus_bandwidth_is_the_algorithm_bandwidth_times_the_factor_of_nccl_tests
 def test_a_round_is_as_long_as_its_slowest_rank() -> None:
     cases = bandwidth_cases(2)[:1]
     rows = [_row(0, 0, [10.0] * 99 + [500.0]), _row(0, 1, [20.0] * 100)]
-    found = measurements(rows, cases, 2)[0]
+    found = measurements(_parsed(rows), cases, 2)[0]
     assert (found.median_us, found.p99_us, found.rounds) == (20.0, 20.0, 100)
-    assert measurements(rows[:1], cases, 2) == ()  # the other rank did not report
+    assert measurements(_parsed(rows)[:1], cases, 2) == ()  # the other rank did not report
 
 
 def test_nonsense_in_a_row_is_no_measurement() -> None:
@@ -76,9 +82,9 @@ def test_nonsense_in_a_row_is_no_measurement() -> None:
         _row(0, 0, [float("nan"), float("inf")]),
         _row(0, 1, []),
         _row(99, 0, [1.0]),
-        {"row": "case", "case": 0, "rank": 0, "measured": 3},
+        {**_row(0, 0, []), "measured": 3},
     ]
-    assert measurements(rows, cases, 2) == ()
+    assert measurements(_parsed(rows), cases, 2) == ()
 
 
 def _judged(busbw_seconds: float, machine: str = "azure-nd96isr-h100-v5") -> Any:
@@ -159,7 +165,9 @@ def test_broken_floors_are_refused(tmp_path: Path, text: str) -> None:
 
 def test_plot_is_wellformed_and_escapes_its_title() -> None:
     cases = bandwidth_cases(4, gpu=False)
-    found = measurements([_row(i, r, [10.0 * (i + 1)] * 20) for i in range(len(cases)) for r in range(4)], cases, 4)
+    found = measurements(
+        _parsed([_row(i, r, [10.0 * (i + 1)] * 20) for i in range(len(cases)) for r in range(4)]), cases, 4
+    )
     text = svg(found, title="<gloo> & co")
     root = ET.fromstring(text)
     said = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]

@@ -10,7 +10,8 @@ import pytest
 
 from envsmith.smoke.cases import Case
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge
 
 LAUNCHED = Path(__file__).parents[2] / "smoke" / "launched"
 FILES = sorted(LAUNCHED.glob("*.json"))

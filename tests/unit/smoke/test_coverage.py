@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from envsmith.smoke.coverage import core
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, core, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge
 
 NO_ROOM = "memory: needs 0.0 GiB, smallest rank 0 has 0.0 GiB"
 
@@ -19,8 +21,11 @@ def _judged(plan: Plan, skipped: dict[str, str], ranks: int = 4, backend: str = 
         {"event": "placement", "backend": backend, "ranks": ranks, "sentence": f"{ranks} ranks"},
     ]
     for index, case in enumerate(plan.cases):
-        said = {"status": "skipped", "detail": skipped[case.id]} if case.id in skipped else {"status": "ok"}
-        if plan.expect(case.id, backend)["expect"] == "refused":
+        said = {"status": "ok"}
+        if case.id in skipped:
+            unmet = {"unmet": "memory"} if skipped[case.id] == NO_ROOM else {}
+            said = {"status": "skipped", "detail": skipped[case.id], **unmet}
+        if plan.expect(case.id, backend).expect == "refused":
             said = {"status": "refused", "detail": "not supported"}
         row = {"event": "row", "run": "collectives", "row": "case", "case": index, "ms": 1.0, **said}
         events += [{**row, "rank": rank} for rank in range(ranks)]
@@ -82,7 +87,7 @@ def test_roots_beyond_the_ranks_that_really_ran_are_not_asked_for() -> None:
 
 def test_a_case_that_is_expected_to_be_refused_is_not_in_the_core() -> None:
     plan = _plan("2.5.1")
-    refused = [case.id for case in plan.cases if plan.expect(case.id, "gloo")["expect"] == "refused"]
+    refused = [case.id for case in plan.cases if plan.expect(case.id, "gloo").expect == "refused"]
     assert refused
     assert not set(refused) & core(plan, "gloo", 4)
 

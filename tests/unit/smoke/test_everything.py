@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.agent.protocol import NO_TIME_LEFT, TIME_IS_OVER
+from envsmith.agent.protocol import TIME_IS_OVER
 from envsmith.builder.proof import Subject, record_of_parts
 from envsmith.errors import SmokeError
-from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Verdict, put_record, read_record
+from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Unmet, Verdict, put_record, read_record
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
+from envsmith.smoke.events import CudaAnswer
 from envsmith.smoke.everything import (
     BUDGET,
     SHARES,
@@ -30,7 +31,7 @@ from envsmith.smoke.everything import (
 )
 from envsmith.smoke.fault import Cause
 from envsmith.smoke.plan import Tier
-from envsmith.smoke.verdict import SmokeResult
+from envsmith.smoke.result import SmokeResult
 
 VERSIONS = {"torch": "2.11.0", "python": "3.12.3"}
 H200 = Machine(backend="nccl", gpus=1, nccl="2.28.9", torch="2.11.0+cu130")
@@ -118,19 +119,20 @@ def test_dry_run_says_the_order_and_what_the_budget_may_not_reach() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "exit_code", "summary", "word"),
+    ("part", "exit_code", "blamed", "word"),
     [
-        ("fault-hang", 5, "rank 1 never entered case 1", "passed"),
-        ("fault-hang", 0, "all is well", "failed"),
-        ("fault-hang", 5, "rank 0 never entered case 1", "failed"),
-        ("fault-kill", 6, "rank 1 was killed by SIGKILL", "passed"),
-        ("fault-wrong", 4, "case 1 is wrong on rank 1", "passed"),
-        ("fault-wrong", 5, "rank 1 hangs", "failed"),
-        ("fault-dtype", 5, "rank 1 called another operation", "passed"),
+        ("fault-hang", 5, (1,), "passed"),
+        ("fault-hang", 0, (), "failed"),
+        ("fault-hang", 5, (0,), "failed"),
+        ("fault-kill", 6, (1,), "passed"),
+        ("fault-wrong", 4, (1,), "passed"),
+        ("fault-wrong", 4, (0, 1), "failed"),
+        ("fault-wrong", 5, (1,), "failed"),
+        ("fault-dtype", 5, (1,), "passed"),
     ],
 )
-def test_fault_that_is_blamed_on_its_rank_passes_and_any_other_answer_fails(part, exit_code, summary, word) -> None:
-    result = replace(_result(_parts(NEW)[part].plan, passed=False), exit_code=exit_code, summary=summary)
+def test_fault_that_is_blamed_on_its_rank_passes_and_any_other_answer_fails(part, exit_code, blamed, word) -> None:
+    result = replace(_result(_parts(NEW)[part].plan, passed=False), exit_code=exit_code, blamed=blamed)
     done = Done(part=_parts(NEW)[part], result=result)
     assert done.word == word
     assert (": " in done.sentence) == (word == "failed")
@@ -146,8 +148,8 @@ def test_faults_strike_a_case_that_is_not_the_first_of_its_kind() -> None:
 def test_memory_that_does_not_come_back_after_the_faults_is_said_with_its_gpu() -> None:
     machine = replace(NEW, gpus=2, free=(80 << 30, 80 << 30))
     (part,) = (part for part in parts_of(VERSIONS, machine) if part.name == "memory")
-    good = replace(_result(part.plan), cuda={"free": [80 << 30, (80 << 30) - (100 << 20)]})
-    bad = replace(good, cuda={"free": [80 << 30, 70 << 30]})
+    good = replace(_result(part.plan), cuda=CudaAnswer(free=(80 << 30, (80 << 30) - (100 << 20))))
+    bad = replace(good, cuda=CudaAnswer(free=(80 << 30, 70 << 30)))
     assert Done(part=part, result=good).word == "passed"
     assert Done(part=part, result=bad).word == "failed"
     assert Done(part=part, result=bad).sentence.startswith("memory did not come back (GPU 1: 10240 MiB)")
@@ -165,7 +167,7 @@ def _result(plan, *, passed: bool = True, **more: object) -> SmokeResult:
     cases = tuple(CaseOutcome(case=c.id, verdict=Verdict.PASS if passed else Verdict.HANG) for c in plan.cases)
     return SmokeResult(
         passed=passed, exit_code=0 if passed else 5, summary="all is well" if passed else "rank 1 never entered", backend=plan.backend,
-        ranks=plan.ranks, placement=f"{plan.ranks} ranks; this proves nothing about NVLink or the network", cases=cases, tier=plan.tier.value,
+        ranks=plan.ranks, placement=f"{plan.ranks} ranks; this proves nothing", place=f"{plan.ranks} ranks (no NVLink)", cases=cases, tier=plan.tier.value,
         digest=plan.digest, loaded={"torch": "2.11.0+cu130", "python": "3.12.3", "cuda": "13.0"}, **more,
     )  # fmt: skip
 
@@ -195,7 +197,7 @@ def _as_expected(plan, **more):
     if plan.fault is None:
         return _result(plan, **more)
     exits = {"hang": 5, "kill": 6, "wrong": 4, "dtype": 5}
-    return replace(_result(plan, passed=False), exit_code=exits[plan.fault["kind"]], summary="rank 1 is to blame")
+    return replace(_result(plan, passed=False), exit_code=exits[plan.fault["kind"]], blamed=(1,))
 
 
 def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
@@ -236,11 +238,11 @@ def test_cases_and_steps_that_had_no_time_are_said_in_the_part_s_line_and_in_the
     def script(plan, limit):
         result = _as_expected(plan)
         if plan.tier is Tier.FULL and plan.engine is None:
-            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER, unmet=Unmet.TIME)
             result = replace(result, cases=(*result.cases[:-1], late))
         if plan.tier is Tier.FRAMEWORK:
-            detail = f"7 s of 60 s{NO_TIME_LEFT}"
-            result = replace(result, steps=(ZERO, replace(ZERO, name="b", verdict=Verdict.SKIPPED, detail=detail)))
+            late = replace(ZERO, name="b", verdict=Verdict.SKIPPED, detail="7 s of 60 s", unmet=Unmet.TIME)
+            result = replace(result, steps=(ZERO, late))
         return 5.0, result
 
     done = _run(NEW, tmp_path, script)
@@ -258,7 +260,7 @@ def test_a_full_tier_that_had_no_time_for_a_case_proves_no_collectives(tmp_path,
     def script(plan, limit):
         taken, result = _good(plan, limit)
         if plan.tier is Tier.FULL:
-            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER)
+            late = replace(result.cases[-1], verdict=Verdict.SKIPPED, blame=TIME_IS_OVER, unmet=Unmet.TIME)
             result = replace(result, cases=(*result.cases[:-1], late))
         if plan.tier is Tier.FRAMEWORK and not steps_pass:
             result = replace(result, passed=False, steps=(replace(ZERO, verdict=Verdict.WRONG, detail="loss"),))
@@ -383,7 +385,7 @@ def _asked(monkeypatch, result: SmokeResult) -> None:
 
 def test_machine_is_what_cuda_says_when_it_is_started(monkeypatch) -> None:
     loaded = {"torch": "2.11.0+cu130", "nccl": "2.28.9", "nccl_runtime": "2.29.3"}
-    result = SmokeResult(passed=True, exit_code=0, summary="", backend="nccl", loaded=loaded, cuda={"available": True, "count": 1})  # fmt: skip
+    result = SmokeResult(passed=True, exit_code=0, summary="", backend="nccl", loaded=loaded, cuda=CudaAnswer(count=1))  # fmt: skip
     _asked(monkeypatch, result)
     assert ask(VERSIONS, None, "nccl") == Machine(backend="nccl", gpus=1, nccl="2.29.3", torch="2.11.0+cu130")
 
@@ -480,7 +482,14 @@ def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> N
     assert "11 of 12 parts passed in 69 s (budget 600 s); hostid: " in (tmp_path / "summary.md").read_text()
 
 
-NAMED = "sys.stderr.write('preflight: failed: rank 1 did not come'); sys.exit(1)"
+def _preflight(rank: int) -> str:
+    """Return the code of a preflight that blames a rank."""
+    report = {"ok": False, "findings": [{"severity": "note"}, {"severity": "error", "ranks": [rank]}]}
+    said = f"sys.stderr.write('preflight: failed: rank {rank} is bad')"
+    return f"{said}; sys.stdout.write({json.dumps(report)!r}); sys.exit(1)"
+
+
+NAMED = _preflight(1)
 
 
 class Stand:
@@ -500,9 +509,10 @@ class Stand:
 @pytest.mark.parametrize(
     ("code", "passed", "words"),
     [
-        (NAMED, True, "rank 1 did not come"),
+        (NAMED, True, "rank 1 is bad"),
         ("sys.stderr.write('preflight: ok'); sys.exit(0)", False, "ok"),
-        ("sys.stderr.write('rank 0 is bad'); sys.exit(1)", False, "rank 0"),
+        (_preflight(0), False, "rank 0"),
+        ("sys.stderr.write('rank 1 is bad'); sys.exit(1)", False, "rank 1"),
         ("sys.exit(1)", False, "said nothing"),
         ("import time; time.sleep(60)", False, "did not end within 2 s"),
     ],

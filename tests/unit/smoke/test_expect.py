@@ -9,7 +9,7 @@ import pytest
 from envsmith.agent.cases import OPERATIONS
 from envsmith.errors import DataError
 from envsmith.smoke.cases import GPU_ONLY, full_cases
-from envsmith.smoke.expect import Expect, load_expectations
+from envsmith.smoke.expect import WORKS, Expect, load_expectations
 from envsmith.smoke.plan import Plan
 
 GOOD = """
@@ -32,8 +32,8 @@ def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_pat
     assert lines.of(case, "gloo", {"torch": "2.13.0+cpu"}).expect is Expect.REFUSED
     assert lines.of(case, "gloo", {"torch": "2.14.1"}).expect is Expect.OK
     assert lines.of(case, "gloo", {}).expect is Expect.REFUSED
-    assert lines.of(case, "nccl", {"torch": "2.13.0"}) is None
-    assert lines.of({"op": "reduce", "dtype": "int16"}, "gloo", {}) is None
+    assert lines.of(case, "nccl", {"torch": "2.13.0"}) is WORKS
+    assert lines.of({"op": "reduce", "dtype": "int16"}, "gloo", {}) is WORKS
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_no_case_leaves_a_group_open_on_the_older_engine_and_the_newer_one_is_as
     assert {case.op for case in risky} == OPENING
     for case in risky:
         due = Expect.AVOID if case.op == "batch_isend_irecv" else expected
-        assert plan.expect(case.id, "nccl")["expect"] == due, case.id
+        assert plan.expect(case.id, "nccl").expect == due, case.id
     # What converts the dtype before it opens a group is refused alike on both.
     for case in plan.cases:
         if case.op in {"gather", "all_to_all_single", "broadcast", "all_gather"} and case.dtype in UNMAPPED:
-            assert plan.expect(case.id, "nccl")["expect"] == Expect.REFUSED, case.id
+            assert plan.expect(case.id, "nccl").expect == Expect.REFUSED, case.id
 
 
 def test_what_needs_a_gpu_stands_behind_all_that_a_hang_of_it_would_take_away() -> None:

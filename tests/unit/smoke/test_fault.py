@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from envsmith.errors import SmokeError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault, Rung
 from envsmith.smoke.cases import Case
+from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, failure_of, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge
 
 FAULTS = Path(__file__).parents[2] / "smoke" / "faults"
 PLAN = Plan.build({"torch": "2.13.0"}, ranks=2, backend="gloo")
@@ -120,7 +123,8 @@ def test_interpreter_that_was_killed_while_it_imported_is_not_the_cells_and_one_
     faults = []
     for name in ("SIGKILL", "SIGSEGV"):
         detail = f"`import torch` ended the interpreter (killed by {name})"
-        halt = {"event": "halt", "run": "import", "reason": "import", "detail": detail}
+        halt = {"event": "halt", "run": "import", "reason": "import", "detail": detail, "code": 6}
+        halt["status"] = -signal.Signals[name]
         faults.append(judge(PLAN, [{"event": "hello"}, halt, {"event": "bye", "seconds": {}}]).cause.fault)
     assert faults == [Fault.UNKNOWN, Fault.CELL]
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from envsmith.cli.smoke import smoke
 from envsmith.errors import DataError
 from envsmith.smoke.kubernetes import events_of, plan_of, result_of
+from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan
 
 PLAN = Plan.build({"torch": "2.13.0+cpu"}, ranks=2, backend="gloo", steps=False).with_(nodes=2)
@@ -73,7 +74,7 @@ def test_log_that_lacks_a_rank_has_not_passed() -> None:
 @pytest.mark.parametrize("text", ["", "Error from server (NotFound): pods not found", '{"event":', '{"event":"hello","plan":[]}', '{"event":"hello","plan":{"ranks":"x"}}'])  # fmt: skip
 def test_log_of_something_else_is_refused_with_what_is_missing(text: str) -> None:
     with pytest.raises(DataError, match="which run") as caught:
-        plan_of(events_of([text]))
+        plan_of(parse_events(events_of([text])))
     assert "all pods" in (caught.value.hint or "")
 
 

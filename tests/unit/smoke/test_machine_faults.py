@@ -8,9 +8,22 @@ import pytest
 
 from envsmith.agent.protocol import Exit
 from envsmith.model.record import Rung
-from envsmith.smoke.machine_faults import fault_of, problems_in, run_problems, state_problems, transport_problems
+from envsmith.smoke.events import RdmaCards
+from envsmith.smoke.failure import failure_of
+from envsmith.smoke.machine_faults import (
+    Problem,
+    fault_of,
+    problems_in,
+    problems_text,
+    transport_problems,
+)
+from envsmith.smoke.machine_faults import run_problems as problems_of_run
+from envsmith.smoke.machine_faults import state_problems as problems_of_state
+from envsmith.smoke.nccl_text import Transports
+from envsmith.smoke.parse_events import parse_cards, parse_report
 from envsmith.smoke.plan import Plan
-from envsmith.smoke.verdict import SmokeResult, failure_of, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge
 
 
 def gpu(index: int = 0, *, arch: str = "sm_90", **health: int) -> dict[str, Any]:
@@ -19,6 +32,14 @@ def gpu(index: int = 0, *, arch: str = "sm_90", **health: int) -> dict[str, Any]
 
 def report(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"driver": "570.86.15", "gpus": list(gpus), "pairs": {}, **more}
+
+
+def state_problems(shown: dict[str, Any]) -> list[Problem]:
+    return problems_of_state(parse_report(shown))
+
+
+def run_problems(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list[Problem]:
+    return problems_of_run(parse_report(before), parse_report(after), seconds)
 
 
 def kinds(problems: Any) -> list[tuple[str, str, str]]:
@@ -154,8 +175,8 @@ IB = {"active": {"InfiniBand": ["mlx5_0:1"]}, "peer_memory": True, "devices": Tr
 ROCE = {**IB, "active": {"RoCE": ["mlx5_0:1"]}}
 
 
-def ways(*names: str, **facts: Any) -> dict[str, Any]:
-    return {"pairs": dict.fromkeys(names, 8), "nvls_channels": 16, **facts}
+def ways(*names: str, nvls_channels: int = 16) -> Transports:
+    return Transports(pairs=dict.fromkeys(names, 8), nvls_channels=nvls_channels)
 
 
 @pytest.mark.parametrize(
@@ -167,17 +188,17 @@ def ways(*names: str, **facts: Any) -> dict[str, Any]:
         (ways("SHM/direct/direct"), ["NCCL_P2P_DISABLE"], None),
         (ways("P2P/CUMEM", nvls_channels=0), [], "nvls-not-used"),
         (ways("P2P/CUMEM", nvls_channels=0), ["NCCL_NVLS_ENABLE"], None),
-        ({"nvls_channels": 0}, [], None),
+        (Transports(nvls_channels=0), [], None),
     ],
 )
 def test_inside_a_node_nccl_uses_the_nvlinks(facts, variables, kind) -> None:
-    problems = transport_problems(facts, [NVLINKED], {}, nodes=1, ranks=8, variables=variables)
+    problems = transport_problems(facts, [parse_report(NVLINKED)], RdmaCards(), nodes=1, ranks=8, variables=variables)
     assert [(problem.kind, problem.severity) for problem in problems] == ([(kind, "error")] if kind else [])
 
 
 def test_two_gpus_have_no_nvlink_sharp() -> None:
     facts = ways("P2P/CUMEM", nvls_channels=0)
-    assert transport_problems(facts, [NVLINKED], {}, nodes=1, ranks=2) == []
+    assert transport_problems(facts, [parse_report(NVLINKED)], RdmaCards(), nodes=1, ranks=2) == []
 
 
 @pytest.mark.parametrize(
@@ -195,18 +216,22 @@ def test_two_gpus_have_no_nvlink_sharp() -> None:
     ],
 )
 def test_between_nodes_nccl_uses_the_cards_and_reaches_the_gpus_memory(facts, network, variables, expected) -> None:
-    problems = transport_problems(facts, [NVLINKED], network, nodes=2, ranks=16, variables=variables)
+    problems = transport_problems(
+        facts, [parse_report(NVLINKED)], parse_cards(network), nodes=2, ranks=16, variables=variables
+    )
     assert [(problem.kind, problem.severity) for problem in problems] == ([expected] if expected else [])
 
 
 def test_cards_of_gamers_have_no_gpudirect_and_nobody_misses_it() -> None:
-    desk = report(gpu(arch="sm_89"))
-    assert transport_problems(ways("NET/IB"), [desk], IB, nodes=2, ranks=2) == []
+    desk = parse_report(report(gpu(arch="sm_89")))
+    assert transport_problems(ways("NET/IB"), [desk], parse_cards(IB), nodes=2, ranks=2) == []
 
 
 def test_a_container_without_the_device_files_is_told_what_to_give_it() -> None:
     network = {**IB, "devices": False}
-    (problem,) = transport_problems(ways("NET/Socket"), [NVLINKED], network, nodes=2, ranks=16)
+    (problem,) = transport_problems(
+        ways("NET/Socket"), [parse_report(NVLINKED)], parse_cards(network), nodes=2, ranks=16
+    )
     assert "/dev/infiniband is not there" in problem.message
     assert "--device=/dev/infiniband" in problem.fix
 
@@ -229,9 +254,8 @@ def test_heat_explains_a_floor_that_was_missed_and_nothing_else(counter, code, b
 
 def test_problems_survive_being_written_as_a_fact() -> None:
     problems = state_problems(report(gpu(0, recovery_action=1), gpu(1, remap_pending=1)))
-    texts = problems_in("\n".join(map(str, problems)))
-    assert [problem.row() for problem in texts] == [problem.row() for problem in problems]
-    assert problems_in("anything else\n: ->") == []
+    assert problems_in(problems_text(problems)) == problems
+    assert problems_in('anything else\n{"kind": 1}\n[]') == []
 
 
 def judged(
@@ -244,7 +268,7 @@ def judged(
         {"event": "placement", "backend": backend, "ranks": 8, "sentence": "8 ranks", "env": {}},
     ]
     for index, case in enumerate(plan.cases):
-        expected = str(plan.expect(case.id, backend)["expect"])
+        expected = plan.expect(case.id, backend).expect.value
         status = {"refused": "refused"}.get(expected, "ok")
         if wrong and case.op == "all_reduce":
             status = "wrong"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.smoke.blame_sentence import RESULTS, explained, transport_sentence, transports
+from envsmith.smoke.nccl_text import RESULTS, Transports, explained, transports
 
 # https://github.com/NVIDIA/nccl/issues/1189
 CUMEM_AND_IB = """\
@@ -45,25 +45,25 @@ NO_NVLS = (
 
 
 def test_ways_are_counted_in_pairs_of_ranks_without_the_number_of_the_adapter() -> None:
-    assert transports(CUMEM_AND_IB) == {"pairs": {"NET/IB/GDRDMA": 2, "P2P/CUMEM": 2}}
-    assert transports(SHM_AND_SOCKET) == {"pairs": {"NET/Socket": 1, "SHM/direct/direct": 2}}
+    assert transports([CUMEM_AND_IB]).to_json() == {"pairs": {"NET/IB/GDRDMA": 2, "P2P/CUMEM": 2}}
+    assert transports([SHM_AND_SOCKET]).to_json() == {"pairs": {"NET/Socket": 1, "SHM/direct/direct": 2}}
 
 
 @pytest.mark.parametrize(("line", "way"), OTHERS)
 def test_every_spelling_of_a_channel_is_read(line, way) -> None:
-    assert transports(line) == {"pairs": {way: 1}}
+    assert transports([line]).to_json() == {"pairs": {way: 1}}
 
 
 def test_network_and_nvls_are_facts_of_their_own() -> None:
-    assert transports(NETWORK + NO_NVLS) == {"network": "Socket", "nvls_channels": 0}
-    assert transport_sentence([NETWORK]) == ("", {"network": "Socket"})
+    assert transports([NETWORK + NO_NVLS]).to_json() == {"network": "Socket", "nvls_channels": 0}
+    assert transports([NETWORK]).sentence == ""
 
 
 def test_sentence_says_what_the_record_proves_and_nothing_without_a_line() -> None:
-    sentence, facts = transport_sentence([CUMEM_AND_IB, SHM_AND_SOCKET])
-    assert sentence.startswith("NCCL's transport: NET/IB/GDRDMA (2 pairs of ranks), NET/Socket (1 pair of ranks)")
-    assert facts["pairs"]
-    assert transport_sentence(["NCCL INFO NET/IB : No device found."]) == ("", {})
+    ways = transports([CUMEM_AND_IB, SHM_AND_SOCKET])
+    assert ways.sentence.startswith("NCCL's transport: NET/IB/GDRDMA (2 pairs of ranks), NET/Socket (1 pair of ranks)")
+    assert ways.pairs
+    assert transports(["NCCL INFO NET/IB : No device found."]) == Transports()
 
 
 # What torch and NCCL said in reports. Line ends are kept: torch prints the result's name in a line of its own.

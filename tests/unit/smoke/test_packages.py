@@ -11,6 +11,7 @@ from envsmith.agent.steps.packages import modules_of, step_imports
 from envsmith.frameworks.framework import Step
 from envsmith.model.cell import Cell
 from envsmith.model.record import Verdict
+from envsmith.smoke.events import StepRow
 from envsmith.smoke.plan import IMPORTS, Plan
 from envsmith.smoke.step_verdict import judge_step
 
@@ -21,7 +22,7 @@ class Stage:
     def __init__(self, *distributions: str) -> None:
         self.step = {"distributions": distributions}
 
-    def enter(self, what: str) -> None:
+    def enter_import(self, module: str) -> None:
         pass
 
 
@@ -78,6 +79,6 @@ def test_the_plan_of_a_cell_with_further_packages_imports_them():
 
 def test_a_step_that_trains_nothing_passes_without_losses():
     step = Step(name=IMPORTS, kind="imports", tolerance=None, trains=False)
-    outcome = judge_step(step, [{"rank": 0, "losses": [], "facts": {"imported": ["wandb"]}}], 1.0)
+    outcome = judge_step(step, [StepRow(run=IMPORTS, rank=0, facts={"imported": ["wandb"]})], 1.0)
     assert outcome.verdict is Verdict.PASS
     assert "wandb" in outcome.detail

@@ -13,9 +13,10 @@ import pytest
 from envsmith.agent.processes import Patience, of_session, process_state, starved
 from envsmith.errors import SmokeError
 from envsmith.model.record import Rung, StepOutcome, Verdict
+from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, probe
-from envsmith.smoke.verdict import failure_of, judge
+from envsmith.smoke.verdict import judge
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_patience_ends_at_four_limits_and_where_the_plan_has_none() -> None:
 
 def _late() -> list[dict[str, object]]:
     detail = "`import torch` did not end within 480 s (load 29 on 2 processors)"
-    return [{"event": "hello"}, {"event": "halt", "run": "import", "reason": "import", "detail": detail}, {"event": "bye", "seconds": {}}]  # fmt: skip
+    return [{"event": "hello"}, {"event": "halt", "run": "import", "reason": "import", "detail": detail, "code": 5}, {"event": "bye", "seconds": {}}]  # fmt: skip
 
 
 def test_import_that_did_not_end_is_told_with_the_load_and_is_the_host_s() -> None:

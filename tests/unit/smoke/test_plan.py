@@ -29,7 +29,7 @@ def test_case_names_are_unique_and_every_operation_is_known_to_the_agent(cases, 
 def test_quick_tier_has_at_least_85_cases_and_full_at_least_1200_verifiable_ones() -> None:
     assert len(quick_cases(4)) >= 85
     plan = Plan.build(TORCH, tier="full")
-    to_be_verified = [c for c in plan.cases if plan.expect(c.id, "gloo")["expect"] == "ok"]
+    to_be_verified = [c for c in plan.cases if plan.expect(c.id, "gloo").expect == "ok"]
     assert len(to_be_verified) >= 1200
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import Rung, StepOutcome, Verdict
+from envsmith.smoke.events import StepRow
+from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.step_verdict import compare_families, judge_step, words_of_framework
-from envsmith.smoke.verdict import failure_of, judge
+from envsmith.smoke.verdict import judge
 
 STEP = Step(name="zero", kind="deepspeed-zero", family="zero", issues=("all_reduce|reduce", "all_gather_single"))
 CALLS = {"all_reduce": {"count": 5, "bytes": 80}, "all_gather_single": {"count": 1, "bytes": 8}}
 
 
-def _rows(*, losses: tuple[float, ...] = (3.0, 2.0, 1.0), ranks: int = 2, **more: Any) -> list[dict[str, Any]]:
-    row = {"losses": list(losses), "reference": list(losses), "facts": {}, "collectives": CALLS, **more}
-    return [{"rank": rank, **row} for rank in range(ranks)]
+def _rows(*, losses: tuple[float, ...] = (3.0, 2.0, 1.0), ranks: int = 2, **more: Any) -> list[StepRow]:
+    row = {"losses": losses, "reference": losses, "facts": {}, "collectives": CALLS, **more}
+    return [StepRow(run="zero", rank=rank, **row) for rank in range(ranks)]
 
 
 def _judged(step: Step = STEP, **more: Any) -> StepOutcome:
@@ -52,13 +55,13 @@ def test_step_is_wrong_when_its_training_or_its_collectives_are(more, words) -> 
 
 def test_replicas_that_hold_different_parameters_are_wrong() -> None:
     rows = _rows()
-    rows[1]["facts"] = {"parameters": "other"}
+    rows[1] = replace(rows[1], facts={"parameters": "other"})
     assert judge_step(STEP, rows, None).verdict is Verdict.WRONG
 
 
 def test_collective_that_only_another_rank_issued_counts_as_issued() -> None:
     rows = _rows()
-    rows[0]["collectives"] = {"all_reduce": CALLS["all_reduce"]}
+    rows[0] = replace(rows[0], collectives={"all_reduce": CALLS["all_reduce"]})
     assert judge_step(STEP, rows, None).verdict is Verdict.PASS
 
 

@@ -13,8 +13,11 @@ import pytest
 from envsmith.frameworks.framework import Step
 from envsmith.model.record import Rung
 from envsmith.smoke.cases import Case, quick_cases
+from envsmith.smoke.expect import Expect, Expectation, Selectors
+from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan, Tier
-from envsmith.smoke.verdict import SmokeResult, failure_of, judge
+from envsmith.smoke.result import SmokeResult
+from envsmith.smoke.verdict import judge
 
 Golden = Callable[[str, str], None]
 SMOKE = Path(__file__).parents[2] / "smoke"
@@ -89,8 +92,8 @@ def test_recorded_fault_gives_the_answer_that_was_read(path: Path, golden: Golde
 
 
 LEGS = [{"rank": rank, "code": 0} for rank in range(3)]
-WRONG = {"expect": "wrong", "note": "gloo rounds", "line": "gloo-rounds"}
-REFUSED = {"expect": "refused", "line": "no-int64"}
+WRONG = Expectation(id="gloo-rounds", when=Selectors(), expect=Expect.WRONG, evidence=(), note="gloo rounds")
+REFUSED = Expectation(id="no-int64", when=Selectors(), expect=Expect.REFUSED, evidence=())
 FULL = [HELLO, PLACEMENT, *_rows(), BYE]
 # What the agent wrote, and what of the plan is not as usual.
 RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
@@ -125,8 +128,8 @@ RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
         [HELLO, PLACEMENT, *_rows(cases=(0, 2)), *_one(1, ("refused",) * 3, detail="no"), BYE],
         {"expected": {NAMES[1]: {"gloo": REFUSED}}},
     ),
-    "one-skipped": ([HELLO, PLACEMENT, *_rows(cases=(0, 2)), *_one(1, ("skipped",) * 3, detail="memory: 4 MiB"), BYE], {}),
-    "all-skipped": ([HELLO, PLACEMENT, *_rows(status="skipped", detail="memory: 4 MiB"), BYE], {}),
+    "one-skipped": ([HELLO, PLACEMENT, *_rows(cases=(0, 2)), *_one(1, ("skipped",) * 3, detail="memory: 4 MiB", unmet="memory"), BYE], {}),
+    "all-skipped": ([HELLO, PLACEMENT, *_rows(status="skipped", detail="memory: 4 MiB", unmet="memory"), BYE], {}),
     "all-skipped-otherwise": ([HELLO, PLACEMENT, *_rows(status="skipped"), BYE], {}),
     "notes": (
         [
@@ -162,7 +165,7 @@ RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "step-skipped": ([*FULL, _step(0, "skipped", detail="needs a GPU", facts={"gpu": 0}), _step(1, "skipped")], {"steps": (STEP,)}),
     "step-silent": ([*FULL, _step(1)], {"steps": (STEP,)}),
     "step-error": (
-        [*FULL, _step(0, "error", stage="import", detail="ImportError: x", trace="T" * 1000 + "\n" + "t" * 1500),
+        [*FULL, _step(0, "error", stage="import x", in_import=True, detail="ImportError: x", trace="T" * 1000 + "\n" + "t" * 1500),
          _step(1, "error", detail="ValueError: y", trace="other")],
         {"steps": (STEP,)},
     ),
@@ -186,7 +189,7 @@ RUNS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "step-ended": ([*FULL, _halt("exit", run="zero", exits=_exits(r0=3))], {"steps": (STEP,)}),
     "step-ended-in-words": ([*FULL, _halt("exit", run="zero", detail="out of luck")], {"steps": (STEP,)}),
     "quick-core-skipped": (
-        [HELLO, PLACEMENT, *(_row(rank, case, "skipped" if case < 5 else "ok", detail=f"memory: {case // 3}")
+        [HELLO, PLACEMENT, *(_row(rank, case, "skipped" if case < 5 else "ok", detail=f"memory: {case // 3}", unmet="memory")
                              for case in range(len(quick_cases(3))) for rank in range(3)), BYE],
         {"cases": tuple(quick_cases(3))},
     ),
@@ -224,8 +227,8 @@ DEAD = _halt("exit", *_at(1, "entered"))
 HALTS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "limits": (_halt("limits", detail="no memory"), []),
     "import": (_halt("import", run="import", detail="no module torch"), []),
-    "import-late": (_halt("import", run="import", detail="`import torch` did not end: more than 120 s"), []),
-    "import-died": (_halt("import", run="import", detail="torch ended the interpreter"), []),
+    "import-late": (_halt("import", run="import", detail="`import torch` did not end: more than 120 s", code=5), []),
+    "import-died": (_halt("import", run="import", detail="torch ended the interpreter", code=6, status=-11), []),
     "configuration": (_halt("configuration", detail="4 ranks, more than 2"), []),
     "interrupted": (_halt("interrupted", detail="SIGINT"), []),
     "store": (_halt("store", *_at(2, "entered", (1, 2)), silent=4.6, owner={"pid": 7, "state": "T"}), []),

@@ -23,6 +23,9 @@ class _Stage:
     def enter(self, what: str) -> None:
         self.stages.append(what)
 
+    def enter_import(self, module: str) -> None:
+        self.stages.append(f"import {module}")
+
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:

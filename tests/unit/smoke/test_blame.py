@@ -10,14 +10,22 @@ import pytest
 
 from envsmith.agent.protocol import Exit, Startup
 from envsmith.agent.world import most_common
-from envsmith.smoke.blame_sentence import blame_halt, blame_wrong, odd_ones
+from envsmith.smoke.blame import blame_halt, blame_wrong
+from envsmith.smoke.events import CaseRow, HaltEvent, Rows, RowStatus
+from envsmith.smoke.parse_events import parse_events
+from envsmith.smoke.places import odd_ones
 
 NAMES = ("all_reduce", "broadcast")
 
 
-def _died(codes: dict[int, int], case: int = 1) -> dict[str, Any]:
-    where = [{"rank": rank, "case": case, "step": "entered", "pid": 100 + rank} for rank in range(4)]
-    return {"reason": "exit", "where": where, "exits": [{"rank": r, "code": c} for r, c in codes.items()]}
+def _halt(**fields: Any) -> HaltEvent:
+    (halt,) = parse_events([{"event": "halt", "run": "collectives", **fields}]).halts
+    return halt
+
+
+def _died(codes: dict[int, int], **fields: Any) -> HaltEvent:
+    where = [{"rank": rank, "case": 1, "step": "entered", "pid": 100 + rank} for rank in range(4)]
+    return _halt(reason="exit", where=where, exits=[{"rank": r, "code": c} for r, c in codes.items()], **fields)
 
 
 @pytest.mark.parametrize("first", [signal.SIGSEGV, signal.SIGKILL, signal.SIGBUS, signal.SIGILL])
@@ -27,34 +35,34 @@ def test_a_rank_that_aborted_is_not_blamed_beside_one_that_died_of_another_signa
 ) -> None:
     halt = _died({peer: -signal.SIGABRT, culprit: -first})
 
-    blame = blame_halt(halt, [], NAMES)
+    blame = blame_halt(halt, Rows(), NAMES)
 
     assert blame.ranks == (culprit,)
     assert first.name in blame.sentence
 
 
 def test_of_ranks_that_all_aborted_the_lowest_is_blamed() -> None:
-    blame = blame_halt(_died({3: -signal.SIGABRT, 1: -signal.SIGABRT}), [], NAMES)
+    blame = blame_halt(_died({3: -signal.SIGABRT, 1: -signal.SIGABRT}), Rows(), NAMES)
 
     assert blame.ranks == (1,)
 
 
-@pytest.mark.parametrize(("silent", "seconds"), [({"silent": 12.4}, "12"), ({"silent": None}, "0"), ({}, "0")])
+@pytest.mark.parametrize(("silent", "seconds"), [({"silent": 12.4}, "12"), ({}, "0")])
 def test_a_store_that_is_silent_is_rank_0_s_and_says_for_how_long(silent: dict[str, Any], seconds: str) -> None:
-    halt = {"reason": "store", "where": [{"rank": 2, "case": 1, "step": "entered"}], **silent}
+    halt = _halt(reason="store", where=[{"rank": 2, "case": 1, "step": "entered"}], **silent)
 
-    blame = blame_halt(halt, [], NAMES)
+    blame = blame_halt(halt, Rows(), NAMES)
 
     assert (blame.ranks, blame.case, blame.code) == ((0,), 1, Exit.HANG)
     assert f"rank 0 does not answer for {seconds} s: its store is silent while rank 2 waits" in blame.sentence
 
 
-@pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("S", False), ("Z", False), (None, False)])
-def test_rank_0_is_called_stopped_where_the_kernel_says_so(state: str | None, is_stopped: bool) -> None:
+@pytest.mark.parametrize(("state", "is_stopped"), [("T", True), ("S", False), ("Z", False), ("", False)])
+def test_rank_0_is_called_stopped_where_the_kernel_says_so(state: str, is_stopped: bool) -> None:
     owner = {"state": state, "pid": 77}
-    halt = {"reason": "store", "where": [{"rank": 2, "case": 1, "step": "entered"}], "owner": owner}
+    halt = _halt(reason="store", where=[{"rank": 2, "case": 1, "step": "entered"}], owner=owner)
 
-    sentence = blame_halt(halt, [], NAMES).sentence
+    sentence = blame_halt(halt, Rows(), NAMES).sentence
 
     assert ("; rank 0 (pid 77) is stopped" in sentence) is is_stopped
 
@@ -62,7 +70,7 @@ def test_rank_0_is_called_stopped_where_the_kernel_says_so(state: str | None, is
 @pytest.mark.parametrize(
     ("case", "index", "place"),
     [
-        (-99, None, "before the first case"),
+        (-9, None, "before the first case"),
         (-1, None, "agreeing on the memory budget"),
         (int(Startup.GROUP), None, "making the process group"),
         (0, 0, "case 0 all_reduce"),
@@ -73,23 +81,23 @@ def test_rank_0_is_called_stopped_where_the_kernel_says_so(state: str | None, is
 def test_a_place_is_a_case_or_a_stage_before_the_first(case: int, index: int | None, place: str) -> None:
     where = [{"rank": rank, "case": case, "step": "entered"} for rank in range(2)]
 
-    blame = blame_halt({"reason": "deadline", "where": where, "limit": 9}, [], NAMES)
+    blame = blame_halt(_halt(reason="deadline", where=where, limit=9), Rows(), NAMES)
 
     assert blame.case == index
     assert blame.sentence == f"all ranks are stuck in {place}, step entered, for 9.0 s"
 
 
 def test_of_what_an_aborted_rank_wrote_the_beginning_of_the_last_line_is_told() -> None:
-    halt = {**_died({1: -signal.SIGABRT}), "output": {"1": "first\n" + "x" * 300 + "\n"}}
+    halt = _died({1: -signal.SIGABRT}, output={"1": "first\n" + "x" * 300 + "\n"})
 
-    assert blame_halt(halt, [], NAMES).sentence.endswith(f": {'x' * 200}")
+    assert blame_halt(halt, Rows(), NAMES).sentence.endswith(f": {'x' * 200}")
 
 
 def test_the_shortest_wait_of_the_ranks_behind_which_one_stays_is_said() -> None:
     where = [{"rank": 0, "case": 1, "step": "prep"}]
     where += [{"rank": rank, "case": 1, "step": "entered", **age} for rank, age in enumerate(({"age": 5.0}, {}), 1)]
 
-    blame = blame_halt({"reason": "deadline", "where": where, "limit": 9}, [], NAMES)
+    blame = blame_halt(_halt(reason="deadline", where=where, limit=9), Rows(), NAMES)
 
     assert blame.sentence == "rank 0 never entered case 1 broadcast; ranks 1, 2 waited inside it for 0.0 s"
 
@@ -113,10 +121,11 @@ def test_ranks_that_agree_have_no_odd_one() -> None:
 @pytest.mark.parametrize("odd", range(4))
 def test_a_rank_that_called_something_else_is_named_and_the_majority_is_not(odd: int) -> None:
     calls = [
-        {"row": "case", "rank": rank, "case": 0, "status": "wrong", "sig": "max" if rank == odd else "sum"}
+        CaseRow(run="", rank=rank, case=0, status=RowStatus.WRONG, call="max" if rank == odd else "sum")
         for rank in range(4)
     ]
 
-    sentence = blame_wrong("all_reduce", 0, calls)
+    charge = blame_wrong("all_reduce", 0, calls)
 
-    assert sentence.startswith(f"rank {odd} called max where the others called sum")
+    assert charge.ranks == (odd,)
+    assert charge.sentence.startswith(f"rank {odd} called max where the others called sum")
