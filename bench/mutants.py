@@ -98,7 +98,15 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
     "publish": (["envsmith/publish"], ["tests/unit/publish"]),
     "smoke/verdict": (["envsmith/smoke/verdict.py", "envsmith/smoke/step_verdict.py"], _VERDICTS),
     "smoke/blame_sentence": (["envsmith/smoke/blame_sentence.py"], _VERDICTS),
-    "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/builder/test_arrow.py"]),
+    "lock": (
+        ["envsmith/lock"],
+        [
+            "tests/unit/lock",
+            "tests/unit/builder/test_arrow.py",
+            "tests/unit/builder/test_locking.py",
+            "tests/unit/builder/test_existing.py",
+        ],
+    ),
 }
 
 

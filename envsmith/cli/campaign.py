@@ -11,7 +11,6 @@ import click
 from envsmith.base.files import claim, now
 from envsmith.base.progress import Event
 from envsmith.base.text import clean
-from envsmith.builder.arrow import last_day
 from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.declare import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, NetworkError, UsageError
@@ -19,6 +18,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.location import own_matrix
 from envsmith.lock.index.interpreters import find_interpreters
+from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
