@@ -21,12 +21,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from envsmith.builder.arrow import last_day
 from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.uv import find_uv, uv_environment
-from envsmith.matrix.campaign.drive import State
+from envsmith.lock.query import last_day
+from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.selection import Composer
+from envsmith.matrix.campaign.state import State
 from envsmith.matrix.campaign.worker import worker_command
 from envsmith.net.index_settings import as_toml, uv_settings
 from envsmith.solver import default_solver

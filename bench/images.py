@@ -23,12 +23,13 @@ import time
 from pathlib import Path
 
 from envsmith.base.progress import EventKind
-from envsmith.builder.arrow import lock_cell, narrow
 from envsmith.builder.batch import build_many
+from envsmith.builder.choice import narrow
 from envsmith.builder.engines import buildkit
 from envsmith.builder.engines.docker import DockerEngine
 from envsmith.builder.image.context import read_host_settings, write_secrets
 from envsmith.builder.image.dockerfile import ImageOptions, from_reference
+from envsmith.builder.locking import lock_cell
 from envsmith.builder.options import Options
 from envsmith.cli.flags import RequestFlags
 from envsmith.lock.index.uv import find_uv

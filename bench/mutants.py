@@ -101,7 +101,15 @@ TARGETS: dict[str, tuple[list[str], list[str]]] = {
         _VERDICTS,
     ),
     "smoke/blame": ([f"envsmith/smoke/{name}.py" for name in ("blame", "ended_ranks", "places")], _VERDICTS),
-    "lock": (["envsmith/lock"], ["tests/unit/lock", "tests/unit/builder/test_arrow.py"]),
+    "lock": (
+        ["envsmith/lock"],
+        [
+            "tests/unit/lock",
+            "tests/unit/builder/test_arrow.py",
+            "tests/unit/builder/test_locking.py",
+            "tests/unit/builder/test_existing.py",
+        ],
+    ),
 }
 
 

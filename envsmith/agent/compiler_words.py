@@ -39,7 +39,7 @@ _ABSENT = (
 _REFUSED = re.compile(
     r"(?:^|[\s/])([^\s/]+:\d+(?::\d+)?: (?:(?:fatal )?error|ERROR): .+)"
     r"|((?:fatal )?error: command '[^']+' failed\b.*)"
-    r"|(nvcc fatal\s*: .+)|((?:\S*/)?ld: (?:cannot find|undefined reference).+)"
+    r"|(nvcc fatal\s*: .+)|((?:(?<!\S)\S*/)?ld: (?:cannot find|undefined reference).+)"
     r"|(error(?:\[E\d+\])?: (?:linker|could not compile) .+)"
 )
 # setuptools' last word; uv's own has no indent.

@@ -11,7 +11,6 @@ import click
 from envsmith.base.files import claim, now
 from envsmith.base.progress import Event
 from envsmith.base.text import clean
-from envsmith.builder.arrow import last_day
 from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.declare import FILE, FOLDER
 from envsmith.errors import InterruptedRunError, NetworkError, UsageError
@@ -19,13 +18,17 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.location import own_matrix
 from envsmith.lock.index.interpreters import find_interpreters
+from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.climb import Ground, climb
-from envsmith.matrix.campaign.drive import Executor, State, Tally, drive, run_one
+from envsmith.matrix.campaign.composer import Composer
+from envsmith.matrix.campaign.drive import Executor, Tally, drive, run_one
 from envsmith.matrix.campaign.job import Job, Plan, listing
 from envsmith.matrix.campaign.local import LocalExecutor
-from envsmith.matrix.campaign.selection import Composer, make_plan, plan_newest, unproved
+from envsmith.matrix.campaign.newest import plan_newest, unproved
+from envsmith.matrix.campaign.selection import make_plan
 from envsmith.matrix.campaign.slurm import SlurmExecutor
+from envsmith.matrix.campaign.state import State
 from envsmith.matrix.cells import Status
 from envsmith.matrix.document import states
 from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh

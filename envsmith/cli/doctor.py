@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import click
 
 from envsmith import solver
 from envsmith.base.files import write_whole
+from envsmith.base.interpreter import named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, takes
 from envsmith.cli.findings import machine_text
@@ -103,7 +103,7 @@ def doctor(settings: DoctorFlags) -> int:
     form = "json" if settings.as_json else settings.form
     if settings.compare:
         return _compare(settings.compare, form, settings.fail_on)
-    interpreter = _interpreter(settings.python)
+    interpreter = None if settings.python is None else str(named_python(settings.python))
     if settings.mend.undo and interpreter:
         return undo_environment(settings.mend, root_of(interpreter), as_json=form == "json")
     where = None if settings.platform is None else parse_platform(settings.platform)
@@ -138,20 +138,6 @@ def _print(text: str, form: str) -> None:
     text = _HEADING.sub(lambda match: click.style(match[0], fg=_COLOURS[match[1]], bold=True), text)
     text = _STATUS.sub(lambda match: click.style(match[0], fg=_COLOURS.get(match[0]), bold=True), text)
     print_answer(_EVIDENCE.sub(lambda match: click.style(match[0], dim=True), text))
-
-
-def _interpreter(text: str | None) -> str | None:
-    """Return the path of an interpreter: ``--python`` is a path, an environment's folder, or a name on PATH."""
-    if text is None:
-        return None
-    path = Path(text)
-    path_of = str(path / "bin" / "python") if path.is_dir() else text
-    if shutil.which(path_of) is None:
-        raise UsageError(
-            f"Cannot use --python {text}: it has no interpreter.",
-            hint="Give the folder of an environment, or its bin/python.",
-        )
-    return path_of if Path(path_of).exists() else shutil.which(path_of)
 
 
 def _opened(source: str) -> list[tuple[str, str, list[str]]]:

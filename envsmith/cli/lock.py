@@ -69,7 +69,7 @@ def lock(settings: PinFlags) -> int:
     With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was
     compared with, are the only files of pip's.
     """
-    from envsmith.builder import arrow as build  # --help waits for no installer
+    from envsmith.builder import arrow, existing  # --help waits for no installer
 
     flags, locking, talk = settings.request, settings.locking, settings.talk
     if not flags.names_something and flags.torch is None:
@@ -86,8 +86,8 @@ def lock(settings: PinFlags) -> int:
         with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
             options, inferred = plan(flags, partial(_options, settings), console)
             if settings.check:
-                return _check(build.lock_difference(options, progress=console))
-            outcome = build.lock_only(options, progress=console)
+                return _check(existing.lock_difference(options, progress=console))
+            outcome = arrow.lock_only(options, progress=console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     files = {name: str(outcome.directory / name) for name in outcome.files}

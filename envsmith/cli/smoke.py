@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from envsmith.base.files import read_text, write_whole
+from envsmith.base.interpreter import find_python, named_python
 from envsmith.base.progress import Event, EventKind
 from envsmith.base.text import clean, table_cell
 from envsmith.builder import proof
@@ -258,21 +259,8 @@ def _environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str
 
 
 def _interpreter(path: Path | None) -> Path:
-    """Return the interpreter that is meant. A folder stands for its environment.
-
-    Symbolic links stay: a venv is known by its own path.
-    """
-    if path is None:
-        return Path(shutil.which("python3") or sys.executable)
-    full = path.expanduser().absolute()
-    candidates = [full / "bin" / "python", full / "bin" / "python3"] if full.is_dir() else [full]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise UsageError(
-        f"Cannot use --python {path}: it has no interpreter.",
-        hint="Give the folder of an environment, or its bin/python.",
-    )
+    """Return the interpreter that is meant, or the one that a shell would start."""
+    return Path(shutil.which("python3") or sys.executable) if path is None else named_python(str(path)).absolute()
 
 
 # A run of every case on 64 ranks writes about 30 MB.
@@ -457,8 +445,8 @@ def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], settings: Smok
 
 def _python_here(python: str) -> str:
     """Return an interpreter on this machine. A folder stands for the environment in it."""
-    inside = Path(python) / "bin" / "python"
-    return str(inside if inside.is_file() else Path(python).absolute())
+    path = Path(python)
+    return str((find_python(path) or path).absolute())
 
 
 def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from envsmith.agent.health import infiniband, report_apart
+from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
 from envsmith.doctor.facts import Draft, Facts, Read, Stated
@@ -53,7 +54,7 @@ def interpreter_of(python: str | None) -> Path:
     if python:
         return Path(python)
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        candidate = Path(os.environ.get(name, "/nonexistent")) / "bin" / "python"
+        candidate = python_in(Path(os.environ.get(name, "/nonexistent")))
         if candidate.exists():
             return candidate
     return Path(sys.executable)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from packaging.utils import canonicalize_name
 
-from envsmith.base.files import scratch
+from envsmith.base.files import now, scratch
 from envsmith.errors import LockError, UsageError, storage_errors
 from envsmith.lock.index.uv import Finished, Uv, explain_failure
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
@@ -77,6 +77,15 @@ class Resolution:
     packages: tuple[Resolved, ...]
     requires: dict[str, tuple[str, ...]]
     undated: tuple[str, ...] = ()
+
+
+def last_day() -> str:
+    """Return the last complete UTC day, which ``exclude_newer`` defaults to.
+
+    ``SOURCE_DATE_EPOCH`` sets another present. Today would not do: what is published in its course would change a lock
+    that was made on the same date.
+    """
+    return (now().date() - dt.timedelta(days=1)).isoformat()
 
 
 def cutoff(day: str) -> str:

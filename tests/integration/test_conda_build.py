@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.builder import arrow as build
+from envsmith.builder import locking
 from envsmith.builder import options as envsmith_options
 from envsmith.builder.engines.conda import CondaEngine, read_lock
 from envsmith.errors import ContentError, DataError, NetworkError
@@ -44,7 +45,7 @@ def options(local, channel, wheels, tmp_path, monkeypatch) -> envsmith_options.O
             pins=pins_of(local, wheels, "megatron_core", {n.replace("-", "_"): v for n, v in cell.components.items()}),
         )
 
-    monkeypatch.setattr(build, "lock_cell", lock_cell)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     request = Request(
         frameworks={"megatron-core": "==0.16.1"},
         constraints={"torch": "==2.8.0", "python": f"=={PYTHON}.*"},

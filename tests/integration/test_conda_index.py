@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.builder import arrow as pipeline
+from envsmith.builder import existing
 from envsmith.builder import options as envsmith_options
 from envsmith.errors import NetworkError
 from envsmith.lock.conda.lock import stored
@@ -72,7 +73,7 @@ def test_pip_lock_and_conda_lock_are_one_cell(framework, local, tmp_path, monkey
     assert framework in {p.name for p in part.lock.platforms[0].pip}
     locked = {p.name: p.version for p in part.lock.platforms[0].packages}
     assert locked["nccl"] == f"{made.cell.components['nccl']}.1"
-    assert pipeline.lock_difference(options) == ()
+    assert existing.lock_difference(options) == ()
     wrong = dataclasses.replace(made.cell, components={**made.cell.components, "nccl": "2.10.3"})
     told = compare(wrong, [p for p in made.lock.pins if "nccl" not in p.name], part.lock)
     assert [(f.rule, f.severity.value) for f in told if "nccl" in f.components] == [("conda-differs-from-pip", "error")]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.builder import arrow as build
+from envsmith.builder import locking
 from envsmith.builder import options as envsmith_options
 from envsmith.lock.conda.lock import stored
 from envsmith.lock.conda.model import CondaRequest
@@ -72,7 +73,7 @@ def options_for(wheels: list[conda_torch.Wheel], url: str, output: Path, monkeyp
             pins=conda_torch.pins_of(wheels),
         )
 
-    monkeypatch.setattr(build, "lock_cell", lock_cell)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     version = {w.name: w.version for w in wheels}
     request = Request(
         frameworks={"deepspeed": f"=={version['deepspeed']}"},

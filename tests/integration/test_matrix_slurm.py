@@ -152,9 +152,10 @@ def test_twelve_cells_over_two_nodes_and_a_task_that_dies(slurm, tmp_path, monke
     from fake_worker import command as fake_command
     from records_help import job, plan
 
-    from envsmith.matrix.campaign.drive import State, drive
+    from envsmith.matrix.campaign.drive import drive
     from envsmith.matrix.campaign.job import Settings
     from envsmith.matrix.campaign.slurm import SlurmExecutor
+    from envsmith.matrix.campaign.state import State
     from envsmith.model.record import read_records
 
     monkeypatch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.base.files import scratch, write_whole
+from envsmith.base.interpreter import python_in
 from envsmith.base.os_packages import NAMES, install_command
 from envsmith.base.programs import execute
 from envsmith.builder.image.context import compile_jobs
@@ -154,13 +155,13 @@ class Workshop:
         present = {p.name: p.version for p in self.lock.pins}
         tools = [p for p in self.lock.build_pins if present.get(p.name) != p.version]
         (folder / "build.txt").write_text(layer_text(tools), encoding="utf-8")
-        install = ["pip", "install", "--python", str(builder / "bin" / "python"), "--no-deps", "--require-hashes"]
+        install = ["pip", "install", "--python", str(python_in(builder)), "--no-deps", "--require-hashes"]
         self.run([*install, "--only-binary", ":all:", "--requirements", str(folder / "build.txt")], {})
         packages = next(builder.glob("lib/python3*/site-packages"))
         (packages / "cell.pth").write_text(str(next(self.python.parent.parent.glob("lib/python3*/site-packages"))))
         (packages / "sitecustomize.py").write_text(WITHOUT_TOOLKIT)
         command = ["build", "--wheel", "--no-build-isolation", "--no-config", "--offline", "--out-dir"]
-        command += [str(folder / "out"), "--python", str(builder / "bin" / "python"), str(archive)]
+        command += [str(folder / "out"), "--python", str(python_in(builder)), str(archive)]
         self.run(command, {**source.variables, **self._surroundings(builder)})
 
     def _surroundings(self, builder: Path) -> dict[str, str]:

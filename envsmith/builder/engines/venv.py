@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.base.files import digest_of, scratch, sha256_of, write_whole
+from envsmith.base.interpreter import python_in
 from envsmith.base.os_packages import install_command
 from envsmith.base.programs import execute
 from envsmith.base.progress import Event, EventKind, Progress, silent
@@ -166,7 +167,7 @@ def realise(
 
 def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) -> tuple[tuple[str, str], ...]:
     uv = "uv" if shutil.which("uv") else tool.binary
-    add = shlex.join([uv, "pip", "install", "--python", str(environment / "bin" / "python"), "NAME"])
+    add = shlex.join([uv, "pip", "install", "--python", str(python_in(environment)), "NAME"])
     rows = [
         ("to use it", shlex.join(["source", str(environment / "bin" / "activate")])),
         ("to add a package (it has no pip)", add),
@@ -242,7 +243,7 @@ class _Builder:
 
     @property
     def python(self) -> Path:
-        return self.environment / "bin" / "python"
+        return python_in(self.environment)
 
     def build(self) -> None:
         layers = self._layers()

@@ -16,7 +16,6 @@ from packaging.utils import parse_wheel_filename
 
 from envsmith.base.files import read_text, scratch, writing
 from envsmith.base.progress import Clock
-from envsmith.builder.arrow import last_day
 from envsmith.builder.pack.local_wheels import Project, own_requirements, own_wheel, project_wheel
 from envsmith.errors import ContentError, LockError, UsageError
 from envsmith.lock.index.index import PackageIndex, find_index
@@ -24,7 +23,7 @@ from envsmith.lock.index.interpreters import running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.index.wheel_tags import best_artifact, wheel_tags
 from envsmith.lock.pip_files import ALL_FILE, BUILD_FILE, layer_text, pylock_text
-from envsmith.lock.query import Query, cutoff, resolve
+from envsmith.lock.query import Query, cutoff, last_day, resolve
 from envsmith.lock.resolve import DEFAULT_GLIBC, uv_platform
 from envsmith.lock.uv_output import to_pins
 from envsmith.model.lock import LOCK_FILE, Artifact, Lock, Pin

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_text as read_file
 from envsmith.base.files import write_whole
+from envsmith.base.interpreter import python_in
 from envsmith.doctor.bisect.outcome import Outcome
 from envsmith.doctor.bisect.release_steps import resolve
 from envsmith.doctor.bisect.search import narrow
@@ -52,7 +53,7 @@ def read_end(source: str, python: str, uv: Uv) -> PackageSet:
 
 def _of_environment(path: Path, uv: Uv) -> PackageSet:
     answer = uv.check(
-        ["pip", "freeze", "--python", str(path.absolute() / "bin" / "python")], work=f"list the packages of {path}"
+        ["pip", "freeze", "--python", str(python_in(path.absolute()))], work=f"list the packages of {path}"
     )
     pins: dict[str, str] = {}
     unpinned: list[str] = []

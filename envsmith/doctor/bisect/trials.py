@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded, read_text, write_whole
+from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.doctor.bisect.changes import Pins
 from envsmith.doctor.bisect.journal import Journal, key_of
@@ -207,7 +208,7 @@ class Trials:
         work = "make the environment of a trial"
         self.uv.check(["venv", "--clear", "--python", interpreter.path, str(environment)], work=work)
         newest = ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
-        python = str(environment / "bin" / "python")
+        python = str(python_in(environment))
         self.uv.check(["pip", "install", "--no-deps", "--python", python, "-r", str(file), *newest], work=work)
         self._installed = packages
 

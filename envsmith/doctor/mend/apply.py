@@ -11,6 +11,7 @@ from typing import Protocol
 
 from envsmith import solver
 from envsmith.base.files import scratch
+from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.base.progress import Clock
 from envsmith.base.schema import AsJson, parse_json
@@ -202,7 +203,7 @@ class Mender:
             self._install(copied, delta)
             _compare(copied, environment, delta)
             clock.done("install")
-            python = copied.copy / "bin" / "python"
+            python = python_in(copied.copy)
             after = self.trial(python, proposal.subjects, clock, "smoke test after")
             is_better = after.is_better_than(before)
             if is_better:
@@ -218,7 +219,7 @@ class Mender:
 
     def _install(self, copied: Twin, delta: Difference) -> None:
         tool = replace(self.uv, inherit=(copied.handle,))
-        python = copied.copy / "bin" / "python"
+        python = python_in(copied.copy)
         work = f"install into a copy of {copied.environment}"
         try:
             gone = [*delta.removed, *delta.again]

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import read_text
+from envsmith.base.interpreter import python_in
 from envsmith.errors import UsageError
 from envsmith.model.version import minor_of
 
@@ -41,7 +42,7 @@ class Environment:
     @property
     def interpreter(self) -> Path:
         """Return the path of its interpreter."""
-        return self.root / "bin" / "python"
+        return python_in(self.root)
 
     def edges(self, name: str) -> Iterator[Requirement]:
         """Yield the requirements of a distribution that hold on this Python, without those of extras."""

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envsmith.base.files import read_bounded, read_text, scratch, sha256_of, write_whole
+from envsmith.base.interpreter import python_in
 from envsmith.base.programs import child
 from envsmith.base.progress import Event, EventKind, Progress, silent
 from envsmith.base.schema import parse_json
@@ -77,7 +78,7 @@ def realise(
             hint="Lock again with --conda-platform.",
         ) from None
     target = prefix.absolute()
-    python = target / "bin" / "python"
+    python = python_in(target)
     if _is_done(part, target):
         progress(Event(kind=EventKind.CACHED, step=_STEP, text=f"{target} is this lock already"))
         return python

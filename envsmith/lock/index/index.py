@@ -25,7 +25,7 @@ from packaging.version import InvalidVersion, Version
 from envsmith.base.schema import parse_json
 from envsmith.base.text import clean
 from envsmith.errors import NetworkError
-from envsmith.lock.index.uv import Uv
+from envsmith.lock.index.uv import SHOWN, Uv
 from envsmith.model.wheel_name import read_wheel_name, variant_of
 from envsmith.net.address import follow, origin, parts_of, redact
 from envsmith.net.http import Fetcher, Reply
@@ -120,7 +120,7 @@ def _index_of_uv(environ: tuple[tuple[str, str], ...]) -> str:
         raise NetworkError(
             "Cannot find the package index: uv names none.",
             hint="Set UV_DEFAULT_INDEX or PIP_INDEX_URL.",
-            details=answer.lines[-3:],
+            details=[line[:SHOWN] for line in answer.lines[-3:]],
         )
     return match[1]
 

@@ -54,8 +54,9 @@ _DECIDED_BY_US = (
 _PIPE = 1 << 16
 # Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's
 # whole output.
-_MAX_LINES, _MAX_LINE = 5000, 1 << 16
-_MAX_LINE = 2000
+_MAX_LINES = 5000
+# What is judged of a line, and what is shown of it: uv's reason why nothing can be solved is one line.
+_MAX_LINE, SHOWN = 1 << 16, 2000
 _TAIL = 30
 # Of a command of a compiler nobody reads more.
 _LONGEST = 240
@@ -221,7 +222,7 @@ def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finishe
             line = clean(raw)
             (first if len(first) < _MAX_LINES // 2 else last).append(line)
             if on_line and line.strip():
-                on_line(line)
+                on_line(line[:SHOWN])
         status = process.wait()
     except KeyboardInterrupt:
         raise InterruptedRunError(
@@ -267,7 +268,8 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     Its details are uv's last lines.
     """
     text = "\n".join(finished.lines)
-    details = _told(finished.lines)
+    told = _told(finished.lines)
+    details = tuple(line[:SHOWN] for line in told)
     if match := _DISK.search(text):
         full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
         return StorageError(
@@ -292,7 +294,7 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
         )
     if (match := _BUILD.search(text)) and (refusal := refusal_of(text)) and refusal.missing:
         return _build_error(match[1], text, details, work)
-    of_network = "\n".join(details) if _BACKEND.search(text) else text
+    of_network = "\n".join(told) if _BACKEND.search(text) else text
     if _NETWORK.search(of_network) and not _UNSOLVED.search(text):
         address = _ADDRESS.search(of_network)
         return NetworkError(

@@ -32,8 +32,8 @@ from envsmith.lock.index.archives import parse_wish, read_archive
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
+from envsmith.matrix.campaign.composer import without
 from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.selection import without
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, Lock

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsmith.agent.machine import memory_info
-from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
+from envsmith.matrix.campaign.drive import Handle
 from envsmith.matrix.campaign.job import Job
+from envsmith.matrix.campaign.state import State, forget_unneeded
 from envsmith.matrix.campaign.worker import Command, last_words, worker_command
 
 _GIB = 1 << 30

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, frameworks_of
 from envsmith.knowledge.graph.expiry import latest, load_expiry
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.campaign.choices import Campaign, Choice
-from envsmith.matrix.campaign.job import Job, Plan, Settings
+from envsmith.matrix.campaign.composer import Composer
+from envsmith.matrix.campaign.job import Job, Plan
 from envsmith.matrix.grid import default_builds
-from envsmith.model.cell import Cell, CellId, Platform, Request
+from envsmith.model.cell import Cell, CellId, Request
 from envsmith.model.component import Role
-from envsmith.model.record import Expected, read_records
-from envsmith.model.rule import Knowledge, Severity
-from envsmith.model.version import Spec, minor_of, public, version_key
-from envsmith.solver import check as judge
-from envsmith.solver.known_bad import known_bad, stated_by_metadata
-from envsmith.solver.solver import Solver
+from envsmith.model.record import read_records
+from envsmith.model.rule import Knowledge
+from envsmith.model.version import Spec, minor_of, version_key
+from envsmith.solver.known_bad import known_bad
 
 # Releases by component, as text, and why they were chosen together.
 Combination = tuple[Mapping[str, str], str]
-
-# -- a campaign's choices as jobs --------------------------------------------------------------------------------------
 
 # Stages that a run on the CPU goes through; a rule that speaks of others cannot be shown by it.
 _CPU_STAGES = ("install", "import", "init", "train")
 _FOLLOWS = frozenset({"nccl", "cudnn", "triton"})
 # A choice that admits more cells than this is cut: it should be narrowed.
 _MOST = 20_000
-# A cell that breaks more rules is left out: what fails could not be attributed to one of them.
-_MAX_BROKEN = 4
 
 
 def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> Plan:
@@ -222,148 +215,3 @@ def _expired(choice: Choice) -> Iterator[Combination]:
         due = expiry.until(record)
         if due < today and _fits(record.components, choice.where):
             yield _releases_of(record.cell), f"its record expired on {due.isoformat()}"
-
-
-# -- one combination as a job ------------------------------------------------------------------------------------------
-
-
-def without(solver: Solver, rules: frozenset[str]) -> Solver:
-    """Return a solver that knows everything but ``rules``."""
-    return Solver(solver.graph.without(rules)) if rules else solver
-
-
-@dataclass(slots=True)
-class Composer:
-    """Compose cells for one platform. ``pythons`` are the minors that can be had where the campaign runs.
-
-    A known-bad cell is composed by leaving out of account the rules that forbid it, and those alone: every other rule
-    still holds, so that what fails is what the rule speaks of.
-    """
-
-    solver: Solver
-    platform: Platform = Platform.LINUX_64
-    pythons: tuple[str, ...] = ()
-    _reduced: dict[frozenset[str], Solver] = field(default_factory=dict)
-
-    def compose(self, releases: Mapping[str, str], why: str = "") -> Job | str:
-        """Return the job of a combination, or one sentence why such a cell cannot exist.
-
-        torch means its default build unless the build is named. Raises ``UsageError`` for names and versions that are
-        none.
-        """
-        request = self._request(releases)
-        broken: frozenset[str] = frozenset()
-        while True:
-            if broken not in self._reduced:
-                self._reduced[broken] = without(self.solver, broken)
-            solver = self._reduced[broken]
-            posed = solver.pose(request)
-            answer = solver.best(posed)
-            if answer is not None:
-                return self._job(answer.cell, broken, why)
-            stuck = solver.stuck(posed.problem)
-            rules = frozenset(g.rule for g in stuck.groups) if stuck else frozenset()
-            if not rules:
-                return "no package resolver would give it: no such release is known"
-            breakable = frozenset(rule for rule in rules if not self._by_metadata(rule))
-            if not breakable:
-                return f"no package resolver would give it: {', '.join(sorted(rules))}"
-            if len(broken | breakable) > _MAX_BROKEN:
-                return f"too many rules: {', '.join(sorted(breakable))}"
-            broken |= breakable
-
-    def host_pythons(self) -> dict[str, tuple[Spec, str]]:
-        """Return what a request is narrowed to: the interpreters of the host."""
-        if not self.pythons:
-            return {}
-        spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in self.pythons))
-        return {"python": (spec, "interpreters of the host that runs the campaign")}
-
-    def _by_metadata(self, name: str) -> bool:
-        rule = next((r for r in self.solver.knowledge().rules if r.id == name), None)
-        return rule is None or stated_by_metadata(rule)
-
-    def _request(self, releases: Mapping[str, str]) -> Request:
-        roles = self.solver.compiled.roles
-        specs = {name: self._spec(name, text) for name, text in releases.items()}
-        frameworks = {n: s for n, s in specs.items() if roles.get(n) is Role.FRAMEWORK}
-        constraints = {n: s for n, s in specs.items() if n not in frameworks}
-        narrowed = {} if "python" in constraints else self.host_pythons()
-        return Request(frameworks=frameworks, constraints=constraints, platform=self.platform, narrowed=narrowed)
-
-    def _spec(self, name: str, text: str) -> Spec:
-        try:
-            if name == "torch" and text[:1].isdigit() and "+" not in text:
-                text = self._default_build(text)
-            return Spec.exactly(text) if text[:1].isdigit() and name != "python" else Spec.parse(text)
-        except ValueError as error:
-            raise UsageError(f"Cannot read {name}: {error}.") from None
-
-    def _default_build(self, version: str) -> str:
-        """Return the build that the default index gives on the platform: the one with CUDA where there is one."""
-        builds = [
-            r.version
-            for r in self.solver.knowledge().releases.get("torch", ())
-            if r.index == "default" and self.platform in r.platforms and public(r.version) == version
-        ]
-        return next((b for b in builds if not b.endswith("+cpu")), builds[0] if builds else version)
-
-    def _job(self, cell: Cell, broken: frozenset[str], why: str) -> Job:
-        if broken:
-            rules = [r for r in self.solver.knowledge().rules if r.id in broken]
-            stages = tuple(sorted({r.stage for r in rules if r.stage}))
-            return Job(cell=cell, expected=Expected.BAD, rules=tuple(sorted(broken)), stages=stages, why=why)
-        judgement = judge(cell.components, cell.platform, solver=self.solver)
-        warned = tuple(sorted({f.rule for f in judgement.findings if f.severity is Severity.WARNING}))
-        if warned:
-            return Job(cell=cell, expected=Expected.WARNED, rules=warned, why=why)
-        return Job(cell=cell, expected=Expected.GOOD if judgement.status == "ok" else Expected.UNKNOWN, why=why)
-
-
-# The campaign that follows frameworks: the best cell of each, which has its newest release, unless it is proved.
-
-# One cell at a time: its wheels, and the environment that they are linked into.
-_ONE_CELL = Settings(free_disk_gib=8)
-
-
-def plan_newest(
-    frameworks: Sequence[str], composer: Composer, *, last_day: str, tier: str, sources: Sequence[str] = ()
-) -> Plan:
-    """Return a plan of the best cell with the newest release of each framework, named after its cells.
-
-    A release without a valid cell is left out with the reason, and the one before it is taken. uv sees the packages of
-    ``last_day``, or of the day of the newest release among them: a release that came today is not on the index of
-    yesterday.
-    """
-    left_out: dict[str, str] = {}
-    choices = tuple(_choice(name, composer, left_out) for name in frameworks)
-    campaign = Campaign(name="follow", choices=choices, tier=tier, sources=tuple(sources), executor=_ONE_CELL)
-    plan = make_plan(campaign, composer, exclude_newer=last_day)
-    dates = [_date(composer, name, v) for job in plan.jobs for name, v in job.cell.components.items()]
-    cells = hashlib.sha256(" ".join(job.id for job in plan.jobs).encode()).hexdigest()[:12]
-    named = replace(plan, name=f"follow-{cells}", exclude_newer=max([last_day, *dates]))
-    return replace(named, left_out=(*left_out.items(), *plan.left_out))
-
-
-def _choice(name: str, composer: Composer, left_out: dict[str, str]) -> Choice:
-    releases = composer.solver.knowledge().releases.get(name, ())
-    final = {public(r.version): key for r in releases if (key := version_key(r.version)) and not r.yanked}
-    for version in sorted((v for v in final if not final[v].is_prerelease), key=final.__getitem__, reverse=True):
-        choice = Choice(kind="solved", where={name: (f"=={version}",)}, take=1, why="its newest release")
-        if next(valid_cells(choice, composer), None) is not None:
-            return choice
-        left_out[f"{name} {version}"] = "no valid cell of a default build has it with a Python of this host"
-    raise UsageError(
-        f"Cannot follow {name}: no release has a valid cell here.", hint=f"Ask envsmith solve --framework {name}."
-    )
-
-
-def _date(composer: Composer, name: str, version: str) -> str:
-    compiled = composer.solver.compiled
-    dates = zip(compiled.versions.get(name, ()), compiled.dates.get(name, ()), strict=False)
-    return dict(dates).get(version) or ""
-
-
-def unproved(plan: Plan, proved: Collection[str]) -> tuple[Job, ...]:
-    """Return the jobs of ``plan`` whose cell is not among the ``proved`` ones."""
-    return tuple(job for job in plan.jobs if job.id not in proved)

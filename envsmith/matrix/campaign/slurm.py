@@ -20,8 +20,9 @@ from typing import Any
 
 from envsmith.base.programs import execute
 from envsmith.errors import EngineError
-from envsmith.matrix.campaign.drive import Handle, State, forget_unneeded
+from envsmith.matrix.campaign.drive import Handle
 from envsmith.matrix.campaign.job import Job, Settings
+from envsmith.matrix.campaign.state import State, forget_unneeded
 from envsmith.matrix.campaign.worker import Command, last_words, worker_command
 from envsmith.model import plain
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from envsmith.base.files import open_regular
 from envsmith.base.programs import Kept
-from envsmith.matrix.campaign.drive import State
 from envsmith.matrix.campaign.job import Job
+from envsmith.matrix.campaign.state import State
 
 # State, job and interpreter -> what runs the job.
 Command = Callable[[State, Job, str], list[str]]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.base.files import claim, mark, scratch
+from envsmith.base.interpreter import python_in
 from envsmith.base.programs import child
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
@@ -90,7 +91,7 @@ class _Run:
 
     @property
     def python(self) -> Path:
-        return self.place / "bin" / "python"
+        return python_in(self.place)
 
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[None]:

@@ -11,7 +11,7 @@ import sys
 import click
 import pytest
 
-from envsmith.builder import arrow as build
+from envsmith.builder import arrow, locking
 from envsmith.cli import app
 from envsmith.cli.app import run
 from envsmith.cli.solve import refusal_lines
@@ -166,7 +166,7 @@ def test_verbs_flags_and_names_are_completed(words, offered, monkeypatch, capsys
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(build, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
+    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("resolved first"))
     (tmp_path / "file").touch()
     assert run(["lock", "--framework", "deepspeed", "--no-conda", "-o", str(tmp_path / "file" / "below"), "-q"]) == 10
     assert "Cannot write" in capsys.readouterr().err
@@ -279,7 +279,7 @@ def test_failures_have_their_exit_code_and_no_traceback(raised, code, says, caps
     def fail(*_args, **_kwargs):
         raise raised
 
-    monkeypatch.setattr(build, "build", fail)
+    monkeypatch.setattr(arrow, "build", fail)
     assert run(["build", "--framework", "deepspeed", "--output", str(tmp_path)]) == code
     err = capsys.readouterr().err
     assert says in err
@@ -290,6 +290,6 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(capsys, monke
     def fail(*_args, **_kwargs):
         raise NetworkError("the index said \x1b[2J\x07 hello")
 
-    monkeypatch.setattr(build, "build", fail)
+    monkeypatch.setattr(arrow, "build", fail)
     run(["build", "--framework", "deepspeed"])
     assert "\x1b[2J" not in capsys.readouterr().err

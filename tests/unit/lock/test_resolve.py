@@ -10,7 +10,7 @@ from lock_helpers import component
 from envsmith.errors import LockError, UsageError
 from envsmith.lock import resolve
 from envsmith.lock.build_requires import requires_of
-from envsmith.lock.query import cutoff
+from envsmith.lock.query import cutoff, last_day
 from envsmith.lock.resolve import overrides, query_of, uv_platform
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
@@ -75,6 +75,11 @@ def test_a_day_counts_in_full_and_in_utc(text: str, expected: str) -> None:
 def test_what_is_not_a_date_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="not a day"):
         cutoff(text)
+
+
+def test_the_default_date_is_the_last_complete_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01T00:00:00Z
+    assert last_day() == "2025-12-31"
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from records_help import record
 
-from envsmith.matrix.campaign.drive import State, drive, run_one
+from envsmith.matrix.campaign.drive import drive, run_one
 from envsmith.matrix.campaign.local import LocalExecutor
+from envsmith.matrix.campaign.state import State
 
 
 def command(state, job, python):

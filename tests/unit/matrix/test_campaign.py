@@ -8,10 +8,11 @@ from records_help import cell, job, plan
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.load import components
 from envsmith.matrix.campaign.choices import Campaign, Choice, read_campaign
-from envsmith.matrix.campaign.drive import State
+from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.job import Job, Plan, Settings
-from envsmith.matrix.campaign.selection import Composer, covering, make_plan
+from envsmith.matrix.campaign.selection import covering, make_plan
 from envsmith.matrix.campaign.slurm import SlurmExecutor
+from envsmith.matrix.campaign.state import State
 from envsmith.model.record import Expected
 from envsmith.solver import default_solver
 

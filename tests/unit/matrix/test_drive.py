@@ -14,8 +14,9 @@ from records_help import job, plan, record
 
 from envsmith.base.files import write_whole
 from envsmith.errors import DataError, UsageError
-from envsmith.matrix.campaign.drive import State, drive, run_one
+from envsmith.matrix.campaign.drive import drive, run_one
 from envsmith.matrix.campaign.local import LocalExecutor
+from envsmith.matrix.campaign.state import State
 from envsmith.model.record import put_record, read_records
 
 WORKER = Path(__file__).with_name("fake_worker.py")

@@ -11,7 +11,8 @@ from packaging.version import Version
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files
-from envsmith.matrix.campaign.selection import Composer, plan_newest, unproved
+from envsmith.matrix.campaign.composer import Composer
+from envsmith.matrix.campaign.newest import plan_newest, unproved
 from envsmith.solver import default_solver, solver_of
 
 _COMPOSER = Composer(default_solver(), pythons=("3.10", "3.11", "3.12"))

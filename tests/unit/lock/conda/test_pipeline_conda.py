@@ -8,6 +8,7 @@ import json
 import pytest
 
 from envsmith.builder import arrow as build
+from envsmith.builder import existing, locking
 from envsmith.builder import options as envsmith_options
 from envsmith.builder.engines.conda import read_lock
 from envsmith.cli.app import run
@@ -47,7 +48,7 @@ def uv_asked(local, monkeypatch) -> list[str]:
             pins=local.pins_for({n.replace("-", "_"): v for n, v in cell.components.items()}),
         )
 
-    monkeypatch.setattr(build, "lock_cell", lock_cell)
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
     return asked
 
 
@@ -104,21 +105,21 @@ def test_second_run_keeps_what_is_there_and_needs_no_channel(options, uv_asked, 
 
 
 def test_check_finds_the_lock_current_then_edited_then_of_another_request(options, uv_asked):
-    assert build.lock_difference(options)[0].endswith("no lock of this request is there")
+    assert existing.lock_difference(options)[0].endswith("no lock of this request is there")
     made = build.lock_only(options)
-    assert build.lock_difference(options) == ()
+    assert existing.lock_difference(options) == ()
     wider = dataclasses.replace(options, conda=dataclasses.replace(options.conda, platforms=(Platform.LINUX_AARCH64,)))
-    assert build.lock_difference(wider) == ("conda-lock.yml: it was made from another request, or edited since",)
+    assert existing.lock_difference(wider) == ("conda-lock.yml: it was made from another request, or edited since",)
     path = made.directory / "conda-lock.yml"
     honest = path.read_text()
     path.write_text(
         honest.replace("deepspeed-0.18.2", "deepspeed-0.18.3").replace("version: 0.18.2", "version: 0.18.3")
     )
-    assert any("deepspeed" in line for line in build.lock_difference(options))
+    assert any("deepspeed" in line for line in existing.lock_difference(options))
     path.write_text(honest[: len(honest) // 2])
-    assert len(build.lock_difference(options)) == 1
+    assert len(existing.lock_difference(options)) == 1
     path.unlink()
-    assert build.lock_difference(options) == (f"{path}: no Conda lock is there",)
+    assert existing.lock_difference(options) == (f"{path}: no Conda lock is there",)
 
 
 def test_lock_of_a_cell_of_the_channels_is_current_for_a_check_that_does_not_say_conda(options, uv_asked):
@@ -129,11 +130,11 @@ def test_lock_of_a_cell_of_the_channels_is_current_for_a_check_that_does_not_say
     assert made.cell.components["python"] == "3.10"
     plain = dataclasses.replace(free, conda_only=False)
     assert solve(request).cell.components["python"] != "3.10"
-    assert build.lock_difference(plain) == ()
+    assert existing.lock_difference(plain) == ()
     without = dataclasses.replace(plain, conda=None)
-    assert any(line.startswith("python: 3.10 -> ") for line in build.lock_difference(without))
+    assert any(line.startswith("python: 3.10 -> ") for line in existing.lock_difference(without))
     gone = dataclasses.replace(plain, conda=CondaRequest(channels=("http://127.0.0.1:9/none",)))
-    assert any(line.startswith("python: 3.10 -> ") for line in build.lock_difference(gone))
+    assert any(line.startswith("python: 3.10 -> ") for line in existing.lock_difference(gone))
 
 
 def test_locked_takes_the_lock_or_ends_with_1_and_frozen_takes_it_unasked(options, uv_asked):
@@ -155,7 +156,7 @@ def test_locked_takes_the_lock_or_ends_with_1_and_frozen_takes_it_unasked(option
 def test_lock_of_an_earlier_day_is_current_while_nothing_is_said_about_the_day(options, uv_asked):
     build.lock_only(options)
     undated = dataclasses.replace(options, request=dataclasses.replace(REQUEST, exclude_newer=None))
-    assert build.lock_difference(undated) == ()
+    assert existing.lock_difference(undated) == ()
 
 
 def test_unreachable_channel_is_an_error_for_conda_and_a_note_for_all(options, uv_asked):

@@ -1,0 +1,106 @@
+"""From a request to a cell, narrowed to what the engine and the channels can give, and agreed with the packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from envsmith.base.progress import Clock, Event, EventKind, Progress
+from envsmith.builder.engines.base import Engine
+from envsmith.builder.options import Options
+from envsmith.errors import ContradictionError
+from envsmith.knowledge.graph.runtime import nvcc_cuda
+from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.conda.channels import with_channels
+from envsmith.lock.learn import Learned, learn_more
+from envsmith.lock.query import last_day
+from envsmith.model.cell import Cell, Request
+from envsmith.model.rule import Severity
+from envsmith.model.version import Spec
+from envsmith.solver import cells, solve
+
+Locked = TypeVar("Locked")
+
+
+def for_engine(options: Options, engine: Engine) -> Options:
+    """Return the options of a build with ``engine``: its Pythons, and the Conda lock where it has a use for one.
+
+    A frozen lock names its own base and Python, so that the engine is not asked for others. A virtual environment needs
+    no channel, so none is asked unless the user spoke of Conda.
+    """
+    fixed = options.frozen or options.lock is not None
+    request = options.request if fixed else narrow(options.request, engine, options.base)
+    needed = options.conda_needed or engine.needs_conda_lock
+    conda = options.conda
+    named = conda is not None and bool(conda.channels or conda.platforms or conda.tolerate)
+    useful = needed or named or engine.images is not None
+    return replace(options, request=request, conda_needed=needed, conda=conda if useful else None)
+
+
+def narrow(request: Request, engine: Engine, base: str | None = None) -> Request:
+    """Keep to the Pythons that ``engine`` can provide here. The reason stands in ``why`` and in a refusal."""
+    pythons = engine.pythons(base)
+    if pythons is None:
+        return request
+    spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in pythons))
+    reason = f"engine {engine.name} can provide Python {', '.join(pythons)} here"
+    return replace(request, narrowed={**request.narrowed, "python": (spec, reason)})
+
+
+def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Cell:
+    """Return the best cell, or the best that the channels have where Conda is to install it.
+
+    What was ``learned`` of packages beside the graph counts.
+
+    Raises ``UnsatisfiableError`` with the refusal.
+    """
+    clock.start("solve")
+    learned = learned or Learned()
+    request = learned.request(of_channels(options.request, options, clock.progress))
+    solution = solve(request, solver=learned.solver)
+    clock.done("solve", str(solution.cell.id))
+    for sentence in solution.why:
+        clock.note(sentence)
+    for finding in solution.warnings:
+        clock.note(f"{finding.message} [{finding.rule}]", warning=finding.severity is Severity.WARNING)
+    return learned.cell(solution.cell)
+
+
+def of_channels(request: Request, options: Options, progress: Progress) -> Request:
+    """Return the request, narrowed to what its flavour can have, and to the channels where Conda installs the cell."""
+    if cuda := nvcc_cuda(request, options.flavour):
+        request = replace(request, narrowed={**request.narrowed, "cuda": cuda})
+    if options.conda is None or not options.needs_conda_lock:
+        return request
+    return conda_lock.narrow_to_channels(
+        request,
+        cells,
+        with_channels(options.conda).until(request.exclude_newer or last_day()),
+        progress=lambda line: progress(Event(kind=EventKind.LINE, step="solve", text=line)),
+    )
+
+
+def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
+    """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
+
+    Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
+    where no cell can have them, and the resolver's own error where nothing new is learned.
+    """
+    learned = Learned()
+    while True:
+        cell, first = first or choose(options, clock, learned), None
+        try:
+            return lock(cell)
+        except ContradictionError as error:
+            clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
+            newer = None if options.offline else learn_more(error, options.request, learned)
+            if newer is None:
+                raise _with_origins(error, options.request) from None
+            learned = newer
+
+
+def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
+    """Return the error with the files and lines that ask for what it mentions."""
+    lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
+    return ContradictionError(error.message, details=[*error.details, *lines], hint=error.hint, names=error.names)

@@ -1,0 +1,112 @@
+"""The lock of an earlier run: taken unchanged, or compared with what the request gives now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from envsmith.base.files import read_text
+from envsmith.base.progress import Clock, Progress, silent
+from envsmith.builder import locking
+from envsmith.builder.choice import agreed, of_channels
+from envsmith.builder.options import Options, Outcome
+from envsmith.builder.rendering import image_files, python_files
+from envsmith.errors import EnvsmithError
+from envsmith.lock import store
+from envsmith.lock.conda import lock as conda_lock
+from envsmith.model.cell import Cell
+from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
+from envsmith.solver import solve
+
+
+def existing_lock(options: Options, clock: Clock) -> Outcome:
+    """Return the existing lock: unchanged (``frozen``), or only when it is what the request gives now (``locked``).
+
+    Raises ``EnvsmithError`` (exit code 1) with every difference, or when there is no lock.
+    """
+    clock.start("lock")
+    directory, lock = store.need(options.output, options.request_text)
+    if options.locked and (differences := lock_difference(options, progress=clock.progress)):
+        raise EnvsmithError(
+            f"Cannot use {directory}/lock.json: it is out of date for this request.",
+            details=differences,
+            hint="Leave --locked out to lock again, or use the lock unchanged with --frozen.",
+        )
+    files = tuple(sorted(p.name for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")))
+    clock.done("lock", f"{directory}: {len(lock.pins)} distributions", cached=True)
+    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=files, seconds=clock.seconds)
+
+
+def given_lock(path: Path, output: Path, clock: Clock) -> Outcome:
+    """Return the lock of a file, or of a cell's folder, with its files in a folder of its own below ``output``.
+
+    No index is asked. ``DataError`` when it is not a lock.
+    """
+    clock.start("lock")
+    file = path / LOCK_FILE if path.is_dir() else path
+    beside = store.read(file.parent) if file.name == LOCK_FILE else None
+    lock = beside or parse_lock(read_text(file), where=str(file))
+    directory = output / lock.name
+    files = python_files(lock, pip=True) | image_files(lock)
+    store.prepare(directory)
+    store.write(directory, files)
+    clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
+    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=tuple(sorted(files)), seconds=clock.seconds)
+
+
+def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:
+    """Return what differs between the existing lock and what the request gives now.
+
+    Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
+    """
+    stored = store.find(options.output, options.request_text)
+    if stored is None:
+        return (f"{options.output}: no lock of this request is there",)
+    directory, old = stored
+    request = replace(options.request, exclude_newer=options.request.exclude_newer or old.exclude_newer)
+    options = replace(options, request=request)
+    cell = None if options.request.packages else _cell_now(old, directory, options, progress)
+    if cell is not None and (changes := _changes(old.cell.components, cell.components)):
+        return changes
+    new = agreed(options, Clock(progress), lambda cell: locking.lock_cell(cell, options, progress=progress), first=cell)
+    if changes := _changes(old.cell.components, new.cell.components):
+        return changes
+    differences = list(_changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
+    for pin in new.pins:
+        before = old.pin(pin.name)
+        if before and before.version == pin.version and _hashes(before) != _hashes(pin):
+            differences.append(f"{pin.name}: other files")
+    if old.compiled != new.compiled:
+        differences.append("compiled from source: in another way")
+    if options.conda is not None:
+        differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
+    return tuple(differences)
+
+
+def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:
+    """Return the cell that the request gives now.
+
+    A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
+    best one. It is up to date while that is still the best cell of the channels.
+    """
+    cell = solve(of_channels(options.request, options, progress)).cell
+    same = cell.components == old.cell.components
+    if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
+        return cell
+    try:
+        narrowed = of_channels(options.request, replace(options, conda_needed=True), progress)
+        best_of_channels = solve(narrowed).cell
+    except EnvsmithError:
+        return cell  # no channel answers, or none has it any more: a change of the cell
+    return best_of_channels if best_of_channels.components == old.cell.components else cell
+
+
+def _hashes(pin: Pin) -> list[tuple[str, str]]:
+    """Return what is installed. Where it is fetched from may change."""
+    return [(a.filename, a.sha256) for a in pin.artifacts]
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    names = sorted({*old, *new})
+    return tuple(f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}" for n in names if old.get(n) != new.get(n))

@@ -1,0 +1,133 @@
+"""From a cell to its lock: the Python part, the image part, the Conda part, and the folder that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from envsmith.base.progress import Clock, Progress, silent
+from envsmith.builder.engines.base import Engine
+from envsmith.builder.engines.bases import known_image
+from envsmith.builder.options import Options, Outcome
+from envsmith.builder.rendering import add_conda, image_files, python_files
+from envsmith.knowledge.graph.load import version_graph
+from envsmith.knowledge.wheels.offers import best_wheel
+from envsmith.lock import store
+from envsmith.lock.index.uv import Uv
+from envsmith.lock.query import last_day
+from envsmith.lock.resolve import Beside, Resolver, lock_pip
+from envsmith.model.cell import Cell
+from envsmith.model.lock import Lock, folder_name
+from envsmith.solver import constraints_for
+
+
+def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> Outcome:
+    """Lock the cell, add the image part and the Conda part, write every file of the cell's folder at once."""
+    directory = options.output / folder_name(cell, options.flavour)
+    store.prepare(directory)
+    clock.start("lock")
+    day = options.request.exclude_newer or last_day()
+    stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
+    lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
+    hashed = sum(len(p.artifacts) for p in lock.pins)
+    clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
+    for sentence in _sentences(lock):
+        clock.note(sentence)
+    lock = _with_image(lock, options, engine, clock)
+    if engine is not None:
+        lock = engine.pin_wheels(lock, progress=clock.progress)
+    files = python_files(lock, pip=not options.conda_only)
+    note = add_conda(lock, directory, options, files, clock)
+    notes = [note] if note else []
+    if lock.base is None:
+        notes += [f"no Dockerfile: {lock.image_note}"] if _for_images(engine) else []
+    elif not options.conda_only:
+        files |= image_files(lock)
+    store.write(directory, files)
+    return Outcome(
+        cell=cell, lock=lock, directory=directory, files=tuple(sorted(files)), notes=tuple(notes), seconds=clock.seconds
+    )
+
+
+def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
+    """Return the Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
+    return lock_pip(
+        cell,
+        request=options.request_text,
+        exclude_newer=options.request.exclude_newer or last_day(),
+        beside=Beside(
+            constraints=(*constraints_for(cell), *options.request.bounds), date=_as_of(cell, options.request.date)
+        ),
+        flavour=options.flavour,
+        compile=options.compile,
+        resolver=Resolver(uv=Uv(offline=options.offline), ready=partial(best_wheel, policy=options.request.wheels)),
+        progress=progress,
+    )
+
+
+def _as_of(cell: Cell, date: str | None) -> str | None:
+    """Return the date, or the day on which the youngest part of the cell came out where that is later."""
+    graph = version_graph()
+    return date and max(date, *(graph.released_on(name, cell.components[name]) for name in cell.chosen))
+
+
+def _with_archives(lock: Lock, options: Options) -> Lock:
+    """Return a lock of an earlier run with the archives where they are now: the same file may lie at another path."""
+    archives = {archive.name: (archive.artifact,) for archive in options.compile.archives}
+    return replace(lock, pins=tuple(replace(pin, artifacts=archives.get(pin.name, pin.artifacts)) for pin in lock.pins))
+
+
+def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Clock) -> Lock:
+    """Pin the base image and the OS packages. A lock without them still serves a virtual environment, and says why.
+
+    Where an environment is built, nobody hears of it.
+    """
+    if not _for_images(engine):
+        clock = Clock(silent)
+    clock.start("base image")
+    pin_image = known_image if engine is None else engine.pin_image
+    pinned = pin_image(lock, options.base, progress=clock.progress)
+    clock.done("base image", f"{pinned.base.name}@{pinned.base.digest[:19]}" if pinned.base else pinned.image_note)
+    return pinned
+
+
+def _for_images(engine: Engine | None) -> bool:
+    """Return whether images are this run's business: an engine makes them, or a lock is to serve every engine."""
+    return engine is None or engine.images is not None
+
+
+def _sentences(lock: Lock) -> list[str]:
+    """Return what a person should hear of the lock: its date, ready wheels from elsewhere, and what is compiled."""
+    return [*_dated_sentences(lock), *_ready_sentences(lock), *_compiled_sentences(lock)]
+
+
+def _dated_sentences(lock: Lock) -> list[str]:
+    return [lock.facts["date"]] if "date" in lock.facts else []
+
+
+def _ready_sentences(lock: Lock) -> list[str]:
+    """Return what is installed as a ready wheel from outside the package index, and where it lies."""
+    return [
+        f"{pin.name} {pin.version} is a ready wheel, so nothing is compiled: {pin.address} "
+        f"(sha256 {pin.artifacts[0].sha256[:16]}…)"
+        for pin in lock.pins
+        if pin.address
+    ]
+
+
+def _compiled_sentences(lock: Lock) -> list[str]:
+    """Return what will be compiled, from what and how: minutes or hours of the builder."""
+    sentences = []
+    for source in lock.compiled:
+        pin = lock.pin(source.name)
+        variables = " ".join(f"{name}={value}" for name, value in source.variables.items())
+        every = source.toolkit and not lock.cell.components.get("gpu")
+        parts = [
+            f"{source.name} is compiled",
+            f" from the archive with sha256 {pin.artifacts[0].sha256[:16]}…" if source.archive and pin else "",
+            " with nvcc" if source.toolkit else "",
+            f" ({variables})" if variables else "",
+            "; no --gpu: for all of its architectures" if every else "",
+        ]
+        sentences.append("".join(parts))
+    return sentences

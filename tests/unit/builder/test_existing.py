@@ -1,0 +1,32 @@
+"""When the lock of an earlier run is old."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from envsmith.builder import existing, locking
+from envsmith.builder.arrow import lock_only
+
+
+def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(given, tmp_path, monkeypatch):
+    first = lock_only(given(tmp_path, "one"))
+    assert existing.lock_difference(given(tmp_path, "two", conda=None)) == ()
+    monkeypatch.setattr(locking, "lock_cell", lambda *_a, **_k: pytest.fail("locked again"))
+    second = lock_only(given(tmp_path, "two"))
+    assert second.lock.digest == first.lock.digest
+    assert second.lock.pin("my-ops").artifacts[0].url == "file:///two/x.tar.gz"
+
+
+def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch):
+    options = given(tmp_path, "one", conda=None)
+    lock_only(options)
+    now = locking.lock_cell
+
+    def lock_cell(*a, **k):
+        made = now(*a, **k)
+        return dataclasses.replace(made, compiled=(dataclasses.replace(made.compiled[0], toolkit=True),))
+
+    monkeypatch.setattr(locking, "lock_cell", lock_cell)
+    assert existing.lock_difference(options) == ("compiled from source: in another way",)

@@ -1,0 +1,28 @@
+"""What a cell's folder holds, what is taken up again, what is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.base.progress import Clock
+from envsmith.builder import locking
+from envsmith.builder.arrow import lock_only
+from envsmith.errors import UsageError
+
+
+def test_what_will_be_compiled_is_told(given, tmp_path):
+    events = []
+    lock_only(given(tmp_path, "one"), progress=events.append)
+    assert f"my-ops is compiled from the archive with sha256 {'b' * 16}…" in [e.text for e in events]
+
+
+def test_a_conda_lock_cannot_hold_an_archive(given, tmp_path):
+    noted = lock_only(given(tmp_path, "one"))
+    assert any(
+        "no conda-lock.yml: Cannot write a Conda lock: my-ops is built from a source archive" in note
+        for note in noted.notes
+    )
+    with pytest.raises(UsageError, match="my-ops is built from a source archive"):
+        locking.lock_and_render(
+            noted.cell, given(tmp_path, "one", conda_only=True), engine=None, clock=Clock(lambda _e: None)
+        )
