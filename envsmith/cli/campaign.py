@@ -1,4 +1,4 @@
-"""``envsmith matrix run``: a campaign over many cells, resumable at any moment. ``follow``: one for a new release."""
+"""``envsmith matrix run``: a campaign over many cells, resumable at any moment."""
 
 from __future__ import annotations
 
@@ -8,32 +8,23 @@ from pathlib import Path
 
 import click
 
-from envsmith.base.files import claim, now
 from envsmith.base.progress import Event
 from envsmith.base.text import clean
 from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.declare import FILE, FOLDER
-from envsmith.errors import InterruptedRunError, NetworkError, UsageError
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.knowledge.graph.location import own_matrix
 from envsmith.lock.index.interpreters import find_interpreters
 from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.drive import Executor, Tally, drive, run_one
+from envsmith.matrix.campaign.executors import executor_of
 from envsmith.matrix.campaign.job import Job, Plan, listing
-from envsmith.matrix.campaign.local import LocalExecutor
-from envsmith.matrix.campaign.newest import plan_newest, unproved
 from envsmith.matrix.campaign.selection import make_plan
-from envsmith.matrix.campaign.slurm import SlurmExecutor
 from envsmith.matrix.campaign.state import State
-from envsmith.matrix.cells import Status
-from envsmith.matrix.document import states
-from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
-from envsmith.matrix.site.page import SITE, read_page, write_all
-from envsmith.model.record import Record, merge
+from envsmith.model.record import Record
 from envsmith.solver import default_solver
 
 
@@ -82,7 +73,7 @@ def run(
     plan = state.begin(plan)
     chosen = _chosen(plan, only)
     say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
-    tally = _drive(state, _executor(executor, plan, state, jobs), chosen)
+    tally = run_jobs(state, executor_of(executor, plan, state, jobs), chosen)
     say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
     for name, why in tally.lost.items():
         say(f"lost: {name}: {clean(why)}")
@@ -95,10 +86,11 @@ def _planned(file: Path | None) -> Plan:
             "Cannot resume a campaign: the folder has none.",
             hint="Start one with a campaign file: envsmith matrix run FILE.",
         )
-    return make_plan(read_campaign(file, components()), _composer(), exclude_newer=last_day())
+    return make_plan(read_campaign(file, components()), host_composer(), exclude_newer=last_day())
 
 
-def _composer() -> Composer:
+def host_composer() -> Composer:
+    """Return what composes cells for the interpreters of this host."""
     return Composer(default_solver(), pythons=tuple(i.minor for i in find_interpreters()))
 
 
@@ -134,19 +126,9 @@ def _said(event: Event) -> None:
     say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
 
 
-def _executor(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
-    settings = plan.executor
-    if name == "slurm":
-        return SlurmExecutor(settings, plan.name, plan.ranks)
-    return LocalExecutor(
-        jobs=jobs or settings.jobs or 1,
-        free_disk=settings.free_disk_gib << 30,
-        free_memory=settings.free_memory_gib << 30,
-        root=state.root,
-    )
+def run_jobs(state: State, executor: Executor, chosen: list[Job]) -> Tally:
+    """Run jobs and say what becomes of each. ``InterruptedRunError`` on Ctrl-C and SIGTERM."""
 
-
-def _drive(state: State, executor: Executor, chosen: list[Job]) -> Tally:
     def ended(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
@@ -184,75 +166,3 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
         say(f"left out: {combination}: {reason}")
     sys.stdout.flush()
     say(f"{len(plan.jobs)} cells, {len(plan.left_out)} combinations left out")
-
-
-# -- envsmith matrix follow: from a release that appears to its cell on the page ---------------------------------------
-
-
-@click.command()
-@click.argument("frameworks", nargs=-1, required=True, metavar="FRAMEWORK...", type=click.Choice([*FRAMEWORKS]))
-@click.option(
-    "--state",
-    "folder",
-    type=FOLDER,
-    default=Path("envsmith-follow"),
-    show_default=True,
-    help="Folder of the runs. The same folder resumes.",
-)
-@click.option(
-    "--tier",
-    type=click.Choice(["quick", "full", "framework"]),
-    default="quick",
-    show_default=True,
-    help="How much of the smoke test is run.",
-)
-@click.option(
-    "--source", "sources", multiple=True, metavar="NAME@ARCHIVE", help="Archive of a release that is on no index."
-)
-@click.option("--site", "page", type=FOLDER, help="Also write the page into this folder.")
-def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tuple[str, ...], page: Path | None) -> int:
-    """Prove the newest release of each FRAMEWORK: from the package index to the page in one command.
-
-    Reads the releases as `refresh --write` does, solves for the best cell with the newest one, runs it as `run` does
-    unless it is proved, takes the record as `merge` does, and writes the page as `site` does. Killed at any moment, the
-    same command goes on. Exit code 0 when the cells are proved, 1 when one is not.
-    """
-    root = own_matrix()
-    if page is not None:
-        claim(page, SITE)
-    _refresh(root, frameworks)
-    plan = plan_newest(frameworks, _composer(), last_day=last_day(), tier=tier, sources=sources)
-    jobs = unproved(plan, _proved(root))
-    for release, reason in plan.left_out:
-        say(f"left out: {release}: {reason}")
-    for job in plan.jobs:
-        say(f"{job.id}: {'to be run' if job in jobs else 'is proved'}")
-    if jobs:
-        state = State((folder / plan.name).absolute())
-        plan = state.begin(plan)
-        _drive(state, _executor("local", plan, state, None), [*jobs])
-        new, _existing = merge([state.records], root / "records")
-        say(f"{len(new)} records taken into {root / 'records'}")
-    if page is not None:
-        say(f"{page}: {write_all(read_page(root), page, root)} files")
-    return 1 if unproved(plan, _proved(root)) else 0
-
-
-def _refresh(root: Path, frameworks: tuple[str, ...]) -> None:
-    """Write the releases that the index has. Nothing may have read the graph before."""
-    changes = plan_refresh(root, open_context(root), components=frameworks)
-    for sentence in (sentence for change in changes.changes for sentence in change.summary):
-        say(f"  {clean(sentence)}")
-    apply(changes.changes)
-    if changes.problems:
-        raise NetworkError(
-            f"Cannot read the releases of {', '.join(frameworks)}: the package index did not give everything.",
-            hint="Run the same command again. It resumes.",
-            details=changes.problems,
-        )
-
-
-def _proved(root: Path) -> set[str]:
-    """Return the cells whose proof counts today."""
-    cells, _expiry = states(root, default_solver().knowledge(), now().date())
-    return {cell.id for cell in cells if cell.status is Status.PROVED and not cell.stale}

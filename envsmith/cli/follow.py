@@ -1,0 +1,95 @@
+"""``envsmith matrix follow``: from a release that appears to its cell on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from envsmith.base.files import claim, now
+from envsmith.base.text import clean
+from envsmith.cli.campaign import host_composer, run_jobs
+from envsmith.cli.console import say
+from envsmith.cli.declare import FOLDER
+from envsmith.errors import NetworkError
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.knowledge.graph.location import own_matrix
+from envsmith.lock.query import last_day
+from envsmith.matrix.campaign.executors import executor_of
+from envsmith.matrix.campaign.newest import plan_newest, unproved
+from envsmith.matrix.campaign.state import State
+from envsmith.matrix.cells import Status
+from envsmith.matrix.document import states
+from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
+from envsmith.matrix.site.page import SITE, read_page, write_all
+from envsmith.model.record import merge
+from envsmith.solver import default_solver
+
+
+@click.command()
+@click.argument("frameworks", nargs=-1, required=True, metavar="FRAMEWORK...", type=click.Choice([*FRAMEWORKS]))
+@click.option(
+    "--state",
+    "folder",
+    type=FOLDER,
+    default=Path("envsmith-follow"),
+    show_default=True,
+    help="Folder of the runs. The same folder resumes.",
+)
+@click.option(
+    "--tier",
+    type=click.Choice(["quick", "full", "framework"]),
+    default="quick",
+    show_default=True,
+    help="How much of the smoke test is run.",
+)
+@click.option(
+    "--source", "sources", multiple=True, metavar="NAME@ARCHIVE", help="Archive of a release that is on no index."
+)
+@click.option("--site", "page", type=FOLDER, help="Also write the page into this folder.")
+def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tuple[str, ...], page: Path | None) -> int:
+    """Prove the newest release of each FRAMEWORK: from the package index to the page in one command.
+
+    Reads the releases as `refresh --write` does, solves for the best cell with the newest one, runs it as `run` does
+    unless it is proved, takes the record as `merge` does, and writes the page as `site` does. Killed at any moment, the
+    same command goes on. Exit code 0 when the cells are proved, 1 when one is not.
+    """
+    root = own_matrix()
+    if page is not None:
+        claim(page, SITE)
+    _refresh(root, frameworks)
+    plan = plan_newest(frameworks, host_composer(), last_day=last_day(), tier=tier, sources=sources)
+    jobs = unproved(plan, _proved(root))
+    for release, reason in plan.left_out:
+        say(f"left out: {release}: {reason}")
+    for job in plan.jobs:
+        say(f"{job.id}: {'to be run' if job in jobs else 'is proved'}")
+    if jobs:
+        state = State((folder / plan.name).absolute())
+        plan = state.begin(plan)
+        run_jobs(state, executor_of("local", plan, state, None), [*jobs])
+        new, _existing = merge([state.records], root / "records")
+        say(f"{len(new)} records taken into {root / 'records'}")
+    if page is not None:
+        say(f"{page}: {write_all(read_page(root), page, root)} files")
+    return 1 if unproved(plan, _proved(root)) else 0
+
+
+def _refresh(root: Path, frameworks: tuple[str, ...]) -> None:
+    """Write the releases that the index has. Nothing may have read the graph before."""
+    changes = plan_refresh(root, open_context(root), components=frameworks)
+    for sentence in (sentence for change in changes.changes for sentence in change.summary):
+        say(f"  {clean(sentence)}")
+    apply(changes.changes)
+    if changes.problems:
+        raise NetworkError(
+            f"Cannot read the releases of {', '.join(frameworks)}: the package index did not give everything.",
+            hint="Run the same command again. It resumes.",
+            details=changes.problems,
+        )
+
+
+def _proved(root: Path) -> set[str]:
+    """Return the cells whose proof counts today."""
+    cells, _expiry = states(root, default_solver().knowledge(), now().date())
+    return {cell.id for cell in cells if cell.status is Status.PROVED and not cell.stale}

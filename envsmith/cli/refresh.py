@@ -1,0 +1,182 @@
+"""``envsmith matrix refresh``: what the package index says now, shown as a diff, written with ``--write``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from envsmith.base.text import clean
+from envsmith.cli.console import live_terminal, print_out, say
+from envsmith.cli.declare import alternatives
+from envsmith.cli.flags import matrix_option
+from envsmith.errors import NetworkError, UsageError
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.knowledge.graph.location import find_matrix, own_matrix
+from envsmith.matrix.refresh.gaps import plan_gaps
+from envsmith.matrix.refresh.measured_names import plan_names
+from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
+
+if TYPE_CHECKING:
+    from envsmith.matrix.refresh.shared import Progress
+    from envsmith.matrix.refresh.updates import Plan
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show a bar with a terminal, a line a component without one."""
+    if not live_terminal():
+        announced: set[str] = set()
+
+        def line(what: str, count: int, total: int) -> None:
+            if what not in announced or (total and count == total):
+                announced.add(what)
+                if total:
+                    say(f"{what}: {count} of {total}")
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("package index", total=None)
+
+        def move(what: str, count: int, total: int) -> None:
+            bar.update(task, description=what, completed=count, total=total or None)
+
+        yield move
+
+
+def _coloured(diff: str) -> str:
+    """Return a diff as terminals show it, plain where click strips colours."""
+    kinds = {"+": "green", "-": "red", "@": "cyan"}
+    return "\n".join(click.style(row, fg=kinds[row[0]]) if row[:1] in kinds else row for row in diff.splitlines())
+
+
+def _show(plan: Plan, root: Path) -> None:
+    for change in plan.changes:
+        print_out(_coloured(clean(change.diff(root=root))))
+    for change in plan.changes:
+        for sentence in change.summary:
+            say(f"  {clean(sentence)}")
+    for problem in (*plan.left_out, *plan.problems):
+        say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
+
+
+@click.command()
+@click.option(
+    "--component",
+    "components",
+    multiple=True,
+    metavar="NAME",
+    help="Only this component (repeatable); torch brings NCCL, cuDNN, Triton and CUDA along.",
+)
+@click.option(
+    "--write/--dry-run",
+    default=False,
+    show_default="--dry-run",
+    help="Write the files, or only show what would change.",
+)
+@click.option(
+    "--offline", is_flag=True, help="Answer from the cache only; what is not there is a problem, not a guess."
+)
+@click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Requests at once.")
+@click.option("--again", is_flag=True, help="Read even the artifacts that were measured already.")
+@click.option("--names", is_flag=True, help="Measure matrix/names instead: which release of a package has which name.")
+@matrix_option
+@click.option(
+    "--checkout",
+    "clones",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help=f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: "
+    "what its own CI and locks say was tested (repeatable).",
+)
+def refresh(
+    *,
+    components: tuple[str, ...],
+    write: bool,
+    offline: bool,
+    jobs: int,
+    again: bool,
+    names: bool,
+    folder: Path | None,
+    clones: tuple[str, ...],
+) -> int:
+    """Read the package index and its artifacts, show what changed, and write it with --write.
+
+    Release lists, METADATA, Python tags, and of every torch wheel the CUDA version, the NCCL, cuDNN and Triton pins,
+    the GPU architectures, the C++ ABI and the glibc floor, read by range requests. The index is the one that uv or pip
+    is configured with. What was read is kept in the cache, so an interrupted run continues where it stopped. A second
+    run finds nothing to do. With --names it reads the sources of every final release of the packages in
+    matrix/names/packages.yaml, and --component names one of those.
+
+    The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
+    shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
+    """
+    root = folder or (own_matrix() if write else find_matrix())
+    if names:
+        return _refresh_names(root, components, write=write, offline=offline, jobs=jobs, again=again)
+    checkouts = {}
+    for word in clones:
+        name, equals, place = word.partition("=")
+        if not equals or not Path(place).is_dir():
+            raise UsageError(
+                f"Cannot read --checkout {word}: it is not NAME=FOLDER with a folder that exists.",
+                hint="Give the name and the folder of a clone.",
+            )
+        checkouts[name] = Path(place)
+    with _progress() as progress:
+        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        plan = plan_refresh(root, context, components=components, checkouts=checkouts)
+    _show(plan, root.parent)
+    read = f"{plan.requests} requests, {plan.bytes_read / 1e6:.1f} MB"
+    if not plan.changes:
+        say(f"nothing learned ({read})" if plan.problems else f"nothing to do ({read})")
+    elif write:
+        for path in apply(plan.changes):
+            say(f"written: {path}")
+    else:
+        say(f"{len(plan.changes)} file{'s' * (len(plan.changes) > 1)} would change ({read}); write with --write")
+    _refuse(plan.problems)
+    return 0
+
+
+def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
+    with _progress() as progress:
+        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
+        changes = plan_names(root / "names", context, packages, context.cache / "names")
+        written = apply(changes) if write else []
+        rules = plan_gaps(root, context.today)  # they follow from the names that were written
+        written += apply(rules) if write else []
+    changes += rules
+    for sentence in (sentence for change in changes for sentence in change.summary):
+        say(f"  {clean(sentence)}")
+    for path in written:
+        say(f"written: {path}")
+    if not changes:
+        say("nothing learned" if context.problems else "nothing to do")
+    elif not write:
+        say(f"{len(changes)} files would change; write with --write")
+    for problem in (*context.left_out, *context.problems):
+        say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
+    _refuse(context.problems)
+    return 0
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        raise NetworkError(
+            f"Cannot read {len(problems)} artifact{'s' * (len(problems) > 1)}: the package index did not give them.",
+            hint="Run the same command again. It resumes.",
+        )
