@@ -25,8 +25,8 @@ from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.uv import find_uv, uv_environment
 from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.composer import Composer
-from envsmith.matrix.campaign.job import Job, Plan
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
+from envsmith.matrix.campaign.state import CampaignState
 from envsmith.matrix.campaign.worker import worker_command
 from envsmith.net.index_settings import as_toml, uv_settings
 from envsmith.solver import default_solver
@@ -66,7 +66,7 @@ def check(command: list[str], env: dict[str, str]) -> None:
         sys.exit(f"{' '.join(command)}\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
 
 
-def plain(folder: Path, job: Job, cache: Path) -> None:
+def plain(folder: Path, job: CampaignJob, cache: Path) -> None:
     """What people write."""
     settings = folder / "uv.toml"
     settings.write_text(as_toml(uv_settings(os.environ)))
@@ -92,7 +92,7 @@ def plain(folder: Path, job: Job, cache: Path) -> None:
     check([str(folder / "venv" / "bin" / "python"), str(folder / "test.py"), "megatron.core"], env)
 
 
-def campaign(state: State, job: Job) -> None:
+def campaign(state: CampaignState, job: CampaignJob) -> None:
     """One cell of a campaign, in a process of its own as always."""
     for path in state.records.glob(f"{job.id}.*") if state.records.is_dir() else ():
         path.unlink()
@@ -115,12 +115,12 @@ def main() -> None:
             sys.exit(job)
         jobs.append(job)
     with tempfile.TemporaryDirectory(prefix="envsmith-bench-", dir=options.folder) as name:
-        state, folder = State(Path(name) / "campaign"), Path(name) / "plain"
+        state, folder = CampaignState(Path(name) / "campaign"), Path(name) / "plain"
         folder.mkdir()
         if options.cache:
             state.root.mkdir()
             state.cache.symlink_to(options.cache.resolve())
-        state.begin(Plan(name="bench", exclude_newer=last_day(), jobs=tuple(jobs)))
+        state.begin(CampaignPlan(name="bench", exclude_newer=last_day(), jobs=tuple(jobs)))
         cache = state.cache / "torch" / jobs[0].cell.components["torch"]
         for job in jobs:  # the caches are filled, and every package is compiled to byte code or not as it will be
             campaign(state, job)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from envsmith.base.files import write_whole
 from envsmith.project.demand import Demands
-from envsmith.project.folder import Part, read_folder
+from envsmith.project.folder import ProjectPart, read_folder
 from envsmith.project.pip_format import read_requirement_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,12 +156,12 @@ _NOT_OWN = re.compile(r"tests?|docs?|examples?|scripts?|tools?|recipes|assets|be
 def named_by(case: dict, folder: Path) -> list[str]:
     """Return the distributions that a project's files name."""
     if "--project" in case["ask"]:
-        listed = read_folder(folder, Part())
+        listed = read_folder(folder, ProjectPart())
     else:
         files = [folder / word for word in case["ask"] if word != "-r"]
         listed = Demands()
         for file in files:
-            listed = listed.joined(read_requirement_file(file, lambda root, _extras: read_folder(root, Part())))
+            listed = listed.joined(read_requirement_file(file, lambda root, _extras: read_folder(root, ProjectPart())))
     return sorted({demand.name for demand in listed.demands})
 
 

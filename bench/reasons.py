@@ -25,7 +25,7 @@ from envsmith.solver import default_solver, explain_cell, reasons
 from envsmith.solver.explain import conflict_members, pose_cell
 from envsmith.solver.kernel import Net
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER
-from envsmith.solver.problem import Group, Wish
+from envsmith.solver.problem import RuleNogoods, Wish
 from envsmith.solver.solver import wish_net
 
 FRAMEWORKS = ("deepspeed", "megatron-core", "colossalai", "horovod", "ray", "accelerate", "lightning", "nemo-toolkit")
@@ -117,7 +117,7 @@ class Judge:
             domains = self.answer.domains
             rows = tuple(r for r in group.nogoods if not all(domains[v] & m for v, m in r[1]))
             warned = group.severity is Severity.WARNING
-            groups.append(Group(group.rule, Severity.ERROR, rows) if warned else group)
+            groups.append(RuleNogoods(group.rule, Severity.ERROR, rows) if warned else group)
         return type(self.posed.problem)(
             **{k: getattr(self.posed.problem, k) for k in ("compiled", "platform", "names", "components", "values")},
             groups=tuple(groups),

@@ -28,7 +28,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from envsmith.base.progress import Event, EventKind, Progress
+from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.builder.engines.base import TAIL
 from envsmith.builder.engines.buildkit import judge
 from envsmith.builder.engines.docker import DockerEngine
@@ -74,7 +74,7 @@ def make_root(
             hint="apt-get install mmdebstrap, or load a base image into the engine and name it with --base",
         )
     step = f"base image of {plain.distribution(distribution)}"
-    progress(Event(kind=EventKind.START, step=step))
+    progress(ProgressEvent(kind=EventKind.START, step=step))
     started = time.monotonic()
     partial = out.with_name(out.name + ".partial")
     try:
@@ -82,7 +82,7 @@ def make_root(
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+    progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
 
 def _mmdebstrap(distribution: str, include: tuple[str, ...], out: Path, platform: Platform) -> list[str]:
@@ -132,7 +132,7 @@ def _run(step: str, command: list[str], progress: Progress) -> None:
         try:
             for line in process.stdout or ():
                 lines.append(line.rstrip())
-                progress(Event(kind=EventKind.LINE, step=step, text=lines[-1]))
+                progress(ProgressEvent(kind=EventKind.LINE, step=step, text=lines[-1]))
         except BaseException:
             process.terminate()
             raise
@@ -288,7 +288,7 @@ def main() -> int:
             sys.stdout.write(measure(arguments.distribution, platform))
         return 0
 
-    def show(event: Event) -> None:
+    def show(event: ProgressEvent) -> None:
         sys.stderr.write(f"{event.text}\n" if event.kind is EventKind.LINE else f"{event.step}: {event.kind.value}\n")
 
     engine = DockerEngine() if arguments.engine == "docker" else PodmanEngine()

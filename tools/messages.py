@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envsmith.doctor.rules import Rule as MachineRule
+from envsmith.doctor.rules import DoctorRule as MachineRule
 from envsmith.doctor.rules import rule_book
 from envsmith.doctor.signatures import Signature, catalogue
 from envsmith.knowledge.graph.load import knowledge

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 
-class Refusal(NamedTuple):
+class CompilerRefusal(NamedTuple):
     """The line that says why, and the program or header that the machine lacks: a key of ``os_packages.NAMES``."""
 
     line: str
@@ -48,23 +48,23 @@ _CMAKE = re.compile(r"CMake Error(?: at .+|: .+)")
 _LONGEST = 300
 
 
-def refusal_of(text: str) -> Refusal | None:
+def refusal_of(text: str) -> CompilerRefusal | None:
     """Return what was refused first. What the machine lacks comes before what the compiler makes of that."""
     lines = [line.strip() for line in text.splitlines()]
     for line in lines:
         missing = _missing(line)
         if missing:
-            return Refusal(_plain(line), missing)
+            return CompilerRefusal(_plain(line), missing)
     for number, line in enumerate(lines):
         match = _REFUSED.search(line)
         if match:
-            return Refusal(_plain(next(group for group in match.groups() if group)), "")
+            return CompilerRefusal(_plain(next(group for group in match.groups() if group)), "")
         if _CMAKE.match(line):
             # The sentence stands below the place.
             below = lines[number + 1 : number + 3] if line.endswith(":") else []
-            return Refusal(_plain(" ".join([line, *filter(None, below)])), "")
+            return CompilerRefusal(_plain(" ".join([line, *filter(None, below)])), "")
     match = _SETUPTOOLS.search(text)
-    return Refusal(_plain(f"error: {match[1].strip()}"), "") if match else None
+    return CompilerRefusal(_plain(f"error: {match[1].strip()}"), "") if match else None
 
 
 def _missing(line: str) -> str:

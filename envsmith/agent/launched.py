@@ -15,7 +15,7 @@ from envsmith.agent.processes import fork_bound, read_text, reaped
 from envsmith.agent.protocol import Board, Exit, JobJson, Row
 from envsmith.agent.rank import rank_process
 from envsmith.agent.steps import LAUNCHERS
-from envsmith.agent.steps.launch import Launch
+from envsmith.agent.steps.launch import RankJob
 
 # Stands where a rank's number stands.
 LAUNCHER = -1
@@ -46,7 +46,7 @@ def run_launcher(job: JobJson, path: str) -> int:
         with open(agent, "wb") as file:
             file.write(_own_text())
     try:
-        LAUNCHERS[job["launcher"]](Launch(job=job, job_file=path, agent=agent))
+        LAUNCHERS[job["launcher"]](RankJob(job=job, job_file=path, agent=agent))
     except BaseException:
         traceback.print_exc()
         return Exit.ERROR

@@ -20,7 +20,7 @@ from envsmith.agent.counter import Counter
 from envsmith.agent.launched import LAUNCHER, run_launcher, signal_in
 from envsmith.agent.machine import loaded_facts
 from envsmith.agent.processes import KILL_SECONDS, Patience, fork_bound, kill_group, process_state, reaped
-from envsmith.agent.protocol import Board, Exit, JobJson, Lines, Log, Row, one_line
+from envsmith.agent.protocol import Board, Exit, JobJson, JsonLines, Log, Row, one_line
 from envsmith.agent.rank import rank_process
 from envsmith.agent.steps import PRELOAD
 
@@ -42,7 +42,7 @@ class Rank:
         self.ended_at = 0.0
         self.ticks = -1  # processor time when it was first late
         self.last_ticks, self.worked_at = -1, 0.0  # processor time at the last look, and when it last grew
-        self._lines, self._offset = Lines(), 0
+        self._lines, self._offset = JsonLines(), 0
 
     @property
     def alive(self) -> bool:
@@ -89,7 +89,7 @@ class Nursery:
         self.launcher: Rank | None = None
         self.stop = ""  # why everything shall end
         self._sock: socket.socket | None = None
-        self._lines = Lines()
+        self._lines = JsonLines()
 
     def start(self, framework: str = "") -> None:
         """Start it: it imports torch, and the framework where one is named."""
@@ -103,7 +103,7 @@ class Nursery:
             nursery_main(theirs, self.board, framework)
         theirs.close()
         ours.setblocking(False)
-        self._sock, self._lines = ours, Lines()
+        self._sock, self._lines = ours, JsonLines()
 
     def wait(self, limit: float, patience: Patience) -> float:
         """Wait for its answer. Return 0, or the seconds after which it was given up."""
@@ -251,7 +251,7 @@ def _serve(sock: socket.socket, out: Log, board: Board) -> None:
     os.set_blocking(wake_read, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    lines = Lines()
+    lines = JsonLines()
     alive: set[int] = set()
     watched: list[Any] = [sock, wake_read]
     while True:

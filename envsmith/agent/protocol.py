@@ -108,7 +108,7 @@ class Log:
         self.write({"row": row, **fields})
 
 
-class Lines:
+class JsonLines:
     """Whole JSON lines out of a non-blocking socket or file."""
 
     def __init__(self) -> None:

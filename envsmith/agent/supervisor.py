@@ -31,7 +31,7 @@ from envsmith.agent.protocol import NO_GPU, NO_TIME, PROTOCOL, Board, Exit, Log,
 from envsmith.agent.steps import PRELOAD
 from envsmith.agent.watching import (
     Halt,
-    Watch,
+    JobWatch,
     case_deadline,
     end_orphans,
     end_ranks,
@@ -277,9 +277,9 @@ class Supervisor:
             if launcher:
                 end_orphans(spare=self.nursery.pid)
 
-    def _watch(self, deadline_of: Callable[[int], float], total: float, began: float) -> Watch:
+    def _watch(self, deadline_of: Callable[[int], float], total: float, began: float) -> JobWatch:
         """Watch the job to its end, and end it where it does not do so itself."""
-        watch = Watch(self.nursery, self.patience, forward=self._forward, deadline_of=deadline_of, total=total)
+        watch = JobWatch(self.nursery, self.patience, forward=self._forward, deadline_of=deadline_of, total=total)
         halt = watch.run()
         if halt:
             self._halt(halt)

@@ -55,7 +55,7 @@ def _call_of(case: CaseJson) -> tuple[Any, ...]:
     return case.get("group", "world"), case["op"], case.get("dtype")
 
 
-class Watch:
+class JobWatch:
     """One job under watch. `forward` passes rows on, `deadline_of` is the limit of a case, `total` of the job."""
 
     def __init__(

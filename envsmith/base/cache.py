@@ -35,7 +35,7 @@ _KEEP = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CacheEntry:
     """The content of an entry, and its age in seconds: infinite where a clock was ahead when it was stored."""
 
     content: bytes
@@ -50,7 +50,7 @@ def cache_folder() -> Path:
 
 def load_entry(
     path: Path, made_of: str, *, limit: int = _LIMIT, own: bool = True, clock: Callable[[], float] = time.time
-) -> Entry | None:
+) -> CacheEntry | None:
     """Return what :func:`store_entry` kept for the same ``made_of``. ``None`` when anything about the file is off.
 
     A file that is not the user's ``own`` came with the program, and is trusted as its code is.
@@ -64,7 +64,7 @@ def load_entry(
     if len(content) > limit or digest != _digest(made_of, stored, content):
         return None
     age = clock() - _TIME.unpack(stored)[0]
-    return Entry(content, age if age >= 0 else math.inf)
+    return CacheEntry(content, age if age >= 0 else math.inf)
 
 
 def store_entry(path: Path, made_of: str, content: bytes, *, clock: Callable[[], float] = time.time) -> None:

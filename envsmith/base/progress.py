@@ -21,7 +21,7 @@ class EventKind(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class ProgressEvent:
     """One thing worth showing while something is built.
 
     ``step`` names what is under way (``torch layer``). ``text`` is a line of its output or a sentence. ``seconds`` is
@@ -34,10 +34,10 @@ class Event:
     seconds: float | None = None
 
 
-Progress = Callable[[Event], None]
+Progress = Callable[[ProgressEvent], None]
 
 
-def silent(_event: Event) -> None:
+def silent(_event: ProgressEvent) -> None:
     """Show nothing."""
 
 
@@ -52,18 +52,18 @@ class Clock:
     def start(self, step: str, text: str = "") -> None:
         """Announce a step."""
         self._started = time.monotonic()
-        self.progress(Event(kind=EventKind.START, step=step, text=text))
+        self.progress(ProgressEvent(kind=EventKind.START, step=step, text=text))
 
     def done(self, step: str, text: str = "", *, cached: bool = False) -> None:
         """Announce the end of the step that began last, ``cached`` when it had nothing to do."""
         self.seconds[step] = time.monotonic() - self._started
         kind = EventKind.CACHED if cached else EventKind.DONE
-        self.progress(Event(kind=kind, step=step, text=text, seconds=self.seconds[step]))
+        self.progress(ProgressEvent(kind=kind, step=step, text=text, seconds=self.seconds[step]))
 
     def line(self, step: str, text: str) -> None:
         """Announce one line of a step's output."""
-        self.progress(Event(kind=EventKind.LINE, step=step, text=text))
+        self.progress(ProgressEvent(kind=EventKind.LINE, step=step, text=text))
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """Announce something beside the steps."""
-        self.progress(Event(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))
+        self.progress(ProgressEvent(kind=EventKind.WARNING if warning else EventKind.NOTE, step="", text=text))

@@ -14,14 +14,14 @@ from envsmith.builder.engines import choose_engine
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.builder.existing import existing_lock, given_lock
-from envsmith.builder.options import Options, Outcome
+from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.proof import prove
 from envsmith.errors import UsageError
 from envsmith.model.lock import Lock
 from envsmith.model.record import RECORD_FILE
 
 
-def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> Outcome:
+def build(options: Options, *, engine: Engine | None = None, progress: Progress = silent) -> BuildOutcome:
     """Run the whole arrow, with ``engine`` or the one that the options name.
 
     Raises the family of :mod:`envsmith.errors` (``UsageError`` for an OCI layout from an engine that makes no images).
@@ -45,7 +45,7 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
     return replace(built, record=record, files=(*built.files, RECORD_FILE))
 
 
-def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -> Outcome:
+def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -> BuildOutcome:
     """Solve and lock for an engine, its base and packages included, and write the files.
 
     Only the lock's wheels are built.
@@ -53,7 +53,7 @@ def lock_for(options: Options, *, engine: Engine, progress: Progress = silent) -
     return _new_lock(for_engine(options, engine), engine, Clock(progress))
 
 
-def lock_only(options: Options, *, progress: Progress = silent) -> Outcome:
+def lock_only(options: Options, *, progress: Progress = silent) -> BuildOutcome:
     """Solve, lock and write the files. Nothing is built and no engine is asked."""
     return _lock(options, None, Clock(progress))
 
@@ -70,7 +70,7 @@ def _engine(options: Options, clock: Clock) -> Engine:
     return choice.engine
 
 
-def _lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
+def _lock(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome:
     """Return the lock that is given, the one that is there where the options keep to it, or a new one."""
     if options.lock is not None:
         return given_lock(options.lock, options.output, clock)
@@ -79,11 +79,11 @@ def _lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
     return _new_lock(options, engine, clock)
 
 
-def _new_lock(options: Options, engine: Engine | None, clock: Clock) -> Outcome:
+def _new_lock(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome:
     return agreed(options, clock, lambda cell: locking.lock_and_render(cell, options, engine=engine, clock=clock))
 
 
-def _build(locked: Outcome, options: Options, engine: Engine, clock: Clock) -> Outcome:
+def _build(locked: BuildOutcome, options: Options, engine: Engine, clock: Clock) -> BuildOutcome:
     """Build the lock and compare the result with it. Write the OCI layout beside the lock where that is asked for."""
     lock, directory = locked.lock, locked.directory
     clock.start("build", f"with {engine.name}")

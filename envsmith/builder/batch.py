@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.base.files import read_bounded
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.builder.arrow import build, lock_for
 from envsmith.builder.engines import buildkit, choose_engine
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.builder.image.companions import BAKE_FILE, bake
-from envsmith.builder.options import Options, Outcome
+from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import DataError, EnvsmithError, InterruptedRunError
 from envsmith.lock import store
 from envsmith.model.lock import Lock
@@ -36,11 +36,11 @@ _CORES, _BYTES = 4, 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class BatchResult:
     """One cell of a batch: what came of it, or the error; ``is_kept`` when an earlier run had finished it."""
 
     options: Options
-    outcome: Outcome | None = None
+    outcome: BuildOutcome | None = None
     error: EnvsmithError | None = None
     is_kept: bool = False
 
@@ -69,7 +69,7 @@ def build_many(
     again: bool = False,
     engine: Engine | None = None,
     progress: Progress = silent,
-) -> tuple[Result, ...]:
+) -> tuple[BatchResult, ...]:
     """Build every cell, ``jobs`` at a time (0: :func:`default_jobs`), and return the results in the order of ``cells``.
 
     A cell whose image exists and whose record of the same lock passed is kept, unless ``again``. Raises ``EngineError`` when the requested engine
@@ -77,7 +77,7 @@ def build_many(
     """
     builder = engine or choose_engine(cells[0].engine if cells else None).engine
     tell = _serial(progress)
-    results: dict[int, Result] = {}
+    results: dict[int, BatchResult] = {}
     locked: list[tuple[int, str]] = []
     builds: list[Future[None]] = []
     first_of_layer: dict[str, Future[None]] = {}
@@ -88,9 +88,9 @@ def build_many(
         options = cells[number]
         try:
             outcome = build(options, engine=builder, progress=_named(tell, options))
-            results[number] = Result(options=options, outcome=outcome)
+            results[number] = BatchResult(options=options, outcome=outcome)
         except EnvsmithError as error:
-            results[number] = Result(options=options, error=error)
+            results[number] = BatchResult(options=options, error=error)
 
     def start_builds() -> None:
         layers = [layer for _, layer in locked]
@@ -109,10 +109,10 @@ def build_many(
                 except InterruptedRunError:
                     raise
                 except EnvsmithError as error:
-                    results[number] = Result(options=options, error=error)
+                    results[number] = BatchResult(options=options, error=error)
                     continue
                 if finished is not None:
-                    results[number] = Result(options=options, outcome=finished, is_kept=True)
+                    results[number] = BatchResult(options=options, outcome=finished, is_kept=True)
                     continue
                 locked.append((number, _torch_layer(lock)))
                 if builder.shares_steps:  # the next cells are locked while this one is built
@@ -128,7 +128,7 @@ def build_many(
     return tuple(results[number] for number in range(len(cells)))
 
 
-def write_bake(output: Path, results: Sequence[Result]) -> None:
+def write_bake(output: Path, results: Sequence[BatchResult]) -> None:
     """Write one bake file over all cells that have a Dockerfile, beside their folders."""
     outcomes = [result.outcome for result in results if result.outcome]
     if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
@@ -141,7 +141,7 @@ def _torch_layer(lock: Lock) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool) -> tuple[Lock, Outcome | None]:
+def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool) -> tuple[Lock, BuildOutcome | None]:
     """Write the cell's lock and return it, with what an earlier run made of it where that is proved."""
     outcome = lock_for(options, engine=engine, progress=progress)
     lock, record_file = outcome.lock, outcome.directory / RECORD_FILE
@@ -156,7 +156,7 @@ def _locked(options: Options, engine: Engine, progress: Progress, *, again: bool
     exported = not options.oci or (outcome.directory / LAYOUT / "index.json").is_file()
     if not proved or not engine.images.has_image(image) or not exported:
         return lock, None
-    progress(Event(kind=EventKind.CACHED, step="build", text=f"{lock.name} is built and proved already"))
+    progress(ProgressEvent(kind=EventKind.CACHED, step="build", text=f"{lock.name} is built and proved already"))
     built = Built(digest=image, kind="image", reference=f"envsmith/cell:{lock.name}", python="", cell=lock.cell.id)
     return lock, dataclasses.replace(outcome, built=built)
 
@@ -165,7 +165,7 @@ def _serial(progress: Progress) -> Progress:
     """Return a progress that passes on one event at a time, from any thread."""
     gate = threading.Lock()
 
-    def tell(event: Event) -> None:
+    def tell(event: ProgressEvent) -> None:
         with gate:
             progress(event)
 
@@ -176,7 +176,7 @@ def _named(progress: Progress, options: Options) -> Progress:
     """Put the request in front of every step: several run at a time."""
     name = options.request_text.removeprefix("--framework ").split(" --platform")[0]
 
-    def tell(event: Event) -> None:
+    def tell(event: ProgressEvent) -> None:
         progress(dataclasses.replace(event, step=f"[{name}] {event.step}".strip()))
 
     return tell

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from envsmith.base.progress import Clock, Event, EventKind, Progress
+from envsmith.base.progress import Clock, EventKind, Progress, ProgressEvent
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
 from envsmith.errors import ContradictionError
@@ -77,7 +77,7 @@ def of_channels(request: Request, options: Options, progress: Progress) -> Reque
         request,
         cells,
         with_channels(options.conda).until(request.exclude_newer or last_day()),
-        progress=lambda line: progress(Event(kind=EventKind.LINE, step="solve", text=line)),
+        progress=lambda line: progress(ProgressEvent(kind=EventKind.LINE, step="solve", text=line)),
     )
 
 

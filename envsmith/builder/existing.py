@@ -10,7 +10,7 @@ from envsmith.base.files import read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
 from envsmith.builder.choice import agreed, of_channels
-from envsmith.builder.options import Options, Outcome
+from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import image_files, python_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
@@ -20,7 +20,7 @@ from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.solver import solve
 
 
-def existing_lock(options: Options, clock: Clock) -> Outcome:
+def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
     """Return the existing lock: unchanged (``frozen``), or only when it is what the request gives now (``locked``).
 
     Raises ``EnvsmithError`` (exit code 1) with every difference, or when there is no lock.
@@ -35,10 +35,10 @@ def existing_lock(options: Options, clock: Clock) -> Outcome:
         )
     files = tuple(sorted(p.name for p in directory.iterdir() if p.is_file() and not p.name.startswith(".")))
     clock.done("lock", f"{directory}: {len(lock.pins)} distributions", cached=True)
-    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=files, seconds=clock.seconds)
+    return BuildOutcome(cell=lock.cell, lock=lock, directory=directory, files=files, seconds=clock.seconds)
 
 
-def given_lock(path: Path, output: Path, clock: Clock) -> Outcome:
+def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     """Return the lock of a file, or of a cell's folder, with its files in a folder of its own below ``output``.
 
     No index is asked. ``DataError`` when it is not a lock.
@@ -52,7 +52,9 @@ def given_lock(path: Path, output: Path, clock: Clock) -> Outcome:
     store.prepare(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
-    return Outcome(cell=lock.cell, lock=lock, directory=directory, files=tuple(sorted(files)), seconds=clock.seconds)
+    return BuildOutcome(
+        cell=lock.cell, lock=lock, directory=directory, files=tuple(sorted(files)), seconds=clock.seconds
+    )
 
 
 def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[str, ...]:

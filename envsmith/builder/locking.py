@@ -8,7 +8,7 @@ from functools import partial
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
-from envsmith.builder.options import Options, Outcome
+from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda, image_files, python_files
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.wheels.offers import best_wheel
@@ -21,7 +21,7 @@ from envsmith.model.lock import Lock, folder_name
 from envsmith.solver import constraints_for
 
 
-def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> Outcome:
+def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> BuildOutcome:
     """Lock the cell, add the image part and the Conda part, write every file of the cell's folder at once."""
     directory = options.output / folder_name(cell, options.flavour)
     store.prepare(directory)
@@ -44,7 +44,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     elif not options.conda_only:
         files |= image_files(lock)
     store.write(directory, files)
-    return Outcome(
+    return BuildOutcome(
         cell=cell, lock=lock, directory=directory, files=tuple(sorted(files)), notes=tuple(notes), seconds=clock.seconds
     )
 

@@ -53,7 +53,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class BuildOutcome:
     """What ``build`` made.
 
     Every path is below ``directory``. ``record`` is ``None`` when no smoke test was asked for.

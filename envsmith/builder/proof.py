@@ -14,7 +14,7 @@ from envsmith.base.files import digest_of
 from envsmith.base.progress import Clock
 from envsmith.builder.engines.base import Engine, verify_content
 from envsmith.builder.engines.venv import inspect_python
-from envsmith.builder.options import Options, Outcome
+from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import EnvsmithError, SmokeError
 from envsmith.frameworks import added_frameworks, frameworks_of
 from envsmith.lock import store
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class RecordSubject:
     """What a record speaks of: a cell, and the environment that stands for it.
 
     ``lock`` is the digest of its lock, empty where there is none. ``environment`` is the digest of what is installed.
@@ -55,7 +55,7 @@ class Subject:
 
 
 def make_record(
-    subject: Subject,
+    subject: RecordSubject,
     result: SmokeResult | None,
     *,
     rungs: tuple[Rung, ...],
@@ -106,7 +106,7 @@ def make_record(
 # -- what was built here ----------------------------------------------------------------------------------------------
 
 
-def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> Record:
+def prove(outcome: BuildOutcome, engine: Engine, options: Options, clock: Clock) -> Record:
     """Run the smoke test of the options on what was built and write the record.
 
     Raises ``SmokeError`` when it cannot be run at all.
@@ -120,7 +120,7 @@ def prove(outcome: Outcome, engine: Engine, options: Options, clock: Clock) -> R
     result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))
     clock.done("smoke test", result.summary)
     refuse_fault_of_host(result)
-    subject = Subject(
+    subject = RecordSubject(
         cell=str(outcome.cell.id),
         components=outcome.cell.components,
         engine=engine.name,
@@ -185,7 +185,7 @@ def rungs_of(result: SmokeResult) -> tuple[Rung, ...]:
 _MAIN, _STEPS, _BANDWIDTH = "full", "framework", "bandwidth"
 
 
-def find_cell(python: Path, loaded: Facts) -> Subject:
+def find_cell(python: Path, loaded: Facts) -> RecordSubject:
     """Return the cell of the interpreter ``python``, with what a run ``loaded`` there.
 
     Raises ``ContentError`` when the interpreter does not start any more.
@@ -195,11 +195,11 @@ def find_cell(python: Path, loaded: Facts) -> Subject:
     environment = digest_of(text.encode())
     if lock := _lock_beside(python, installed):
         cell, components = str(lock.cell.id), lock.cell.components
-        return Subject(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
+        return RecordSubject(cell=cell, components=components, engine="venv", environment=environment, lock=lock.digest)
     components = _components(parse_loaded(loaded))
     chosen = tuple((n, components[n]) for n in (*added_frameworks(), "torch", "cuda", "python") if n in components)
     cell = str(CellId(chosen, _platform(loaded)))
-    return Subject(cell=cell, components=components, engine="found", environment=environment)
+    return RecordSubject(cell=cell, components=components, engine="found", environment=environment)
 
 
 def _lock_beside(python: Path, installed: Mapping[str, str]) -> Lock | None:
@@ -230,7 +230,7 @@ def _platform(loaded: Facts) -> Platform:
     return Platform.LINUX_AARCH64 if machine in {"aarch64", "arm64"} else Platform.LINUX_64
 
 
-def record_of_parts(subject: Subject, parts: Sequence[Done], *, started: str) -> Record:
+def record_of_parts(subject: RecordSubject, parts: Sequence[Done], *, started: str) -> Record:
     """Return one record of all parts: cases of the full tier, steps of the framework tier, peaks of the bandwidth tier.
 
     Every part stands in the notes. The record has passed when those of them that were run passed, and every case of the

@@ -24,11 +24,11 @@ from envsmith.cli.declare import (
     takes,
     verb,
 )
-from envsmith.doctor.bisect.between import Guilty, Result, Search
-from envsmith.doctor.bisect.changes import Group
+from envsmith.doctor.bisect.between import Guilty, Search, SearchResult
+from envsmith.doctor.bisect.changes import ChangeGroup
 from envsmith.doctor.bisect.ends import Past, ends_in_time, read_end, write_requirements
 from envsmith.doctor.bisect.journal import open_journal
-from envsmith.doctor.bisect.release_steps import Step
+from envsmith.doctor.bisect.release_steps import ReleaseStep
 from envsmith.doctor.bisect.trials import PackageSet, Trials, check_command
 from envsmith.doctor.read.lines import component_of
 from envsmith.errors import EnvsmithError, UsageError
@@ -37,7 +37,7 @@ from envsmith.lock.index.interpreters import running_interpreter
 from envsmith.model.finding import Finding
 from envsmith.model.version import minor_of
 from envsmith.net.http import HttpClient
-from envsmith.project.folder import Part
+from envsmith.project.folder import ProjectPart
 
 if TYPE_CHECKING:
     from envsmith.doctor.bisect.trials import PackageSet
@@ -141,7 +141,7 @@ def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[P
     python = minor_of(settings.python) if settings.python else running_interpreter().minor
     files = [path.absolute() for path in settings.requirements]
     if settings.project:
-        part = Part(extras=settings.extra, groups=settings.group)
+        part = ProjectPart(extras=settings.extra, groups=settings.group)
         files.append(write_requirements(settings.project, part, python, trials.folder))
     if files:
         past = Past(files=tuple(map(str, files)), python=python, trials=trials)
@@ -159,14 +159,14 @@ def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[P
 _MOST = 8
 
 
-def known_rules(result: Result) -> tuple[Finding, ...]:
+def known_rules(result: SearchResult) -> tuple[Finding, ...]:
     """Return the findings of the version graph at the bad end that name a culprit and that the good end does not have."""
     names = {component_of(name) for guilty in result.guilty for group in guilty.groups for name in group.names}
     before = {finding.rule for finding in _judged(result.good)}
     return tuple(f for f in _judged(result.bad) if f.rule not in before and names & set(f.components))
 
 
-def as_text(result: Result, rules: tuple[Finding, ...] = ()) -> str:
+def as_text(result: SearchResult, rules: tuple[Finding, ...] = ()) -> str:
     """Return the answer for a terminal."""
     lines = [line for guilty in result.guilty for line in _guilty_lines(guilty)]
     if result.within:
@@ -191,7 +191,7 @@ def as_text(result: Result, rules: tuple[Finding, ...] = ()) -> str:
     return "\n".join(lines)
 
 
-def as_json(result: Result, rules: tuple[Finding, ...] = ()) -> dict[str, Any]:
+def as_json(result: SearchResult, rules: tuple[Finding, ...] = ()) -> dict[str, Any]:
     """Return the answer as one object."""
     return {
         "status": status_of(result),
@@ -215,7 +215,7 @@ def as_json(result: Result, rules: tuple[Finding, ...] = ()) -> dict[str, Any]:
     }
 
 
-def as_markdown(result: Result, command: str, rules: tuple[Finding, ...] = ()) -> str:
+def as_markdown(result: SearchResult, command: str, rules: tuple[Finding, ...] = ()) -> str:
     """Return a report for somebody's issue tracker: what breaks, how it was shown, and the two neighbouring sets."""
     parts = ["## What breaks", "", as_text(result, rules), "", "## How it was shown", "", "```console", f"$ {command}"]
     parts += [*(guilty.error for guilty in result.guilty), "```", ""]
@@ -225,7 +225,7 @@ def as_markdown(result: Result, command: str, rules: tuple[Finding, ...] = ()) -
     return "\n".join(parts)
 
 
-def rule_of(result: Result) -> str:
+def rule_of(result: SearchResult) -> str:
     """Return the rule that the graph lacks, as YAML, with the trials as its evidence."""
     guilty = result.guilty[0]
     bounds = {step.name: _bound(step) for step in guilty.steps}
@@ -253,7 +253,7 @@ def rule_of(result: Result) -> str:
     )
 
 
-def status_of(result: Result) -> str:
+def status_of(result: SearchResult) -> str:
     """Return ``found``, ``range`` or ``equal``."""
     if not result.groups:
         return "equal"
@@ -286,25 +286,25 @@ def _causes(guilty: Guilty) -> str:
     )
 
 
-def _partner(guilty: Guilty, result: Result) -> str | None:
+def _partner(guilty: Guilty, result: SearchResult) -> str | None:
     """Return the package that the error names beside the culprits: what broke it is not what shows it."""
     names = {name for group in guilty.groups for name in group.names}
     words = guilty.error.replace("-", "_").lower()
     return next((n for n in sorted(result.bad.pins) if n not in names and n.replace("-", "_") in words), None)
 
 
-def _bound(step: Step) -> str:
+def _bound(step: ReleaseStep) -> str:
     operator = "<=" if step.remedy.startswith(f"{step.name}>") else ">="
     return f"{operator}{step.bad.version}"
 
 
-def _change_json(group: Group) -> dict[str, Any]:
+def _change_json(group: ChangeGroup) -> dict[str, Any]:
     lead = group.lead
     with_it = [change.name for change in group.changes[1:]]
     return {"name": lead.name, "good": lead.good, "bad": lead.bad, "with": with_it}
 
 
-def _step_json(step: Step) -> dict[str, Any]:
+def _step_json(step: ReleaseStep) -> dict[str, Any]:
     return {
         "name": step.name,
         "last_good": {"version": step.good.version, "day": step.good.day},

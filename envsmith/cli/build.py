@@ -22,8 +22,8 @@ from envsmith.model.cell import CellId
 from envsmith.model.finding import UnsatisfiableError
 
 if TYPE_CHECKING:
-    from envsmith.builder.batch import Result
-    from envsmith.builder.options import Options, Outcome
+    from envsmith.builder.batch import BatchResult
+    from envsmith.builder.options import BuildOutcome, Options
 
 _MAX_CELLS = 500
 
@@ -144,7 +144,7 @@ def _options(settings: BuildFlags) -> Options:
     )
 
 
-def _outcome_json(outcome: Outcome) -> dict[str, object]:
+def _outcome_json(outcome: BuildOutcome) -> dict[str, object]:
     """Return what ``--json`` prints of one cell."""
     built = outcome.built
     return {
@@ -183,7 +183,7 @@ def _from_here(text: str) -> str:
     return text.replace(f"{Path.cwd()}/", "")
 
 
-def _show(outcome: Outcome, *, quiet: bool) -> None:
+def _show(outcome: BuildOutcome, *, quiet: bool) -> None:
     """Print where everything is, how it is used, and the one line that matters last."""
     built = outcome.built
     of_image = built is None or built.kind == "image"
@@ -291,14 +291,14 @@ def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
     return 0 if all(result.good for result in results) else 1
 
 
-def _json(result: Result) -> dict[str, object]:
+def _json(result: BatchResult) -> dict[str, object]:
     row: dict[str, object] = {"request": result.options.request_text, "good": result.good, "kept": result.is_kept}
     if (error := result.error) is not None:
         return row | {"error": {"message": error.message, "code": error.exit_code, "hint": error.hint}}
     return row | (_outcome_json(result.outcome) if result.outcome else {})
 
 
-def _show_one(result: Result, *, quiet: bool) -> None:
+def _show_one(result: BatchResult, *, quiet: bool) -> None:
     color = "green" if result.good else "red"
     if result.error is not None:
         say(f"{click.style('failed', fg=color)}: {result.options.request_text}: {result.error}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from envsmith.base.progress import Event
+from envsmith.base.progress import ProgressEvent
 from envsmith.base.text import clean
 from envsmith.cli.console import dumps, print_out, say
 from envsmith.cli.declare import FILE, FOLDER
@@ -21,9 +21,9 @@ from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.drive import Executor, Tally, drive, run_one
 from envsmith.matrix.campaign.executors import executor_of
-from envsmith.matrix.campaign.job import Job, Plan, listing
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan, listing
 from envsmith.matrix.campaign.selection import make_plan
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.state import CampaignState
 from envsmith.model.record import Record
 from envsmith.solver import default_solver
 
@@ -61,7 +61,7 @@ def run(
     Without FILE the campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says. Exit
     code 1 when some worker was lost twice.
     """
-    state = State(folder.absolute())
+    state = CampaignState(folder.absolute())
     plan = state.plan()
     if here:
         return _one(state, plan, only)
@@ -80,7 +80,7 @@ def run(
     return 1 if tally.lost else 0
 
 
-def _planned(file: Path | None) -> Plan:
+def _planned(file: Path | None) -> CampaignPlan:
     if file is None:
         raise UsageError(
             "Cannot resume a campaign: the folder has none.",
@@ -94,7 +94,7 @@ def host_composer() -> Composer:
     return Composer(default_solver(), pythons=tuple(i.minor for i in find_interpreters()))
 
 
-def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
+def _chosen(plan: CampaignPlan, only: tuple[str, ...]) -> list[CampaignJob]:
     unknown = [name for name in only if plan.job(name) is None]
     if unknown:
         raise UsageError(
@@ -103,7 +103,7 @@ def _chosen(plan: Plan, only: tuple[str, ...]) -> list[Job]:
     return [job for job in plan.jobs if not only or job.id in only]
 
 
-def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
+def _one(state: CampaignState, plan: CampaignPlan | None, only: tuple[str, ...]) -> int:
     if plan is None or len(only) != 1:
         raise UsageError(
             "Cannot use --here: the campaign has not begun.",
@@ -119,14 +119,14 @@ def _one(state: State, plan: Plan | None, only: tuple[str, ...]) -> int:
     return 0
 
 
-def _said(event: Event) -> None:
+def _said(event: ProgressEvent) -> None:
     """Print an event as a line of the job's log."""
     took = f" {event.seconds:.1f} s" if event.seconds is not None else ""
     mark = {"start": " ...", "done": " done", "failed": " failed"}.get(event.kind.value, "")
     say(clean(f"{event.step}{mark}{took} {event.text}".strip()))
 
 
-def run_jobs(state: State, executor: Executor, chosen: list[Job]) -> Tally:
+def run_jobs(state: CampaignState, executor: Executor, chosen: list[CampaignJob]) -> Tally:
     """Run jobs and say what becomes of each. ``InterruptedRunError`` on Ctrl-C and SIGTERM."""
 
     def ended(_number: int, _frame: object) -> None:
@@ -155,7 +155,7 @@ def _span(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
-def _show_plan(plan: Plan, *, as_json: bool) -> None:
+def _show_plan(plan: CampaignPlan, *, as_json: bool) -> None:
     if as_json:
         print_out(dumps(listing(plan)))
         return

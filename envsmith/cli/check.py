@@ -13,7 +13,7 @@ from envsmith import solver
 from envsmith.cli.console import dumps, print_answer, print_out
 from envsmith.cli.declare import argument, choice, flag, group, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
-from envsmith.cli.mend import FileMendFlags, Subject, apply_mend, undo_mend
+from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
 from envsmith.cli.values import parse_pairs, parse_platform
 from envsmith.doctor.facts import Draft
 from envsmith.errors import UsageError
@@ -97,7 +97,7 @@ def check(settings: CheckFlags) -> int:
         return undo_mend(settings.mend, Path(settings.sources[0]))
     judgement, declarations = _judged(settings)
     if settings.mend.apply:
-        subject = Subject(path=Path(settings.sources[0]), judgement=judgement, declarations=declarations)
+        subject = MendSubject(path=Path(settings.sources[0]), judgement=judgement, declarations=declarations)
         is_json = settings.as_json or settings.form == "json"
         return apply_mend(settings.mend, subject, lambda: _judged(settings)[0], as_json=is_json)
     if settings.as_json or settings.form == "json":

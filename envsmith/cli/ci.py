@@ -130,7 +130,7 @@ def _append(variable: str, text: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckFlags:
+class CiCheckFlags:
     """The options of ``ci check``."""
 
     directory: Path = argument(type=EXISTING_FOLDER, default=Path())
@@ -147,8 +147,8 @@ class CheckFlags:
 
 
 @ci.command(short_help="Do the declared ranges agree with the version graph?")
-@takes(CheckFlags)
-def check(settings: CheckFlags) -> int:
+@takes(CiCheckFlags)
+def check(settings: CiCheckFlags) -> int:
     """Find ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
     library = _library(settings.directory, settings.metadata)
     located = list(check_library(library))
@@ -201,7 +201,7 @@ def _text(library: Library, findings_: list[Located], comparison: Comparison | N
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunFlags:
+class CiRunFlags:
     """The options of ``ci run``."""
 
     job: str = argument()
@@ -215,8 +215,8 @@ class RunFlags:
 
 
 @ci.command(short_help="Run one job of the matrix here.")
-@takes(RunFlags)
-def run(settings: RunFlags) -> int:
+@takes(CiRunFlags)
+def run(settings: CiRunFlags) -> int:
     """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
     library = read_library(settings.directory)
     jobs = {j.id: j for j in make_matrix(library).jobs}

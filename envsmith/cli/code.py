@@ -26,7 +26,7 @@ from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.project.code.judge_uses import judge_uses
 from envsmith.project.code.needs import Inferred, exact_versions, infer, newest_measured, settle, settle_lock
-from envsmith.project.code.python_files import Project, read_project
+from envsmith.project.code.python_files import ProjectSources, read_project
 from envsmith.project.code.reading import ProjectUses, read_project_uses
 from envsmith.project.demand import Demands
 from envsmith.project.folder import read_stated
@@ -39,13 +39,13 @@ def name_index() -> NameIndex:
     return NameIndex(find_matrix() / "names")
 
 
-def _read(path: Path, index: NameIndex) -> tuple[Project, ProjectUses]:
+def _read(path: Path, index: NameIndex) -> tuple[ProjectSources, ProjectUses]:
     project = read_project(path)
     return project, read_project_uses(project, lambda name: index.distribution_of(name) is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class CodeInference:
     """What ``--code`` put into a request, and from what it was inferred.
 
     ``base`` are the user's own flags. ``wishes`` are specs by distribution, and ``names`` what of them the code needs.
@@ -79,13 +79,13 @@ class Answer:
         }
 
 
-def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
+def with_code(flags: RequestFlags, files: Demands | None = None) -> CodeInference:
     """Return the flags with what the code of ``--code`` needs. What the user names, in ``files`` too, is the user's.
 
     Says on stderr what was inferred, and from what.
     """
     if flags.code is None:
-        return Answer(base=flags)
+        return CodeInference(base=flags)
     index = name_index()
     project, uses = _read(flags.code, index)
     requirements = read_stated(project.root, project.files)
@@ -101,7 +101,7 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> Answer:
     wishes = {name: spec for name, spec in inferred.components.items() if name not in {*named, "python"}}
     further = {r.name: str(r.specifier) or "*" for r in map(Requirement, inferred.packages)}
     base = replace(flags, code=None, date=date)
-    answer = Answer(base=base, not_installed=inferred.unnamed, not_read=requirements.problems)
+    answer = CodeInference(base=base, not_installed=inferred.unnamed, not_read=requirements.problems)
 
     def all_wishes(some: Mapping[str, str]) -> dict[str, str]:
         return {distribution_of(name): spec for name, spec in some.items()} | further

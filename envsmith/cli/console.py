@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from envsmith.base.progress import Event, EventKind
+from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, escaped_json, printable
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Traffic:
 
 
 class Console:
-    """Shows :class:`~envsmith.base.progress.Event` s. A context manager, so that a live display is closed whatever happens.
+    """Shows :class:`~envsmith.base.progress.ProgressEvent` s. A context manager, so that a live display is closed whatever happens.
 
     With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the
     one that runs. Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of
@@ -188,7 +188,7 @@ class Console:
             self._live.stop()
             self._live = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         """Show one event."""
         if self.quiet and event.kind is not EventKind.WARNING:
             return
@@ -226,7 +226,7 @@ class Console:
         if self.verbose:
             self._print(f"  {text}")
 
-    def _end(self, event: Event, text: str) -> None:
+    def _end(self, event: ProgressEvent, text: str) -> None:
         if self._live and self._task is not None:
             self._live.remove_task(self._task)
             self._task = None

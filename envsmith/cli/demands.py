@@ -56,11 +56,11 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     from envsmith.project import folder, pip_format  # only who names files waits for their readers
 
     def read(root: Path, extras: Collection[str]) -> Demands:
-        return folder.read_folder(root, folder.Part(extras=tuple(extras), leave_out=flags.without))
+        return folder.read_folder(root, folder.ProjectPart(extras=tuple(extras), leave_out=flags.without))
 
     lists = [pip_format.read_requirement_file(path, read, leave_out=flags.without) for path in flags.requirements]
     if flags.project is not None:
-        part = folder.Part(extras=flags.extra, groups=flags.group, leave_out=flags.without)
+        part = folder.ProjectPart(extras=flags.extra, groups=flags.group, leave_out=flags.without)
         lists.append(folder.read_folder(flags.project, part))
     if flags.keep:
         from envsmith.cli.keep import versions_to_keep  # only who keeps something looks at locks and environments

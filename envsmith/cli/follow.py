@@ -17,7 +17,7 @@ from envsmith.knowledge.graph.location import own_matrix
 from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.executors import executor_of
 from envsmith.matrix.campaign.newest import plan_newest, unproved
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.state import CampaignState
 from envsmith.matrix.cells import Status
 from envsmith.matrix.document import states
 from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
@@ -65,7 +65,7 @@ def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tup
     for job in plan.jobs:
         say(f"{job.id}: {'to be run' if job in jobs else 'is proved'}")
     if jobs:
-        state = State((folder / plan.name).absolute())
+        state = CampaignState((folder / plan.name).absolute())
         plan = state.begin(plan)
         run_jobs(state, executor_of("local", plan, state, None), [*jobs])
         new, _existing = merge([state.records], root / "records")

@@ -162,7 +162,7 @@ class FileMendFlags(MendFlags):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class MendSubject:
     """The file that is mended, how it was judged, and what it declares where it is not a lock."""
 
     path: Path
@@ -170,7 +170,7 @@ class Subject:
     declarations: Declarations | None
 
 
-def apply_mend(flags: FileMendFlags, subject: Subject, again: Callable[[], Judgement], *, as_json: bool) -> int:
+def apply_mend(flags: FileMendFlags, subject: MendSubject, again: Callable[[], Judgement], *, as_json: bool) -> int:
     """Mend a file and print what came of it. Return 0 when it is good, else 1. ``again`` judges what was written."""
     from envsmith.doctor.mend.project_file import FileMend, propose_for_file  # resolving is most of the program
 

@@ -74,7 +74,7 @@ def pack(settings: PackFlags) -> int:
                 )
             path = settings.archive or Path(f"{lock.name}.tar")
             is_own = project is not None and local_wheels.is_package(project)
-            own = local_wheels.Project(folder=project, leave_out=flags.without) if project and is_own else None
+            own = local_wheels.UserPackage(folder=project, leave_out=flags.without) if project and is_own else None
             if project and not own:
                 say(f"note: {project} has no build system: its own code is not in the archive")
             packed = archive.Packer().pack(lock, path, Clock(console), project=own)

@@ -19,8 +19,8 @@ from envsmith.publish.named_image import find_image, trust_of, verify_image
 from envsmith.publish.push import Naming
 
 if TYPE_CHECKING:
-    from envsmith.publish.push import Published, Seal, Target
-    from envsmith.publish.report import Report
+    from envsmith.publish.push import Published, PushTarget, Seal
+    from envsmith.publish.report import VerifyReport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +58,9 @@ class PublishFlags:
     as_json: bool = flag("--json", "One JSON object on stdout.")
     verbose: bool = flag("--verbose", "-v", "Show every blob.")
 
-    def targets(self) -> list[Target | Path]:
+    def targets(self) -> list[PushTarget | Path]:
         """Return where the image goes. ``UsageError`` for a repository with a tag or digest."""
-        targets: list[Target | Path] = []
+        targets: list[PushTarget | Path] = []
         if self.to is not None:
             reference = parse_reference(self.to)
             if reference.digest or ":" in self.to.rpartition("/")[2]:
@@ -188,7 +188,7 @@ def verify(settings: VerifyFlags) -> int:
     return report.exit_code
 
 
-def _report_text(report: Report) -> str:
+def _report_text(report: VerifyReport) -> str:
     rows = [(check.part, check.state.value, clean(check.text)) for check in report.checks]
     colour = {"verified": "green", "differs": "red"}.get(report.status, "yellow")
     cell = f", cell {report.covered.claim.cell}" if report.covered else ""

@@ -22,7 +22,7 @@ from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
 
 if TYPE_CHECKING:
     from envsmith.matrix.refresh.shared import Progress
-    from envsmith.matrix.refresh.updates import Plan
+    from envsmith.matrix.refresh.updates import RefreshPlan
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _coloured(diff: str) -> str:
     return "\n".join(click.style(row, fg=kinds[row[0]]) if row[:1] in kinds else row for row in diff.splitlines())
 
 
-def _show(plan: Plan, root: Path) -> None:
+def _show(plan: RefreshPlan, root: Path) -> None:
     for change in plan.changes:
         print_out(_coloured(clean(change.diff(root=root))))
     for change in plan.changes:

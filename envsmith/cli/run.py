@@ -12,7 +12,7 @@ from envsmith.cli.declare import FOLDER, Section, argument, option, takes, verb
 from envsmith.frameworks import EXAMPLE
 from envsmith.launch.run.launcher import end_as
 from envsmith.launch.run.start import Launch, check_command
-from envsmith.launch.run.watch import Settings
+from envsmith.launch.run.watch import WatchSettings
 
 # Headings of ``--help``.
 _WATCH = Section("Watch")
@@ -54,7 +54,7 @@ def run(settings: RunFlags) -> int:
     check_command(settings.command)
     launch = Launch(
         command=settings.command,
-        settings=Settings(stall=settings.stall, stops=settings.on_hang == "stop"),
+        settings=WatchSettings(stall=settings.stall, stops=settings.on_hang == "stop"),
         say=say,
         keep=settings.evidence.absolute() if settings.evidence else None,
         preflight=settings.preflight,

@@ -15,7 +15,7 @@ import click
 
 from envsmith.base.files import read_text, write_whole
 from envsmith.base.interpreter import find_python, named_python
-from envsmith.base.progress import Event, EventKind
+from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
 from envsmith.builder import proof
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
@@ -25,12 +25,12 @@ from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault, Record, put_record
 from envsmith.smoke import everything, run
 from envsmith.smoke.bandwidth_plot import rows_of, svg
-from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
+from envsmith.smoke.kubernetes import KubernetesJob, events_of, manifest, result_of
 from envsmith.smoke.nodes import (
-    Launcher,
     Narrowed,
+    NodeLauncher,
+    NodesOutcome,
     OnNode,
-    Outcome,
     RemoteShell,
     Rendezvous,
     Slurm,
@@ -232,17 +232,21 @@ def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
         print_out(dumps(plan.to_json()))
         return None
 
-    def show(progress: run.Progress) -> None:
-        console(Event(kind=EventKind.LINE, step="smoke test", text=progress.line))
+    def show(progress: run.SmokeProgress) -> None:
+        console(ProgressEvent(kind=EventKind.LINE, step="smoke test", text=progress.line))
 
     return _announced(console, plan, lambda: run.run(plan, target, progress=show))
 
 
 def _announced(console: Console, plan: Plan, start: Callable[[], SmokeResult], where: str = "") -> SmokeResult:
-    console(Event(kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks{where}"))
+    console(
+        ProgressEvent(
+            kind=EventKind.START, step="smoke test", text=f"{len(plan.cases)} cases, {plan.ranks} ranks{where}"
+        )
+    )
     result = start()
     kind = EventKind.DONE if result.passed else EventKind.FAILED
-    console(Event(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
+    console(ProgressEvent(kind=kind, step="smoke test", seconds=result.seconds.get("wall")))
     return result
 
 
@@ -339,7 +343,7 @@ def _on_nodes(settings: SmokeFlags, console: Console) -> SmokeResult | None:
 
 
 def _central(
-    hosts: Sequence[str], launcher: Launcher, python: str, settings: SmokeFlags, console: Console
+    hosts: Sequence[str], launcher: NodeLauncher, python: str, settings: SmokeFlags, console: Console
 ) -> SmokeResult:
     """Run one command for all nodes, and two passes in pairs when it fails."""
     # The same path on every node; a folder that exists here too stands for the environment in it.
@@ -360,16 +364,16 @@ def _central(
 
 
 def _narrowed(names: tuple[str, ...], run_on: Callable[[Sequence[str]], SmokeResult], console: Console) -> Narrowed:
-    def try_group(nodes: tuple[str, ...]) -> Outcome:
+    def try_group(nodes: tuple[str, ...]) -> NodesOutcome:
         try:
             result = run_on(nodes)
         except EnvsmithError as error:
-            return Outcome(group=nodes, passed=False, summary=error.message)
-        return Outcome(group=nodes, passed=result.passed, summary=result.summary)
+            return NodesOutcome(group=nodes, passed=False, summary=error.message)
+        return NodesOutcome(group=nodes, passed=result.passed, summary=result.summary)
 
-    console(Event(kind=EventKind.START, step="narrowing", text=f"{len(names)} nodes, two passes"))
+    console(ProgressEvent(kind=EventKind.START, step="narrowing", text=f"{len(names)} nodes, two passes"))
     narrowed = narrow(names, try_group, say=lambda text: None if console.quiet else say(f"  {clean(text)}"))
-    console(Event(kind=EventKind.DONE, step="narrowing"))
+    console(ProgressEvent(kind=EventKind.DONE, step="narrowing"))
     return narrowed
 
 
@@ -426,7 +430,7 @@ def _plan(hosts: Sequence[str], settings: SmokeFlags, versions: Mapping[str, str
     return plan_for_nodes(plan, nodes=len(hosts), ranks_per_node=settings.ranks)
 
 
-def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], settings: SmokeFlags) -> Launcher:
+def _launcher(hosts: Sequence[str], addresses: Mapping[str, str], settings: SmokeFlags) -> NodeLauncher:
     if settings.rsh is None and (not any(hosts) or "SLURM_JOB_ID" in os.environ):
         if not shutil.which("srun"):
             raise UsageError(
@@ -461,7 +465,7 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
             hint="Name the image that holds the environment with --image.",
         )
     python = str(settings.python) if settings.python else "python"
-    job = Job(
+    job = KubernetesJob(
         image=settings.image,
         nodes=len(hosts),
         ranks=settings.ranks,
@@ -486,9 +490,9 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
     began = time.monotonic()
     folder = settings.output or Path("envsmith-smoke")
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    console(Event(kind=EventKind.START, step="what is here"))
+    console(ProgressEvent(kind=EventKind.START, step="what is here"))
     machine = everything.ask(versions, target, settings.backend)
-    console(Event(kind=EventKind.DONE, step="what is here", text=_machine_line(machine)))
+    console(ProgressEvent(kind=EventKind.DONE, step="what is here", text=_machine_line(machine)))
     finished: list[everything.Done] = []
     try:
         for item in everything.run_parts(
@@ -497,14 +501,14 @@ def _all_tiers(settings: SmokeFlags, console: Console) -> int:
             budget=settings.budget - (time.monotonic() - began),
             folder=folder,
             begin=lambda part: console(
-                Event(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
+                ProgressEvent(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
             ),
-            progress=lambda p: console(Event(kind=EventKind.LINE, step=p.phase, text=p.line)),
+            progress=lambda p: console(ProgressEvent(kind=EventKind.LINE, step=p.phase, text=p.line)),
         ):
             finished.append(item)
             kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
             text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
-            console(Event(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
+            console(ProgressEvent(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
     finally:  # an interruption does not take away what is finished
         verdict = _verdict(finished, settings.budget)
         record, files = _leave(finished, target.python, folder, started, verdict)
@@ -530,7 +534,7 @@ def _row(item: everything.Done) -> tuple[str, ...]:
     return item.part.name, click.style(item.word, fg=_COLOURS[item.word]), f"{item.seconds:.1f} s", short
 
 
-def _machine_line(machine: everything.Machine) -> str:
+def _machine_line(machine: everything.SmokeMachine) -> str:
     if machine.backend != "nccl":
         return f"torch {machine.torch}, no GPU is used: gloo"
     return f"torch {machine.torch}, NCCL {machine.nccl}, {machine.gpus} GPU{'s' if machine.gpus > 1 else ''}"

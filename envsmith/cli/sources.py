@@ -16,7 +16,7 @@ from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components
-from envsmith.lock.index.archives import Wish, parse_wish, read_archive
+from envsmith.lock.index.archives import SourceWish, parse_wish, read_archive
 from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.plain import plain_value
@@ -105,7 +105,7 @@ def plan(
 class Sources:
     """Both flags, parsed; no archive has been read yet."""
 
-    wishes: tuple[Wish, ...] = ()
+    wishes: tuple[SourceWish, ...] = ()
     variables: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @property

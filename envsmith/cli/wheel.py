@@ -28,7 +28,7 @@ from envsmith.net.http import HttpClient
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from envsmith.knowledge.wheels.answer import Answer
+    from envsmith.knowledge.wheels.answer import CellWheels
     from envsmith.knowledge.wheels.offers import Offer
     from envsmith.lock.index.compiled import Link
     from envsmith.model.cell import Request
@@ -87,14 +87,14 @@ def wheel(settings: WheelFlags) -> int:
     return 0 if result.fitting or any(not offer.against for offer in result.on_index) else 1
 
 
-def _links(result: Answer) -> dict[str, Link]:
+def _links(result: CellWheels) -> dict[str, Link]:
     """Measure the wheels that are shown, by address. One that cannot be reached is named and passed over."""
     table = SymbolTable(find_matrix() / "symbols")
     links = {each.address: _link(each, result, table) for each in result.fitting[:_SHOWN]}
     return {address: link for address, link in links.items() if link}
 
 
-def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
+def _link(each: ReadyWheel, result: CellWheels, table: SymbolTable) -> Link | None:
     try:
         return measure(each, target_of(result.cell), HttpClient(), table)
     except (ContentError, NetworkError) as error:
@@ -102,7 +102,7 @@ def _link(each: ReadyWheel, result: Answer, table: SymbolTable) -> Link | None:
         return None
 
 
-def _on_index(result: Answer) -> tuple[Offer, ...]:
+def _on_index(result: CellWheels) -> tuple[Offer, ...]:
     client, target = HttpClient(), target_of(result.cell)
     return tuple(o for n in distributions_of(result.name) for o in index_offers(n, target, client, find_index()))
 
@@ -127,7 +127,7 @@ def _without(request: Request, names: set[str]) -> Request:
     return replace(request, constraints=constraints)
 
 
-def _lines(result: Answer, links: Mapping[str, Link]) -> list[str]:
+def _lines(result: CellWheels, links: Mapping[str, Link]) -> list[str]:
     parts = result.cell.components
     abi = {None: "", True: ", new C++ ABI", False: ", old C++ ABI"}[result.cxx11_abi]
     where = f"Python {parts['python']}, torch {parts['torch']}, {result.cell.platform.value}{abi}"
@@ -169,7 +169,7 @@ def _proof(each: ReadyWheel, link: Link | None, *, is_locked: bool, number: int)
     return [f"{number}. {each.distribution} {each.version} by {each.publisher} ({proof['origin']})", table(rows)]
 
 
-def _compiling(result: Answer) -> list[str]:
+def _compiling(result: CellWheels) -> list[str]:
     if result.time is None:
         return ["compiling: the time it takes was not measured"]
     return [f"compiling takes {result.time.text}", *(f"  {entry}" for entry in result.time.evidence)]

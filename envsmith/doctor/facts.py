@@ -14,7 +14,7 @@ from envsmith.base.schema import UNWRITTEN, AsJson
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stated:
+class StatedVersion:
     """One version as somebody said it.
 
     ``strength``: 4 read from the thing itself, 3 a tool's report, 2 a line of a log, 1 prose.
@@ -30,7 +30,7 @@ class Stated:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Library:
+class SharedLibrary:
     """One copy of a shared library.
 
     ``how`` says how the loader gets to it: preload, ld_library_path, rpath, system, wheel, conda.
@@ -44,7 +44,7 @@ class Library:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
+class LaunchCommand:
     """One start command or configuration: the tool, its options, and the line it stands on.
 
     ``tool`` is one of the launchers, docker, hostfile, or a configuration that ``matrix/doctor/words.yaml`` names.
@@ -80,15 +80,15 @@ class Facts(AsJson):
     (``os``, ``container``, ``fabric_manager`` …).
     """
 
-    components: Mapping[str, Stated] = field(default_factory=dict)
+    components: Mapping[str, StatedVersion] = field(default_factory=dict)
     distributions: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, int] = field(default_factory=dict)
     tools: Mapping[str, str | None] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     gpu_count: int | None = None
-    libraries: tuple[Library, ...] = ()
-    launches: tuple[Launch, ...] = ()
+    libraries: tuple[SharedLibrary, ...] = ()
+    launches: tuple[LaunchCommand, ...] = ()
     host: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
     disagreements: tuple[str, ...] = ()
@@ -121,15 +121,15 @@ class Draft:
     The stronger statement about a component wins, a contradiction of equals is kept as a note.
     """
 
-    components: dict[str, Stated] = field(default_factory=dict)
+    components: dict[str, StatedVersion] = field(default_factory=dict)
     distributions: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     tools: dict[str, str | None] = field(default_factory=dict)
     gpus: list[str] = field(default_factory=list)
     gpu_count: int | None = None
-    libraries: list[Library] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
+    libraries: list[SharedLibrary] = field(default_factory=list)
+    launches: list[LaunchCommand] = field(default_factory=list)
     host: dict[str, str] = field(default_factory=dict)
     interfaces: list[str] = field(default_factory=list)
     disagreements: list[str] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Draft:
         """State a version. It must already be one (see :func:`~envsmith.doctor.read.lines.version_in`)."""
         if len(self.components) >= _MOST:
             return
-        stated = Stated(version=version, source=source, strength=strength, exact=exact)
+        stated = StatedVersion(version=version, source=source, strength=strength, exact=exact)
         old = self.components.get(name)
         if old is None:
             self.components[name] = stated
@@ -179,7 +179,9 @@ class Draft:
         """Add a start command or configuration, and where it stands."""
         if len(self.launches) < 200:
             self.launches.append(
-                Launch(tool=tool, options=dict(options), text=text[:400], source=source, places=dict(places or {}))
+                LaunchCommand(
+                    tool=tool, options=dict(options), text=text[:400], source=source, places=dict(places or {})
+                )
             )
 
     def size(self) -> int:

@@ -18,7 +18,7 @@ from envsmith.agent.health import infiniband, report_apart
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
-from envsmith.doctor.facts import Draft, Facts, Read, Stated
+from envsmith.doctor.facts import Draft, Facts, Read, StatedVersion
 from envsmith.doctor.library_copies import libraries_of, libstdcxx_of, nccl_of, text_of
 from envsmith.doctor.read.lines import (
     OWN_PREFIXES,
@@ -187,12 +187,12 @@ def torch_of(draft: Draft, site: Iterable[Path]) -> None:
         if not text:
             continue
         if match := re.search(r"__version__\s*=\s*'([^']{1,60})'", text):
-            draft.components["torch"] = Stated(version=match[1], source=source, strength=4)
+            draft.components["torch"] = StatedVersion(version=match[1], source=source, strength=4)
         if cuda := re.search(r"^cuda[^=]{0,40}=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE):
-            draft.components["cuda"] = Stated(version=cuda[1] or "cpu", source=source, strength=4)
+            draft.components["cuda"] = StatedVersion(version=cuda[1] or "cpu", source=source, strength=4)
         header = folder / "nvidia" / "nccl" / "include" / "nccl.h"
         if version := nccl_of(header):
-            draft.components["nccl"] = Stated(version=version, source=str(header), strength=4)
+            draft.components["nccl"] = StatedVersion(version=version, source=str(header), strength=4)
         return
 
 

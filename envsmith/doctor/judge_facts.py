@@ -12,7 +12,7 @@ from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.loader_lacks import with_builds, with_systems
-from envsmith.doctor.missing_names import Explanation, diagnosed_of, explain
+from envsmith.doctor.missing_names import MissingNameExplanation, diagnosed_of, explain
 from envsmith.doctor.needed_releases import releases_for_finding, releases_for_message, sentence_of
 from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
 from envsmith.doctor.rank_failures import blame_texts, of_blame
@@ -40,7 +40,7 @@ _LAST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DiagnosisInput:
     """What the judges look at: the hits of messages, and of rules over versions by rule id, and names that are missing.
 
     ``explained`` holds each with the messages of the same failure class on its line, a cause first.
@@ -50,7 +50,7 @@ class Case:
     own: Sequence[Hit]
     of_rules: Mapping[str, Hit]
     judgement: Judgement
-    explained: Sequence[tuple[Lack, Explanation, tuple[Hit, ...]]] = ()
+    explained: Sequence[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]] = ()
     blamed: tuple[str, Blame] | None = None
     platform: Platform = Platform.LINUX_64
     symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
@@ -86,7 +86,7 @@ def diagnose(
     explained = _explained(lacks, hits, facts, names or NameIndex(find_matrix() / "names"))
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
-    case = Case(
+    case = DiagnosisInput(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
@@ -115,7 +115,7 @@ def _hits(text: str, source: str) -> list[Hit]:
 
 def _explained(
     lacks: Iterable[Lack], hits: Sequence[Hit], facts: Facts, names: NameIndex
-) -> list[tuple[Lack, Explanation, tuple[Hit, ...]]]:
+) -> list[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]]:
     """Return what is said of missing names, but not of those whose message a signature knows better.
 
     A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
@@ -183,7 +183,7 @@ def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement
 # The judges: each gives what it finds in a case.
 
 
-def _of_finding(finding: Finding, case: Case) -> Diagnosed:
+def _of_finding(finding: Finding, case: DiagnosisInput) -> Diagnosed:
     """Return what a rule over versions finds, with the message of the log that shows it."""
     hit = case.of_rules.get(finding.rule)
     twin = _twin(hit, case.own) if hit else _same_class(finding, case.own)
@@ -208,7 +208,7 @@ def _of_finding(finding: Finding, case: Case) -> Diagnosed:
     )
 
 
-def _weight_alone(finding: Finding, case: Case) -> Weight:
+def _weight_alone(finding: Finding, case: DiagnosisInput) -> Weight:
     """Return how much a finding weighs that no line of the log shows."""
     if finding.severity is Severity.NOTE:
         return Weight.NOTED
@@ -251,7 +251,7 @@ _OF_KIND = {
 }
 
 
-def _of_message(hit: Hit, case: Case) -> Diagnosed:
+def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
     signature, facts = hit.signature, case.facts
     weight, confidence = _OF_KIND[signature.kind]
     severity = signature.severity
@@ -329,7 +329,7 @@ def _speaks(hit: Hit) -> bool:
     return "driver" in hit.signature.components or not _is_warning(hit.text)
 
 
-def _judge_messages_of_rules(case: Case) -> list[Diagnosed]:
+def _judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
     """Return the messages of rules that no version confirms and that no other signature knows."""
     judged = {finding.rule for finding in case.judgement.findings}
     diagnosed_all = []
@@ -351,7 +351,7 @@ def _judge_messages_of_rules(case: Case) -> list[Diagnosed]:
     return diagnosed_all
 
 
-def _judge_possible(case: Case) -> list[Diagnosed]:
+def _judge_possible(case: DiagnosisInput) -> list[Diagnosed]:
     """Return notes of known-bad combinations of which all is known but the version of one component that is in use."""
     facts = case.facts
     present = {name for name in facts.host.get("present", "").split(",") if name and name not in facts.components}
@@ -403,13 +403,13 @@ def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
     return Diagnosed(finding=finding, confidence="low", score=Weight.POSSIBLE, taxonomy=taxonomy_of(finding))
 
 
-def _of_loader(hit: Hit, case: Case) -> Diagnosed:
+def _of_loader(hit: Hit, case: DiagnosisInput) -> Diagnosed:
     """Judge a message, and where the loader lacks a symbol or a version say what has it."""
     diagnosed = with_builds(_of_message(hit, case), hit, case.facts, case.platform, case.symbols)
     return with_systems(diagnosed, hit, case.facts)
 
 
-JUDGES: tuple[Callable[[Case], list[Diagnosed]], ...] = (
+JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
     lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
     lambda case: [_of_loader(hit, case) for hit in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],

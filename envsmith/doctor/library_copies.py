@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from envsmith.doctor.facts import Draft, Library
+from envsmith.doctor.facts import Draft, SharedLibrary
 
 _LIBRARIES = ("libnccl", "libcudart", "libcudnn")
 SYSTEM = (
@@ -44,12 +44,15 @@ def libraries_of(draft: Draft, site: Iterable[Path]) -> None:
             first = name not in loaded_names and way != "system elsewhere"
             loaded_names.add(name)
             path, version = os.path.join(folder, entry), _library_version(name, real)
-            draft.libraries.append(Library(name=name, path=path, version=version, how=way, first=first))
+            draft.libraries.append(SharedLibrary(name=name, path=path, version=version, how=way, first=first))
     for path in os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":"):  # before every other copy
         if name := next((n for n in _LIBRARIES if n in os.path.basename(path)), None):
             later_copies = [replace(lib, first=False) if lib.name == name else lib for lib in draft.libraries]
             version = _library_version(name, path)
-            draft.libraries = [Library(name=name, path=path, version=version, how="preload", first=True), *later_copies]
+            draft.libraries = [
+                SharedLibrary(name=name, path=path, version=version, how="preload", first=True),
+                *later_copies,
+            ]
 
 
 def libstdcxx_of(draft: Draft, interpreter: Path) -> None:

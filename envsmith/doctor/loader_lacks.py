@@ -12,7 +12,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import Symbol, symbol_in
 from envsmith.doctor.signatures import Hit
 from envsmith.knowledge.graph.load import components
-from envsmith.knowledge.symbols.system_libraries import Host, Need, SystemLibraries, system_libraries
+from envsmith.knowledge.symbols.system_libraries import Host, LibraryNeed, SystemLibraries, system_libraries
 from envsmith.knowledge.symbols.table import Builds, SymbolTable, TorchBuild
 from envsmith.model.cell import Platform
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -146,7 +146,7 @@ def _measured(build: TorchBuild) -> tuple[Evidence, ...]:
 class _Refusal:
     """What the loader refused: the version, the library that ends earlier, and the file that asks for it."""
 
-    need: Need
+    need: LibraryNeed
     loaded: str
     by: str
 
@@ -161,7 +161,7 @@ def with_systems(diagnosed: Diagnosed, hit: Hit, facts: Facts) -> Diagnosed:
     match = _NOT_FOUND.search(hit.text)
     if match is None:
         return diagnosed
-    need = Need(match["set"], match["version"])
+    need = LibraryNeed(match["set"], match["version"])
     refusal = _Refusal(need=need, loaded=match["loaded"] or "", by=match["by"] or "")
     table = system_libraries()
     finding = dataclasses.replace(
@@ -174,7 +174,7 @@ def with_systems(diagnosed: Diagnosed, hit: Hit, facts: Facts) -> Diagnosed:
     return dataclasses.replace(diagnosed, finding=finding, lines=_version_lines(refusal, table))
 
 
-def _needs_of_system(need: Need, table: SystemLibraries) -> dict[str, str]:
+def _needs_of_system(need: LibraryNeed, table: SystemLibraries) -> dict[str, str]:
     """Return the glibc, or the GCC whose libstdc++ it is, that brings a version."""
     if need.library == "glibc":
         return {"glibc": f">={need.version}"}

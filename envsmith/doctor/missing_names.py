@@ -37,7 +37,7 @@ _BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation",
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class MissingNameExplanation:
     """What is said of a lack, of which ``presence`` is what was measured.
 
     ``is_certain`` when releases or files are named, so that it says more than a general message.
@@ -74,7 +74,7 @@ class Explanation:
         return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=self.presence.date),)
 
 
-def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
+def explain(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
     """Return what the index and the facts say of a lack, or ``None`` for an attribute that no package owns."""
     if shadow := shadowing_file(lack):
         return _shadowed(lack, shadow)
@@ -102,7 +102,7 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
     return _of_several(gone, rivals(lack, question, facts, index))
 
 
-def diagnosed_of(lack: Lack, explanation: Explanation, twins: Sequence[Hit]) -> Diagnosed:
+def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequence[Hit]) -> Diagnosed:
     """Return an explanation as a finding at the place of its message, in the class of a message that says the same."""
     hit = lack.hit
     severity, weight = explanation.severity, explanation.weight
@@ -152,7 +152,7 @@ def _thing(lack: Lack, question: Question) -> str:
     return f"the module {question.path}" if lack.kind == "module" else question.path
 
 
-def _gone(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
+def _gone(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
     """Explain what some releases have and others do not. ``version`` is the release that is known to lack it."""
     name, spec = presence.distribution, presence.short_spec()
     lacking = f"{name} {version}" if version else f"The installed {name}"
@@ -160,7 +160,7 @@ def _gone(lack: Lack, question: Question, presence: Presence, version: str | Non
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
     message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{spec}.{asker}{successor}"
     requirement = f"{name}{spec}"
-    return Explanation(
+    return MissingNameExplanation(
         rule="name-not-in-release",
         message=message,
         fix=f"Install {requirement}{_other_way(lack, presence, version)}.",
@@ -183,7 +183,7 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
     return f", or use {presence.successor}" if presence.successor else ""
 
 
-def _of_several(gone: Explanation, answers: Sequence[Presence]) -> Explanation:
+def _of_several(gone: MissingNameExplanation, answers: Sequence[Presence]) -> MissingNameExplanation:
     """Return the explanation for each of several packages, where nothing in the text says which one is meant."""
     specs = {presence.distribution: presence.short_spec() for presence in answers}
     rival_specs = {name: spec for name, spec in specs.items() if name not in gone.needs}
@@ -199,13 +199,13 @@ def _of_several(gone: Explanation, answers: Sequence[Presence]) -> Explanation:
     )
 
 
-def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation | None:
+def _required(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation | None:
     """Explain an argument that a caller does not give. ``presence`` says which releases do not want it."""
     name, spec = presence.distribution, presence.short_spec()
     if not presence.absent or not presence.present:
         return None
     lacking = f"{name} {version}" if version else f"The installed {name}"
-    return Explanation(
+    return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"{lacking} wants {_thing(lack, question)}, which its caller does not give: {name}{spec} does not want it."
         + _asker(lack, name),
@@ -217,7 +217,7 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
     )
 
 
-def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | None:
+def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
     """Explain a method of one's own that a package calls with an argument that it did not give before."""
     answer = overridden(lack, index)
     if answer is None:
@@ -227,7 +227,7 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | Non
     version = installed_version(name, facts)
     if version and is_in(version, presence.present, presence.releases):
         return None
-    return Explanation(
+    return MissingNameExplanation(
         rule="override-lacks-argument",
         message=f"{lack.owner} stands in the place of {question.path} and does not take {question.argument}, which"
         f" {name} gives it: {name}{spec} does not.",
@@ -240,10 +240,10 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> Explanation | Non
     )
 
 
-def _never(lack: Lack, question: Question, presence: Presence) -> Explanation:
+def _never(lack: Lack, question: Question, presence: Presence) -> MissingNameExplanation:
     name = presence.distribution
     first, last = presence.releases[0], presence.releases[-1]
-    return Explanation(
+    return MissingNameExplanation(
         rule="name-in-no-release",
         message=f"No release of {name} from {first} to {last} has {_thing(lack, question)}:"
         f" it is misspelt, of another package or of a fork, older than {first} or newer than {last}."
@@ -258,10 +258,10 @@ def _never(lack: Lack, question: Question, presence: Presence) -> Explanation:
     )
 
 
-def _another_copy(lack: Lack, question: Question, presence: Presence, version: str) -> Explanation:
+def _another_copy(lack: Lack, question: Question, presence: Presence, version: str) -> MissingNameExplanation:
     """Explain a name that the stated release has: what runs is another copy, or a damaged one."""
     name = presence.distribution
-    return Explanation(
+    return MissingNameExplanation(
         rule="installed-is-another",
         message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, or its files are"
         f" damaged.{_asker(lack, name)}",
@@ -274,11 +274,11 @@ def _another_copy(lack: Lack, question: Question, presence: Presence, version: s
     )
 
 
-def _always(lack: Lack, question: Question, presence: Presence, version: str | None) -> Explanation:
+def _always(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
     """Explain a name that every measured release has, where the installed one is not among them or not known."""
     name, first = presence.distribution, presence.releases[0]
     older = f"{name} {version} is not among them" if version else "the installed one is older"
-    return Explanation(
+    return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
         f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
@@ -301,8 +301,8 @@ def _look(lack: Lack, question: Question) -> str:
     return f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'."
 
 
-def _shadowed(lack: Lack, file: str) -> Explanation:
-    return Explanation(
+def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:
+    return MissingNameExplanation(
         rule="module-shadowed",
         message=f"A file of your own is imported in the place of the package {lack.root}: {file}.",
         fix=f"Rename {file}, and delete its folder __pycache__.",
@@ -313,10 +313,10 @@ def _shadowed(lack: Lack, file: str) -> Explanation:
     )
 
 
-def _damaged(lack: Lack) -> Explanation:
+def _damaged(lack: Lack) -> MissingNameExplanation:
     """Explain a package that does not find a part of its own while it is imported."""
     name = fold(lack.root)
-    return Explanation(
+    return MissingNameExplanation(
         rule="broken-installation",
         message=f"{name} does not find {lack.owner}.{lack.name}, a part of its own, while it is imported: its files are"
         " of two releases, or some are missing.",
@@ -327,10 +327,10 @@ def _damaged(lack: Lack) -> Explanation:
     )
 
 
-def _bare_folder(lack: Lack) -> Explanation:
+def _bare_folder(lack: Lack) -> MissingNameExplanation:
     """Explain a package that Python took for a folder without ``__init__.py``."""
     name = fold(lack.root)
-    return Explanation(
+    return MissingNameExplanation(
         rule="broken-installation",
         message=f"Python took a folder without __init__.py for {lack.root}, which has no {lack.name} therefore: a folder"
         f" of that name lies where the script runs, or the files of {name} are missing.",
@@ -344,7 +344,7 @@ def _bare_folder(lack: Lack) -> Explanation:
     )
 
 
-def _unmeasured(lack: Lack, facts: Facts) -> Explanation | None:
+def _unmeasured(lack: Lack, facts: Facts) -> MissingNameExplanation | None:
     """Say that it was not measured. An attribute of an object is left out if no known package owns it."""
     if lack.kind == "positional":
         return None
@@ -355,7 +355,7 @@ def _unmeasured(lack: Lack, facts: Facts) -> Explanation | None:
     if not owner and lack.kind == "member":
         return None
     user = lack.user_of(owner)
-    return Explanation(
+    return MissingNameExplanation(
         rule="name-missing",
         message=_unmeasured_message(lack, owner),
         fix=caller_fix(owner, user, facts),

@@ -18,11 +18,11 @@ from envsmith.launch.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
 from envsmith.launch.ranks.decide import verdict
 from envsmith.launch.ranks.evidence import (
     LIBRARY,
-    Event,
-    Evidence,
-    Exit,
+    ExitStatus,
     Frame,
-    Machine,
+    LaunchEvent,
+    LaunchEvidence,
+    LaunchHost,
     RankError,
     RankEvidence,
     place_of,
@@ -63,7 +63,7 @@ def blame_texts(texts: Sequence[tuple[str, str]]) -> tuple[str, Blame] | None:
     return (places or [source for source, _ in pieces])[0], answer
 
 
-def read_evidence(source: str, text: str) -> Evidence:
+def read_evidence(source: str, text: str) -> LaunchEvidence:
     """Return what one text says of the ranks of a launch: its launcher, the ranks themselves, the host, NCCL."""
     if is_evidence(text):
         return read_stored(text, source)
@@ -71,7 +71,7 @@ def read_evidence(source: str, text: str) -> Evidence:
     return merged([_of_launcher(lines), read_remains(source, lines), read_host_logs(text), read_ras(text)])
 
 
-def _of_launcher(lines: Sequence[tuple[str, str]]) -> Evidence:
+def _of_launcher(lines: Sequence[tuple[str, str]]) -> LaunchEvidence:
     """Return what a launcher's text says of its ranks: errors by rank, exit statuses, the size of the world."""
     plain = "\n".join(line for _, line in lines)
     errors = dict(_errors(lines))
@@ -82,7 +82,7 @@ def _of_launcher(lines: Sequence[tuple[str, str]]) -> Evidence:
     stated = [int(size) for size in _SIZE.findall(plain)]
     speakers = {rank for speaker, _ in lines if (rank := rank_of_speaker(speaker)) is not None}
     mark = sizes or key
-    return Evidence(
+    return LaunchEvidence(
         ranks=tuple(_rank(rank, errors.get(rank), ends.get(rank)) for rank in sorted({*errors, *ends})),
         world=max([*stated, *(rank + 1 for rank in {*speakers, *ends})], default=0),
         is_listed=bool(_TABLE.search(plain)),
@@ -95,7 +95,7 @@ def _of_launcher(lines: Sequence[tuple[str, str]]) -> Evidence:
 def _rank(rank: int, error: RankError | None, end: tuple[int, int] | None) -> RankEvidence:
     if end is None:
         return RankEvidence(rank=rank, error=error)
-    return RankEvidence(rank=rank, error=error, exit=Exit(code=end[0]), pid=end[1])
+    return RankEvidence(rank=rank, error=error, exit=ExitStatus(code=end[0]), pid=end[1])
 
 
 def of_blame(source: str, answer: Blame) -> Diagnosed:
@@ -166,18 +166,18 @@ _MEMBER = re.compile(r"\s{0,8}Rank (\d{1,6}) -- GPU \d{1,4} managed by process (
 _MOST_KERNEL_LINES, _MOST = 200, 4096
 
 
-def read_host_logs(text: str) -> Evidence:
+def read_host_logs(text: str) -> LaunchEvidence:
     """Return what a text says of the host and of the tasks that a scheduler started on it."""
     lines = text.splitlines()
     kernel = [line.strip()[:400] for line in lines if _KERNEL.search(line)][:_MOST_KERNEL_LINES]
     kills = sum(bool(_ENDED_FOR_MEMORY.search(line)) for line in kernel)
-    machines = (Machine(oom_kills=kills, kernel=tuple(kernel)),) if kernel else ()
+    machines = (LaunchHost(oom_kills=kills, kernel=tuple(kernel)),) if kernel else ()
     tasks = () if _LAUNCHER.search(text) else tuple(_tasks(lines))
-    pods = _pods(text) if '"containerStatuses"' in text else Evidence()
-    return Evidence(
+    pods = _pods(text) if '"containerStatuses"' in text else LaunchEvidence()
+    return LaunchEvidence(
         ranks=(*tasks, *pods.ranks),
         machines=(*machines, *pods.machines),
-        launcher=Exit(code=None) if tasks or pods.ranks else None,
+        launcher=ExitStatus(code=None) if tasks or pods.ranks else None,
     )
 
 
@@ -193,7 +193,7 @@ def _tasks(lines: Iterable[str]) -> Iterator[RankEvidence]:
                 if status is not None and task not in ended:
                     ended.add(task)
                     by_launcher = status == -SIGTERM or (is_cancelled and status == -SIGKILL)
-                    yield RankEvidence(rank=task, host=match[1], exit=Exit(code=status, by_launcher=by_launcher))
+                    yield RankEvidence(rank=task, host=match[1], exit=ExitStatus(code=status, by_launcher=by_launcher))
 
 
 def _status(words: str) -> int | None:
@@ -203,12 +203,12 @@ def _status(words: str) -> int | None:
     return next((status for word, status in _WORDS.items() if words.startswith(word)), None)
 
 
-def _pods(text: str) -> Evidence:
+def _pods(text: str) -> LaunchEvidence:
     """Return how the containers of pods ended, as ``kubectl get pods -o json`` says it, where a pod says its rank."""
     try:
         value = parse_json(text[text.find("{") : text.rfind("}") + 1])
     except UnreadableError:
-        return Evidence()
+        return LaunchEvidence()
     items = value.get("items") if isinstance(value, dict) else None
     rows = items if isinstance(items, list) else [value]
     ranks, machines = [], []
@@ -217,8 +217,8 @@ def _pods(text: str) -> Evidence:
             name = str(_part(pod, "metadata").get("name", ""))[:100]
             ranks.append(RankEvidence(rank=rank, host=name, exit=_exit_of(end)))
             if end.get("reason") == "OOMKilled":
-                machines.append(Machine(name=name, oom_kills=1))
-    return Evidence(ranks=tuple(ranks), machines=tuple(machines))
+                machines.append(LaunchHost(name=name, oom_kills=1))
+    return LaunchEvidence(ranks=tuple(ranks), machines=tuple(machines))
 
 
 def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -250,32 +250,32 @@ def _end_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def _exit_of(end: Mapping[str, Any]) -> Exit:
+def _exit_of(end: Mapping[str, Any]) -> ExitStatus:
     code, stamp = end.get("exitCode"), str(end.get("finishedAt", ""))
     try:
         at = dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
         at = 0.0
     if not isinstance(code, int) or not 0 <= code < 256:
-        return Exit(code=None, at=at)
-    return Exit(code=128 - code if 128 < code < 128 + 65 else code, at=at)
+        return ExitStatus(code=None, at=at)
+    return ExitStatus(code=128 - code if 128 < code < 128 + 65 else code, at=at)
 
 
 # What NCCL's ``ncclras`` says, as text and as JSON: who does not answer, who is behind.
 
 
-def read_ras(text: str) -> Evidence:
+def read_ras(text: str) -> LaunchEvidence:
     """Return what a report of NCCL's RAS says. Its ranks are those of the communicator, so only the largest counts."""
     if '"communicators"' in text and '"missing_ranks"' in text:
         events = list(_of_json(text))
     elif "Communicators..." in text or _COMMUNICATOR.search(text):
         events = list(_of_text(text.splitlines()))
     else:
-        return Evidence()
-    return Evidence(events=tuple(events[:_MOST]))
+        return LaunchEvidence()
+    return LaunchEvidence(events=tuple(events[:_MOST]))
 
 
-def _of_text(lines: Iterable[str]) -> Iterator[Event]:
+def _of_text(lines: Iterable[str]) -> Iterator[LaunchEvent]:
     """Yield the missing ranks of every communicator, and those of which fewer have launched the last operation."""
     communicator, behind, most = "", "", 0
     for line in lines:
@@ -283,7 +283,7 @@ def _of_text(lines: Iterable[str]) -> Iterator[Event]:
             communicator, behind, most = match[1], "", 0
         elif communicator and (match := _MISSING.match(line)):
             for rank in _numbers(match[1]):
-                yield Event(
+                yield LaunchEvent(
                     at=0.0, rank=rank, kind="unreachable", text=f"NCCL RAS: no data of rank {rank} of {communicator}"
                 )
         elif communicator and (match := _COUNTS.match(line)):
@@ -292,7 +292,7 @@ def _of_text(lines: Iterable[str]) -> Iterator[Event]:
             most = max(most, number)
         elif behind and (match := _MEMBER.match(line)):
             text = f"NCCL RAS: rank {match[1]} (process {match[2]} on {match[3]}) has {behind}"
-            yield Event(at=0.0, rank=int(match[1]), kind="fewer-calls", text=text)
+            yield LaunchEvent(at=0.0, rank=int(match[1]), kind="fewer-calls", text=text)
 
 
 def _numbers(text: str) -> list[int]:
@@ -306,7 +306,7 @@ def _numbers(text: str) -> list[int]:
     return numbers[:_MOST]
 
 
-def _of_json(text: str) -> Iterator[Event]:
+def _of_json(text: str) -> Iterator[LaunchEvent]:
     try:
         value = parse_json(text[text.find("{") : text.rfind("}") + 1])
     except UnreadableError:
@@ -320,7 +320,7 @@ def _of_json(text: str) -> Iterator[Event]:
         number, host, process = rank.get("rank"), str(rank.get("host", ""))[:100], rank.get("pid")
         if isinstance(number, int):
             words = f"NCCL RAS: rank {number} (process {process} on {host}) does not answer"
-            yield Event(at=0.0, rank=number, kind="unreachable", text=words)
+            yield LaunchEvent(at=0.0, rank=number, kind="unreachable", text=words)
     yield from _fewer(list(_rows(largest.get("ranks"))))
 
 
@@ -333,7 +333,7 @@ def _rows(value: object) -> Iterator[Mapping[str, Any]]:
     yield from (row for row in (value[:_MOST] if isinstance(value, list) else ()) if isinstance(row, dict))
 
 
-def _fewer(ranks: list[Mapping[str, Any]]) -> Iterator[Event]:
+def _fewer(ranks: list[Mapping[str, Any]]) -> Iterator[LaunchEvent]:
     """Yield the minority that has called fewer collectives than the others."""
     counts: dict[int, int] = {}
     for row in ranks:
@@ -344,4 +344,4 @@ def _fewer(ranks: list[Mapping[str, Any]]) -> Iterator[Event]:
     behind = {number: count for number, count in counts.items() if count < most}
     for number, count in behind.items() if len(behind) * 2 < len(counts) else ():
         text = f"NCCL RAS: rank {number} has called {count} collectives, others {most}"
-        yield Event(at=0.0, rank=number, kind="fewer-calls", text=text)
+        yield LaunchEvent(at=0.0, rank=number, kind="fewer-calls", text=text)

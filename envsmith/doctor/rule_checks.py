@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envsmith import solver
-from envsmith.doctor.facts import Facts, Launch
+from envsmith.doctor.facts import Facts, LaunchCommand
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import Scene, below, key_of, number_in
 from envsmith.doctor.vocabulary import is_read, variables
@@ -32,19 +32,19 @@ _NODES = ("nnodes", "num-nodes", "num-machines", "nodes")
 _OF_ALL_NODES = {"accelerate": _RANKS, "horovodrun": ("np", "num-proc")}
 
 
-def _ranks_of(launch: Launch) -> int | None:
+def _ranks_of(launch: LaunchCommand) -> int | None:
     names = _OF_ALL_NODES.get(launch.tool, _RANKS)
     return next((n for name in names if (n := number_in(launch.options.get(name))) is not None), None)
 
 
-def _nodes_of(launch: Launch) -> int:
+def _nodes_of(launch: LaunchCommand) -> int:
     if launch.tool == "horovodrun":
         return len(launch.options.get("h", launch.options.get("hosts", "")).split(","))
     numbers = (number_in(launch.options.get(name, "").split(":")[-1]) for name in _NODES)
     return next((n for n in numbers if n is not None), 1)
 
 
-def words_of_launch(launch: Launch) -> Words:
+def words_of_launch(launch: LaunchCommand) -> Words:
     """Return the words that every rule over a start command can name."""
     address = launch.options.get("master-addr", launch.options.get("rdzv-endpoint", ""))
     return {
@@ -325,7 +325,7 @@ def _ranks_of_command(scene: Scene, _argument: None) -> Iterator[Words]:
     yield from _ranks_and_gpus(ranks, gpus)
 
 
-def _launch(scene: Scene) -> Launch:
+def _launch(scene: Scene) -> LaunchCommand:
     assert scene.launch is not None  # noqa: S101 - a rule with this check names tools
     return scene.launch
 
@@ -390,7 +390,7 @@ def _hostfile(scene: Scene, _argument: None) -> Iterator[Words]:
     }
 
 
-def _commands_of_nodes(facts: Facts) -> list[Launch]:
+def _commands_of_nodes(facts: Facts) -> list[LaunchCommand]:
     return [launch for launch in facts.launches if launch.tool == "torchrun" and _nodes_of(launch) > 1]
 
 

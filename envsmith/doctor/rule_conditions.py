@@ -15,7 +15,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from envsmith.doctor.facts import Facts, Launch
+from envsmith.doctor.facts import Facts, LaunchCommand
 from envsmith.errors import DataError
 from envsmith.model.version import version_key
 
@@ -60,7 +60,7 @@ class Scene:
     """What one rule is judged on: the facts, the start command it is tried for, and the words that its check gave."""
 
     facts: Facts
-    launch: Launch | None = None
+    launch: LaunchCommand | None = None
     words: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, names: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from envsmith.base.schema import Parsed, Problems, Text, WrongValueError, strict
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
-from envsmith.doctor.facts import Facts, Launch
+from envsmith.doctor.facts import Facts, LaunchCommand
 from envsmith.doctor.rule_checks import CHECKS, words_of_launch
 from envsmith.doctor.rule_conditions import KINDS, Condition, Scene, complaint_about, names_in
 from envsmith.knowledge.graph.data import file_table, read_table, refuse
@@ -59,7 +59,7 @@ Confidence = Literal["high", "medium", "low"]
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
+class RuleVariant:
     """What a rule says otherwise where ``when`` is met; each field that is given takes the place of the rule's."""
 
     when: Conditions
@@ -74,7 +74,7 @@ class Variant:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class DoctorRule:
     """One row of the file, which matrix/README.md describes.
 
     It gives a finding where one of ``when`` is met and none of ``unless``. Variants that are met are laid over it.
@@ -98,12 +98,12 @@ class Rule:
     confidence: Confidence = "high"
     score: int | None = None
     evidence: Sources
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[RuleVariant, ...] = ()
 
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class FailureClass:
     """The class of a failure as the study counts it."""
 
     stage: Text
@@ -120,11 +120,11 @@ class RuleBook:
     """
 
     evidence: Mapping[Text, Any]
-    causes: Mapping[Text, Cause]
+    causes: Mapping[Text, FailureClass]
     features: Mapping[Text, Conditions]
-    setup: tuple[Rule, ...]
-    launch: tuple[Rule, ...]
-    stated: tuple[Rule, ...]
+    setup: tuple[DoctorRule, ...]
+    launch: tuple[DoctorRule, ...]
+    stated: tuple[DoctorRule, ...]
 
 
 def rule_book() -> RuleBook:
@@ -150,7 +150,7 @@ def read_rules(content: bytes) -> RuleBook:
 RULES = file_table("rules", _FILE, RuleBook, read_rules)
 
 
-def _complaints(rule: Rule, causes: Mapping[str, Cause]) -> Iterator[str]:
+def _complaints(rule: DoctorRule, causes: Mapping[str, FailureClass]) -> Iterator[str]:
     for cause in (rule.cause, *(v.cause for v in rule.variants if v.cause)):
         if cause not in causes and not (rule.stage and rule.group and rule.pattern):
             yield f"the cause {cause} is not in `causes`"
@@ -195,13 +195,13 @@ def judge_launches(facts: Facts) -> list[Diagnosed]:
     return list({(d.finding.rule, d.finding.message): d for d in diagnosed}.values())
 
 
-def _tried(rule: Rule, facts: Facts) -> Iterator[Diagnosed]:
+def _tried(rule: DoctorRule, facts: Facts) -> Iterator[Diagnosed]:
     launches = [launch for launch in facts.launches if launch.tool in rule.launch] if rule.launch else [None]
     for launch in launches:
         yield from _of(rule, facts, launch)
 
 
-def _of(rule: Rule, facts: Facts, launch: Launch | None = None) -> Iterator[Diagnosed]:
+def _of(rule: DoctorRule, facts: Facts, launch: LaunchCommand | None = None) -> Iterator[Diagnosed]:
     """Return the findings of one rule: one for each set of words that its check gives and that meets its conditions."""
     scene = Scene(facts, launch, words_of_launch(launch) if launch else {})
     name, argument = rule.check or ("always", None)
@@ -211,7 +211,7 @@ def _of(rule: Rule, facts: Facts, launch: Launch | None = None) -> Iterator[Diag
             yield _finding(rule, each)
 
 
-def _finding(rule: Rule, scene: Scene) -> Diagnosed:
+def _finding(rule: DoctorRule, scene: Scene) -> Diagnosed:
     let = dict(rule.let)
     for variant in rule.variants:
         if scene.meets(variant.when):
@@ -251,7 +251,7 @@ def _finding(rule: Rule, scene: Scene) -> Diagnosed:
     )
 
 
-def _placed(diagnosed: Diagnosed, launch: Launch) -> Diagnosed:
+def _placed(diagnosed: Diagnosed, launch: LaunchCommand) -> Diagnosed:
     """Return the finding with file and line: of the first option that its message names, else of the command."""
     if not launch.source:
         return diagnosed

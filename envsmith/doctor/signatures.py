@@ -20,7 +20,7 @@ from envsmith.doctor.rules import Conditions
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.data import read_table
-from envsmith.knowledge.graph.fields import Context
+from envsmith.knowledge.graph.fields import FileContext
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
 from envsmith.knowledge.graph.tables import Table
@@ -30,7 +30,7 @@ _FILE = "signatures.yaml"
 _FOLDER = "signatures"
 
 
-def _source(text: str, context: Context) -> Evidence | None:
+def _source(text: str, context: FileContext) -> Evidence | None:
     """Return what ``KEY``, ``KEY PATH`` or the address of an issue stands for."""
     if text.startswith("https://"):
         return Evidence(kind=EvidenceKind.REPORTED, source=text, date="2026-11-20")
@@ -64,7 +64,7 @@ def _some(value: Any, _context: object) -> Any:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Variant:
+class SignatureVariant:
     """What a signature says where ``when`` is met by the groups of its patterns and the facts."""
 
     when: Conditions
@@ -99,7 +99,7 @@ class Signature:
     consequence_of: tuple[Text, ...] = ()
     tells: Text | None = None
     needs: Mapping[Text, Text] = field(default_factory=dict)
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[SignatureVariant, ...] = ()
     evidence: Annotated[tuple[Annotated[Evidence, Named(_source)], ...], Checked(_some)]
     rule: Flag = False
 

@@ -16,7 +16,7 @@ from typing import Any
 from envsmith import solver
 from envsmith.base.schema import parse_json
 from envsmith.doctor.diagnosis import Diagnosed
-from envsmith.doctor.facts import Draft, Facts, Stated
+from envsmith.doctor.facts import Draft, Facts, StatedVersion
 from envsmith.doctor.read.lines import bytes_of, component_of, local_cuda, note_present, read_lines
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
 from envsmith.doctor.vocabulary import words
@@ -99,7 +99,7 @@ def check_environment(
     if versions or not facts.count:
         judgement = solver.check(versions, platform, keep=keep, features=features_of(facts))
     if (cuda := judgement.inferred.get("cuda")) and "cuda" not in facts.components:
-        inferred = Stated(version=cuda, source="inferred", strength=1)
+        inferred = StatedVersion(version=cuda, source="inferred", strength=1)
         facts = dataclasses.replace(facts, components={**facts.components, "cuda": inferred})
     of_versions = {(finding.rule, finding.severity) for finding in judgement.findings}
     of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]

@@ -29,7 +29,7 @@ Pattern = Annotated[str, Parsed(_pattern)]
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionLine:
-    """A line of a log that names a version. ``strength`` as in :class:`~envsmith.doctor.facts.Stated`."""
+    """A line of a log that names a version. ``strength`` as in :class:`~envsmith.doctor.facts.StatedVersion`."""
 
     component: Text
     origin: Text

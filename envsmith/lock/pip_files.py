@@ -197,7 +197,7 @@ def _value(value: object) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
+class PylockExtras:
     """What ``pylock.toml`` knows and ``lock.json`` does not. ``lock`` is the digest it was written for."""
 
     lock: str
@@ -210,7 +210,7 @@ class Beside:
         return replace(pin, artifacts=artifacts, requires=self.requires.get(pin.name, ()))
 
 
-def parse_beside(text: str) -> Beside:
+def parse_beside(text: str) -> PylockExtras:
     """Read a ``pylock.toml`` that envsmith wrote. ``DataError`` when it is not one."""
     try:
         document = read_toml(text)
@@ -226,7 +226,7 @@ def parse_beside(text: str) -> Beside:
     }
     files = [a for package in packages for a in package.artifacts] + [_ready(archive) for archive in ready.values()]
     artifacts = {(a.filename, a.sha256): a for a in files}
-    return Beside(
+    return PylockExtras(
         lock=str(ours.get("lock", "")) if isinstance(ours, dict) else "", artifacts=artifacts, requires=requires
     )
 

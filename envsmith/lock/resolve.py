@@ -11,12 +11,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.errors import LockError, NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.runtime import (
-    Source,
+    TorchSource,
     load_runtime,
     sources_of,
     toolkit_for,
@@ -123,7 +123,7 @@ def lock_pip(
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 
     def on_line(line: str) -> None:
-        progress(Event(kind=EventKind.LINE, step=_STEP, text=line))
+        progress(ProgressEvent(kind=EventKind.LINE, step=_STEP, text=line))
 
     latest = cutoff(exclude_newer)
     for day in days_from(beside.date, exclude_newer):
@@ -256,7 +256,7 @@ _BRINGS_WHEEL = "70.1"
 
 
 def _build_pins(
-    cell: Cell, pins: tuple[Pin, ...], sources: tuple[Source, ...], query: Query, resolver: Resolver
+    cell: Cell, pins: tuple[Pin, ...], sources: tuple[TorchSource, ...], query: Query, resolver: Resolver
 ) -> tuple[Pin, ...]:
     if not any(pin.sdist for pin in pins):
         return ()

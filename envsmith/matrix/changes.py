@@ -16,7 +16,7 @@ _MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change(AsJson):
+class MatrixChange(AsJson):
     """``what`` is cell, torch or a framework's name. ``before`` and ``after`` are ``None`` where it is missing."""
 
     what: str
@@ -46,7 +46,7 @@ def read_document(path: Path) -> dict[str, Any]:
     return value
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[MatrixChange]:
     """Return what differs: cells first, by id, then releases."""
     old, new = _facts(before), _facts(after)
     return [change for what in new for change in _compare(what, old.get(what, {}), new[what])]
@@ -70,6 +70,8 @@ def _state_words(cell: Mapping[str, Any]) -> str:
     return f"{cell.get('status')}{rung}" + (f" ({', '.join(marks)})" if marks else "")
 
 
-def _compare(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Change]:
+def _compare(what: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[MatrixChange]:
     names = sorted({*old, *new})
-    return [Change(what=what, name=n, before=old.get(n), after=new.get(n)) for n in names if old.get(n) != new.get(n)]
+    return [
+        MatrixChange(what=what, name=n, before=old.get(n), after=new.get(n)) for n in names if old.get(n) != new.get(n)
+    ]

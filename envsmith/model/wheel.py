@@ -17,7 +17,7 @@ _OLD_NAMES = {"manylinux1_": 5, "manylinux2010_": 12, "manylinux2014_": 17}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class WheelTarget:
     """What a wheel must fit: one Python, one torch build, one platform.
 
     ``cxx11_abi`` is the C++ ABI of that torch build, ``None`` where it was not measured. ``glibc`` is the host's, and
@@ -33,7 +33,7 @@ class Target:
     gpus: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, cell: Cell, *, cxx11_abi: bool | None) -> Target:
+    def of(cls, cell: Cell, *, cxx11_abi: bool | None) -> WheelTarget:
         """Return the target that a cell is."""
         parts = cell.components
         gpus = tuple(word.strip() for word in parts.get("gpu", "").split(",") if word.strip() not in {"", "none"})
@@ -91,7 +91,7 @@ class ReadyWheel:
         trusted = policy is WheelPolicy.LISTED or (policy is WheelPolicy.OFFICIAL and self.official)
         return trusted and self.requires is not None
 
-    def reasons_against(self, target: Target) -> tuple[str, ...]:
+    def reasons_against(self, target: WheelTarget) -> tuple[str, ...]:
         """Return why it does not fit. Empty for a wheel that fits."""
         checks = (
             self.against_variant(),

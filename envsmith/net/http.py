@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import unquote, urlunsplit
 
-from envsmith.base.cache import Entry, cache_folder, load_entry, store_entry
+from envsmith.base.cache import CacheEntry, cache_folder, load_entry, store_entry
 from envsmith.errors import ContentError, NetworkError
 from envsmith.net.address import follow, origin, parts_of, redact, split
 from envsmith.net.index_settings import index_addresses, netrc_file, uv_settings
@@ -260,7 +260,7 @@ class _Entry:
     fields: Mapping[str, str]
 
     @classmethod
-    def of(cls, entry: Entry) -> _Entry:
+    def of(cls, entry: CacheEntry) -> _Entry:
         line, _, body = entry.content.partition(b"\n")
         head = json.loads(line)
         return cls(body, head["url"], entry.age, head["fields"])

@@ -44,7 +44,7 @@ from envsmith.preflight.checks import (
     variables,
     versions,
 )
-from envsmith.preflight.group import Child, Place, Trial, agree, all_reduce_trial, find_place
+from envsmith.preflight.group import Child, CollectiveTrial, JobPlace, agree, all_reduce_trial, find_place
 from envsmith.preflight.watcher import Watch
 
 __all__ = ["Finding", "PreflightError", "Report", "findings_of", "run", "watch"]
@@ -132,13 +132,15 @@ def run(
     return report
 
 
-def _backend(place: Place, rows: list[dict[str, Any]]) -> str:
+def _backend(place: JobPlace, rows: list[dict[str, Any]]) -> str:
     """Return NCCL when every rank can use it and the script's group is not on gloo. Every rank has the same answer."""
     usable = all(row.get("cuda_usable") and row.get("has_nccl") for row in rows)
     return "nccl" if usable and place.backend != "gloo" else "gloo"
 
 
-def _collective(place: Place, backend: str, trial: Trial, rows: list[dict[str, Any]], timeout: float) -> list[Finding]:
+def _collective(
+    place: JobPlace, backend: str, trial: CollectiveTrial, rows: list[dict[str, Any]], timeout: float
+) -> list[Finding]:
     """Run one all_reduce. Every rank tells how it ended, and every rank hears it."""
     answers, missing = agree(place, "collective", trial.run(timeout), timeout + 2.0)
     if all(a.get("ok") for a in answers.values()) and not missing:
@@ -158,7 +160,7 @@ def _collective(place: Place, backend: str, trial: Trial, rows: list[dict[str, A
 
 
 def _report(
-    findings: list[Finding], rows: list[dict[str, Any]], *, place: Place, backend: str, strict: bool, seconds: float
+    findings: list[Finding], rows: list[dict[str, Any]], *, place: JobPlace, backend: str, strict: bool, seconds: float
 ) -> Report:
     bad = [f for f in findings if f.severity == "error" or (strict and f.severity == "warning")]
     head = rows[0]

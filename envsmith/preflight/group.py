@@ -34,7 +34,7 @@ _WATCHDOG = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class JobPlace:
     """Where this process is in its job. ``backend`` is that of the default group, empty where there is none.
 
     ``store`` has a connection and a prefix of its own for one call; it is ``None`` when there is only one process.
@@ -48,7 +48,7 @@ class Place:
     backend: str = ""
 
 
-def find_place(timeout: float) -> Place:
+def find_place(timeout: float) -> JobPlace:
     """Return rank, world and store: of the default group when there is one, else of the launcher, else alone.
 
     Raises :class:`SmokeError` when the store of the job cannot be reached, :class:`UsageError` for variables of the
@@ -72,12 +72,12 @@ def find_place(timeout: float) -> Place:
     else:
         rank, world = 0, 1
     if world < 2:
-        return Place(rank=rank, world=world, local=local, backend=backend)
+        return JobPlace(rank=rank, world=world, local=local, backend=backend)
     base = _launcher_store(launch, timeout) if launch else _connection(base, world, timeout)
     run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store = dist.PrefixStore(f"envsmith-preflight/{run}/{number}", base)
     host = getattr(base, "host", "")
-    return Place(rank=rank, world=world, local=local, host=host, store=store, backend=backend)
+    return JobPlace(rank=rank, world=world, local=local, host=host, store=store, backend=backend)
 
 
 def _launcher_store(launch: LaunchPlace, timeout: float) -> Any:
@@ -122,7 +122,7 @@ def _connection(store: Any, world: int, timeout: float) -> Any:
 
 
 def agree(
-    place: Place, key: str, mine: Mapping[str, Any], timeout: float
+    place: JobPlace, key: str, mine: Mapping[str, Any], timeout: float
 ) -> tuple[dict[int, dict[str, Any]], list[int]]:
     """Return everybody's value by rank, and the ranks that did not come within ``timeout`` seconds.
 
@@ -143,14 +143,14 @@ def agree(
     return {rank: json.loads(store.get(f"{key}/{rank}")) for rank in present}, missing
 
 
-class Trial:
+class CollectiveTrial:
     """One collective in a thread of its own: nothing in it can hold up the caller, whatever it waits for.
 
     ``collective`` is called with the trial. It names its ``stage`` and leaves its group in ``group`` and its store in
     ``store``, which :meth:`close` ends. Write the verdict before you close: an end may hang as the collective did.
     """
 
-    def __init__(self, collective: Callable[[Trial], dict[str, Any]]) -> None:
+    def __init__(self, collective: Callable[[CollectiveTrial], dict[str, Any]]) -> None:
         self.group: Any = None
         self.store: Any = None
         self.stage = "making a group"
@@ -194,19 +194,21 @@ class Trial:
         self.store = None
 
 
-def all_reduce_trial(place: Place, backend: str, device: int | None, timeout: float, ask: Ask | None = None) -> Trial:
+def all_reduce_trial(
+    place: JobPlace, backend: str, device: int | None, timeout: float, ask: Ask | None = None
+) -> CollectiveTrial:
     """Return the trial of one all_reduce whose value every rank knows: in this process, or where ``ask`` sends it."""
 
-    def collective(trial: Trial) -> dict[str, Any]:
+    def collective(trial: CollectiveTrial) -> dict[str, Any]:
         place.store.set(f"entered/{place.rank}", "1")
         host, port = _open_group_store(trial, place, timeout)
         job = {"backend": backend, "device": device, "rank": place.rank, "world": place.world, "timeout": timeout}
         return (ask or partial(all_reduce, trial))(host=host, port=port, **job)
 
-    return Trial(collective)
+    return CollectiveTrial(collective)
 
 
-def _open_group_store(trial: Trial, place: Place, timeout: float) -> tuple[str, int]:
+def _open_group_store(trial: CollectiveTrial, place: JobPlace, timeout: float) -> tuple[str, int]:
     """Return the address of a store that serves this group alone, at rank 0.
 
     A watchdog of NCCL writes its alarms at the root of a store, where those of the script's own groups would read them.
@@ -222,7 +224,15 @@ def _open_group_store(trial: Trial, place: Place, timeout: float) -> tuple[str, 
 
 
 def all_reduce(
-    trial: Trial, *, backend: str, device: int | None, host: str, port: int, rank: int, world: int, timeout: float
+    trial: CollectiveTrial,
+    *,
+    backend: str,
+    device: int | None,
+    host: str,
+    port: int,
+    rank: int,
+    world: int,
+    timeout: float,
 ) -> dict[str, Any]:
     """Sum a tensor over all ranks and compare the result.
 
@@ -327,7 +337,7 @@ def be_child() -> None:
     job = json.loads(sys.stdin.readline() or "null")
     if job is not None:
         # A little less than the parent waits: this side knows what the collective was doing.
-        answer = Trial(partial(all_reduce, **job)).run(0.9 * job["timeout"])
+        answer = CollectiveTrial(partial(all_reduce, **job)).run(0.9 * job["timeout"])
         answers.write(json.dumps(answer).encode() + b"\n")
         sys.stdin.read()
     os._exit(0)

@@ -25,9 +25,9 @@ from envsmith.base.schema import UNWRITTEN, AsJson, parse_json
 from envsmith.launch.ranks import witness
 from envsmith.launch.ranks.causes import Blame
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.evidence import Evidence, ProcessState, RankEvidence
+from envsmith.launch.ranks.evidence import LaunchEvidence, ProcessState, RankEvidence
 from envsmith.launch.ranks.recorder import calls_of, stacks_of, stated_groups
-from envsmith.preflight.group import Place, find_place
+from envsmith.preflight.group import JobPlace, find_place
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -172,7 +172,7 @@ class Watch:
         limits: Limits | None = None,
         on_alert: Callable[[Alert], None] | None = None,
         timeout: float = 30.0,
-        find: Callable[[float], Place] = find_place,
+        find: Callable[[float], JobPlace] = find_place,
     ) -> None:
         self.interval, self.limits, self.cost = interval, limits or Limits(), 0.0
         self.alerts: list[Alert] = []
@@ -231,11 +231,11 @@ class Watch:
 
     # -- the thread's side ---------------------------------------------------------------------------------------------
 
-    def _run(self, place: Place) -> None:
+    def _run(self, place: JobPlace) -> None:
         with _harmless():
             self._watch(place)
 
-    def _watch(self, place: Place) -> None:
+    def _watch(self, place: JobPlace) -> None:
         store = place.store
         history: list[dict[int, Sample]] = []
         latest: dict[int, tuple[bytes, Sample]] = {}
@@ -342,7 +342,7 @@ def _judge(store: Any, world: int, seconds: float) -> Blame | None:
     """Return the verdict on a job that stands still, from what each rank says of where it stands."""
     texts = {rank: store.get(f"watch/{rank}/stands") for rank in range(world) if stored(store, f"watch/{rank}/stands")}
     ranks = [one for rank, text in texts.items() if (one := _standing(rank, text))]
-    return decide(Evidence(ranks=tuple(ranks), world=world, stalled=seconds)) if len(ranks) == world else None
+    return decide(LaunchEvidence(ranks=tuple(ranks), world=world, stalled=seconds)) if len(ranks) == world else None
 
 
 def _own_alerts(first: Sample | None, now: Sample, limits: Limits) -> list[Alert]:

@@ -82,7 +82,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DeclaredRequirement:
     """One requirement as it stands in a file, of an extra or a dependency group where it belongs to one.
 
     ``is_conda`` says that its name is that of a Conda package.
@@ -102,12 +102,12 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Lines:
+class DeclaredLines:
     """What files declare, as it stands in them. ``python`` are ranges with file and line, ``skipped`` what is unread."""
 
     name: str = ""
     version: str | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[DeclaredRequirement] = field(default_factory=list)
     python: list[tuple[str, str, int]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
@@ -125,7 +125,7 @@ def read_declared(root: Path) -> Declaration:
 
     ``DataError`` when there is none, or one is no such file.
     """
-    lines, files = Lines(), declaring_files(root)
+    lines, files = DeclaredLines(), declaring_files(root)
     for name in files:
         if name in FILES:
             read_into(lines, root / name, name)
@@ -141,12 +141,12 @@ def read_declared(root: Path) -> Declaration:
 
 def read_metadata(text: str, file: str) -> Declaration:
     """Read the declaration in a wheel's ``METADATA`` or an sdist's ``PKG-INFO``."""
-    lines = Lines()
+    lines = DeclaredLines()
     _metadata(text, file, lines)
     return _declaration(lines, [file], file)
 
 
-def _declaration(lines: Lines, files: Sequence[str], fallback: str) -> Declaration:
+def _declaration(lines: DeclaredLines, files: Sequence[str], fallback: str) -> Declaration:
     """Return the first range of Pythons, and the requirements of who uses a library. What is malformed is noted."""
     python, python_at, skipped = None, None, list(lines.skipped)
     for text, file, line in lines.python:
@@ -167,7 +167,7 @@ def _declaration(lines: Lines, files: Sequence[str], fallback: str) -> Declarati
     )
 
 
-def _declared(entry: Entry, skipped: list[str]) -> Iterator[Declared]:
+def _declared(entry: DeclaredRequirement, skipped: list[str]) -> Iterator[Declared]:
     """Yield the requirement, unless it serves who works on the library, or cannot be judged."""
     try:
         requirement = Requirement(entry.text)
@@ -214,7 +214,7 @@ def _extra_of(marker: Marker | None) -> str | None:
     return match[1] if match else None
 
 
-def _metadata(text: str, file: str, lines: Lines) -> None:
+def _metadata(text: str, file: str, lines: DeclaredLines) -> None:
     for number, line in enumerate(text.splitlines()[:_MAX_LINES], 1):
         if not line.strip():
             break
@@ -228,17 +228,17 @@ def _metadata(text: str, file: str, lines: Lines) -> None:
             case "requires-python":
                 lines.python.append((value, file, number))
             case "requires-dist":
-                lines.entries.append(Entry(value, file, number))
+                lines.entries.append(DeclaredRequirement(value, file, number))
 
 
-def _requirements(text: str, file: str, lines: Lines) -> None:
+def _requirements(text: str, file: str, lines: DeclaredLines) -> None:
     for number, line in itertools.islice(logical_lines(text), _MAX_LINES):
         requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
         if not requirement.startswith("-"):
-            lines.entries.append(Entry(requirement, file, number))
+            lines.entries.append(DeclaredRequirement(requirement, file, number))
 
 
-def _setup_cfg(text: str, file: str, lines: Lines) -> None:
+def _setup_cfg(text: str, file: str, lines: DeclaredLines) -> None:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)
@@ -255,10 +255,10 @@ def _setup_cfg(text: str, file: str, lines: Lines) -> None:
             _listed(value, file, lines, find, extra)
 
 
-def _listed(value: str, file: str, lines: Lines, find: _Finder, extra: str | None = None) -> None:
+def _listed(value: str, file: str, lines: DeclaredLines, find: _Finder, extra: str | None = None) -> None:
     for line in map(str.strip, value.splitlines()):
         if line and not line.startswith("#"):
-            lines.entries.append(Entry(line, file, find(line), extra))
+            lines.entries.append(DeclaredRequirement(line, file, find(line), extra))
 
 
 class _Finder:
@@ -276,7 +276,7 @@ class _Finder:
         return line
 
 
-def _pyproject(text: str, file: str, lines: Lines) -> None:
+def _pyproject(text: str, file: str, lines: DeclaredLines) -> None:
     data = _toml(text, file)
     find = _Finder(text)
     project = table_of(data, "project")
@@ -286,10 +286,12 @@ def _pyproject(text: str, file: str, lines: Lines) -> None:
         lines.python.append((str(project["requires-python"]), file, find("requires-python")))
     for extra, listed in [(None, project.get("dependencies")), *table_of(project, "optional-dependencies").items()]:
         for requirement in _texts(listed):
-            lines.entries.append(Entry(requirement, file, find(requirement), extra))
+            lines.entries.append(DeclaredRequirement(requirement, file, find(requirement), extra))
     for group, listed in _groups(table_of(data, "dependency-groups")):
         for requirement in listed:
-            lines.entries.append(Entry(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group))
+            lines.entries.append(
+                DeclaredRequirement(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group)
+            )
     _poetry(table_of(table_of(data, "tool"), "poetry"), file, lines, find)
 
 
@@ -304,7 +306,7 @@ def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         raise DataError(f"Cannot read the dependency groups: {str(error)[:200]}.") from None
 
 
-def _poetry(poetry: Mapping[str, Any], file: str, lines: Lines, find: _Finder) -> None:
+def _poetry(poetry: Mapping[str, Any], file: str, lines: DeclaredLines, find: _Finder) -> None:
     """Read Poetry's tables: dependencies, the extras that name optional ones, groups."""
     extras = {
         name: extra for extra, listed in table_of(poetry, "extras").items() for name in map(str.lower, _texts(listed))
@@ -318,7 +320,7 @@ def _poetry(poetry: Mapping[str, Any], file: str, lines: Lines, find: _Finder) -
 
 
 def _poetry_line(
-    name: str, value: object, extra: str | None, group: str | None, into: tuple[str, Lines, _Finder]
+    name: str, value: object, extra: str | None, group: str | None, into: tuple[str, DeclaredLines, _Finder]
 ) -> None:
     """Read Poetry's own notation: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
     file, lines, find = into
@@ -326,7 +328,7 @@ def _poetry_line(
     raw = table.get("version")
     if origin := table.get("git") or table.get("url") or table.get("path"):
         text = f"{name} @ {'git+' if 'git' in table else ''}{origin}"
-        lines.entries.append(Entry(text, file, find(name), extra, group))
+        lines.entries.append(DeclaredRequirement(text, file, find(name), extra, group))
         return
     if not isinstance(raw, str):
         return
@@ -337,7 +339,7 @@ def _poetry_line(
     listed = f"[{','.join(_texts(table.get('extras')))}]" if table.get("extras") else ""
     markers = [m for m in (table.get("markers"), _python_marker(table.get("python"))) if m]
     marker = f" ; {' and '.join(f'({m})' for m in markers)}" if markers else ""
-    lines.entries.append(Entry(f"{name}{listed}{spec}{marker}", file, find(name), extra, group))
+    lines.entries.append(DeclaredRequirement(f"{name}{listed}{spec}{marker}", file, find(name), extra, group))
 
 
 def _python_marker(python: object) -> str:
@@ -360,7 +362,7 @@ def _caret(part: str) -> str:
     return f">={match[2]},<{'.'.join(map(str, above))}"
 
 
-def _environment(text: str, file: str, lines: Lines) -> None:
+def _environment(text: str, file: str, lines: DeclaredLines) -> None:
     try:
         document = parse_document(file, text.encode())
     except UnreadableError as error:
@@ -378,10 +380,10 @@ def _environment(text: str, file: str, lines: Lines) -> None:
         elif isinstance(entry, dict):
             for line in _texts(entry.get("pip")):
                 if not line.startswith("-"):
-                    lines.entries.append(Entry(line, file, find(line)))
+                    lines.entries.append(DeclaredRequirement(line, file, find(line)))
 
 
-def _conda(entry: str, file: str, lines: Lines, find: _Finder) -> None:
+def _conda(entry: str, file: str, lines: DeclaredLines, find: _Finder) -> None:
     """Read a Conda spec without its build: ``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``."""
     match = re.fullmatch(r"(?:[\w./-]+::)?([A-Za-z0-9._-]+?)\s*((?:[<>=!~]|\s\d).*)?", entry.strip())
     if not match:
@@ -393,7 +395,7 @@ def _conda(entry: str, file: str, lines: Lines, find: _Finder) -> None:
         if spec:
             lines.python.append((spec, file, find(entry)))
     else:
-        lines.entries.append(Entry(f"{name}{spec}", file, find(entry), is_conda=True))
+        lines.entries.append(DeclaredRequirement(f"{name}{spec}", file, find(entry), is_conda=True))
 
 
 def _conda_spec(text: str) -> str:
@@ -406,7 +408,7 @@ def _conda_spec(text: str) -> str:
     return version.replace(" ", "")
 
 
-def read_into(lines: Lines, path: Path, name: str) -> None:
+def read_into(lines: DeclaredLines, path: Path, name: str) -> None:
     """Add what one file of :data:`FILES` declares. ``DataError`` when it is not such a file."""
     _READERS[Path(name).name](_text(path), name, lines)
 

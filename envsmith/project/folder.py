@@ -16,8 +16,8 @@ from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
 from envsmith.project.declared import (
     MAX_BYTES,
-    Entry,
-    Lines,
+    DeclaredLines,
+    DeclaredRequirement,
     declaring_files,
     read_declared,
     read_into,
@@ -35,7 +35,7 @@ _LIST = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class ProjectPart:
     """Which part of a project: with which extras and dependency groups, and without which requirements."""
 
     extras: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Part:
     leave_out: tuple[str, ...] = ()
 
 
-def read_folder(root: Path, part: Part) -> Demands:
+def read_folder(root: Path, part: ProjectPart) -> Demands:
     """Return what the project in a folder asks for. ``DataError`` says that it declares nothing, or lacks the part."""
     return _Folder(root, part).read()
 
@@ -53,12 +53,12 @@ def is_project_file(path: Path) -> bool:
     return path.name in (PYPROJECT, SETUP_CFG, *ENVIRONMENTS) or _LIST.fullmatch(path.name) is not None
 
 
-def read_project_file(path: Path) -> Iterator[tuple[Part, Demands]]:
+def read_project_file(path: Path) -> Iterator[tuple[ProjectPart, Demands]]:
     """Yield what one file asks for: without extras and groups, then with each of them alone.
 
     ``DataError`` where it cannot be read.
     """
-    folder = _Folder(path.parent, Part())
+    folder = _Folder(path.parent, ProjectPart())
     for part in folder.parts(path.name):
         yield part, replace(folder, part=part).file(path.name)
 
@@ -66,7 +66,7 @@ def read_project_file(path: Path) -> Iterator[tuple[Part, Demands]]:
 @dataclass(frozen=True, slots=True)
 class _Folder:
     root: Path
-    part: Part
+    part: ProjectPart
 
     def read(self) -> Demands:
         for reader in (self._pyproject, self._setup_cfg, self._setup_py, self._requirements, self._environment):
@@ -78,13 +78,17 @@ class _Folder:
             hint=f"Give a folder with {PYPROJECT}, {SETUP_CFG}, {SETUP_PY}, {REQUIREMENTS} or {ENVIRONMENTS[0]}.",
         )
 
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> list[ProjectPart]:
         """Return the parts of a file: what it always asks for, and each extra and group."""
         lines = self._lines(name) if name in (PYPROJECT, SETUP_CFG) else None
         entries = lines.entries if lines else []
         extras = sorted({canonicalize_name(entry.extra) for entry in entries if entry.extra})
         groups = sorted({entry.group for entry in entries if entry.group})
-        return [Part(), *(Part(extras=(name,)) for name in extras), *(Part(groups=(name,)) for name in groups)]
+        return [
+            ProjectPart(),
+            *(ProjectPart(extras=(name,)) for name in extras),
+            *(ProjectPart(groups=(name,)) for name in groups),
+        ]
 
     def file(self, name: str) -> Demands:
         """Return what one file asks for."""
@@ -94,11 +98,11 @@ class _Folder:
         lines = self._lines(name) if name in ENVIRONMENTS else None
         return self._chosen(lines, name) if lines else self._listed(name)
 
-    def _lines(self, name: str) -> Lines | None:
+    def _lines(self, name: str) -> DeclaredLines | None:
         path = self.root / name
         if not path.is_file():
             return None
-        lines = Lines()
+        lines = DeclaredLines()
         read_into(lines, path, str(path))
         return lines
 
@@ -135,9 +139,9 @@ class _Folder:
             return None
         script = read_setup(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
         problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed)
-        lines = Lines(name=script.name)
+        lines = DeclaredLines(name=script.name)
         for line, text, extra in script.lines:
-            lines.entries.append(Entry(text, str(path), line, extra))
+            lines.entries.append(DeclaredRequirement(text, str(path), line, extra))
         if script.python:
             lines.python.append((script.python[1], str(path), script.python[0]))
         if not (script.files or lines.entries or problems):
@@ -162,11 +166,11 @@ class _Folder:
         def folder(root: Path, extras: Collection[str]) -> Demands:
             if root.resolve() == self.root.resolve():  # -e . of the project that is being read
                 return Demands()
-            return read_folder(root, Part(extras=tuple(extras), leave_out=self.part.leave_out))
+            return read_folder(root, ProjectPart(extras=tuple(extras), leave_out=self.part.leave_out))
 
         return read_requirement_file(self.root / name, folder, leave_out=self.part.leave_out)
 
-    def _chosen(self, lines: Lines, file: str) -> Demands:
+    def _chosen(self, lines: DeclaredLines, file: str) -> Demands:
         """Return the requirements of a file that belong to the part, each of the project's own extras in its place."""
         leave_out = set(map(canonicalize_name, self.part.leave_out))
         own = canonicalize_name(lines.name) if lines.name else ""
@@ -200,7 +204,7 @@ class _Folder:
             problems=tuple(dict.fromkeys(problems)),
         )
 
-    def _refuse_unknown(self, lines: Lines) -> None:
+    def _refuse_unknown(self, lines: DeclaredLines) -> None:
         """Refuse an extra or a group that the project does not have."""
         extras = {canonicalize_name(entry.extra) for entry in lines.entries if entry.extra}
         groups = {entry.group for entry in lines.entries if entry.group}
@@ -232,9 +236,11 @@ class _Folder:
                 yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
 
 
-def _of_index(entries: Iterable[Entry]) -> tuple[list[Entry], list[tuple[str, str]], list[str]]:
+def _of_index(
+    entries: Iterable[DeclaredRequirement],
+) -> tuple[list[DeclaredRequirement], list[tuple[str, str]], list[str]]:
     """Return what the package index has, the CUDA that a Conda package names, and a sentence for each that is unknown."""
-    listed, cuda, notes = list[Entry](), list[tuple[str, str]](), list[str]()
+    listed, cuda, notes = list[DeclaredRequirement](), list[tuple[str, str]](), list[str]()
     for entry in entries:
         name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", entry.text, re.DOTALL).groups()  # type: ignore[union-attr]
         if entry.is_conda and name == "cuda-version":

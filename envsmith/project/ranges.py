@@ -15,7 +15,7 @@ from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
 from envsmith.project.division import divide
-from envsmith.project.folder import Part, read_project_file
+from envsmith.project.folder import ProjectPart, read_project_file
 from envsmith.solver.explain import conflict_members
 from envsmith.solver.problem import exact_version
 from envsmith.solver.solver import Solver, default_solver
@@ -65,7 +65,7 @@ class Declarations:
         return judgement
 
 
-def _part_words(part: Part) -> str:
+def _part_words(part: ProjectPart) -> str:
     return f"with extra {part.extras[0]}" if part.extras else f"with group {part.groups[0]}"
 
 

@@ -14,7 +14,7 @@ from envsmith.net.oci.spec import EMPTY, Manifest
 from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish.attachments import BUNDLE_ARTIFACT, CARRIERS, ENVELOPE_ARTIFACT, TITLE, image_annotations
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
-from envsmith.publish.report import Covered, PartCheck, Report, State, Trust
+from envsmith.publish.report import CheckState, Covered, PartCheck, Trust, VerifyReport
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
 from envsmith.publish.statement import PREDICATE_TYPE, Claim, parse_statement
@@ -42,7 +42,7 @@ class SignedStatement(Covered):
     further: Mapping[str, Attestation] = field(default_factory=dict)
 
 
-def find_attachments(report: Report, store: Store, manifest: Manifest) -> list[Manifest]:
+def find_attachments(report: VerifyReport, store: Store, manifest: Manifest) -> list[Manifest]:
     """Return the attachments that are of our kinds and refer to this image.
 
     A kind is what the listing says. An attachment that a listing hides in this way is missed later, where the statement
@@ -52,7 +52,7 @@ def find_attachments(report: Report, store: Store, manifest: Manifest) -> list[M
     kinds = ("", EMPTY.media_type, *_STATEMENTS, *CARRIERS)
     for listed in store.referrers(manifest.digest):
         if listed.artifact_type not in kinds:
-            report.add("attachment", State.UNCOVERED, f"{listed.digest[:19]}…, {listed.artifact_type}")
+            report.add("attachment", CheckState.UNCOVERED, f"{listed.digest[:19]}…, {listed.artifact_type}")
             continue
         with PartCheck(report, "attachment"):
             one = load_manifest(store, listed.digest, "attachment")
@@ -65,7 +65,7 @@ def find_attachments(report: Report, store: Store, manifest: Manifest) -> list[M
 
 
 def find_statements(
-    report: Report, store: Store, manifest: Manifest, trust: Trust, attachments: Sequence[Manifest]
+    report: VerifyReport, store: Store, manifest: Manifest, trust: Trust, attachments: Sequence[Manifest]
 ) -> list[SignedStatement]:
     """Return the claims about this very image that trusted signers made, and report every other attestation."""
     statements: list[SignedStatement] = []
@@ -76,7 +76,7 @@ def find_statements(
         # An attestation of envsmith that is hidden behind another type is missed later, as in the listing.
         stated = one.annotations.get(_KIND, PREDICATE_TYPE)
         if stated not in {PREDICATE_TYPE, *_PARTS}:
-            report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, attestation of type {stated[:100]}")
+            report.add("attachment", CheckState.UNCOVERED, f"{one.digest[:19]}…, attestation of type {stated[:100]}")
             continue
         with PartCheck(report, _PARTS.get(stated, "statement")):
             raw = b"".join(read_blob(store, blob, "statement", limit=MAX_BYTES) for blob in one.layers)
@@ -102,7 +102,7 @@ def find_statements(
     for second in further:
         if second.carrier.digest not in ours:
             text = f"{second.carrier.digest[:19]}…, attestation of type {second.kind[:100]}"
-            report.add("attachment", State.UNCOVERED, text)
+            report.add("attachment", CheckState.UNCOVERED, text)
     _say_who_signed(report, trust, statements, strangers, suspects)
     return statements
 
@@ -118,7 +118,7 @@ def _covered_by(covering: SignedStatement, further: Sequence[Attestation]) -> di
 
 
 def _say_who_signed(
-    report: Report,
+    report: VerifyReport,
     trust: Trust,
     statements: Sequence[SignedStatement],
     strangers: Sequence[str],
@@ -126,21 +126,21 @@ def _say_who_signed(
 ) -> None:
     if statements:
         signers = sorted({one.signer[:16] if trust.keys else one.signer for one in statements})
-        report.add("statement", State.OK, f"signed by {', '.join(signers)}, about this image")
+        report.add("statement", CheckState.OK, f"signed by {', '.join(signers)}, about this image")
         for signer in strangers:
-            report.add("attachment", State.UNCOVERED, f"another statement, signed by {signer}, was not asked")
+            report.add("attachment", CheckState.UNCOVERED, f"another statement, signed by {signer}, was not asked")
     elif strangers and (trust.keys or trust.identity):
-        report.add("statement", State.DIFFERS, f"it is signed by {'; '.join(strangers)}, not by who you trust")
+        report.add("statement", CheckState.DIFFERS, f"it is signed by {'; '.join(strangers)}, not by who you trust")
     elif strangers:
         text = f"signed by {'; '.join(strangers)}: say with --key whether you trust that"
-        report.add("statement", State.UNPROVED, text)
+        report.add("statement", CheckState.UNPROVED, text)
     elif any(check.part == "statement" for check in report.checks):
         return
     elif suspects:
         text = f"there is none, but an attestation of another kind names {suspects[0][:16]}: it was removed or changed"
-        report.add("statement", State.DIFFERS, text)
+        report.add("statement", CheckState.DIFFERS, text)
     else:
-        report.add("statement", State.UNPROVED, "there is none, so no one vouches for this image")
+        report.add("statement", CheckState.UNPROVED, "there is none, so no one vouches for this image")
 
 
 def _open(raw: bytes, trust: Trust) -> Opened:
@@ -154,7 +154,11 @@ def _open(raw: bytes, trust: Trust) -> Opened:
 
 
 def check_attachments(
-    report: Report, store: Store, attachments: Sequence[Manifest], statements: Sequence[SignedStatement], today: dt.date
+    report: VerifyReport,
+    store: Store,
+    attachments: Sequence[Manifest],
+    statements: Sequence[SignedStatement],
+    today: dt.date,
 ) -> None:
     """Report what the statement lists and no attachment carries, and what the attachments hold beside it."""
     names = {part.digest: name for one in statements for name, part in one.claim.parts.items()}
@@ -168,12 +172,12 @@ def check_attachments(
             if one.digest not in kinds:
                 continue
         elif not digests & names.keys():
-            report.add("attachment", State.UNCOVERED, f"{one.digest[:19]}…, {one.artifact_type}")
+            report.add("attachment", CheckState.UNCOVERED, f"{one.digest[:19]}…, {one.artifact_type}")
             continue
         else:
             carried |= {(one.artifact_type, digest) for digest in digests}
             for digest in sorted(digests - names.keys()):
-                report.add("attachment", State.UNCOVERED, f"{digest[:19]}… in {one.digest[:19]}…")
+                report.add("attachment", CheckState.UNCOVERED, f"{digest[:19]}… in {one.digest[:19]}…")
         with PartCheck(report, "attachment"):
             read_blob(store, one.config, "attachment", limit=MAX_BYTES)
             _annotations(report, one, names, {**signed, _KIND: {kinds.get(one.digest, "")}})
@@ -181,9 +185,11 @@ def check_attachments(
     for kind, documents in CARRIERS.items():
         for name in documents:
             if (kind, newest.claim.parts[name].digest) not in carried:
-                report.add(name.partition(".")[0], State.DIFFERS, f"no attachment of the image carries {name}")
+                report.add(name.partition(".")[0], CheckState.DIFFERS, f"no attachment of the image carries {name}")
     for kind in sorted(newest.claim.attests.keys() - newest.further.keys()):
-        report.add(_PARTS.get(kind, "attestation"), State.DIFFERS, f"no attachment carries the statement {kind[:100]}")
+        report.add(
+            _PARTS.get(kind, "attestation"), CheckState.DIFFERS, f"no attachment carries the statement {kind[:100]}"
+        )
 
 
 def moment_of(one: Covered) -> tuple[dt.datetime, str]:
@@ -205,7 +211,7 @@ def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, se
     return signed
 
 
-def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed: Mapping[str, set[str]]) -> None:
+def _annotations(report: VerifyReport, one: Manifest, names: Mapping[str, str], signed: Mapping[str, set[str]]) -> None:
     """Compare what an attachment says of itself with what was signed: registries show it, and no signature covers it."""
     wrong = [f"{key} is {text[:60]}" for key, text in one.annotations.items() if text not in signed.get(key, {text})]
     titles = [(blob.annotations.get(TITLE), names.get(blob.digest)) for blob in one.layers]
@@ -215,4 +221,4 @@ def _annotations(report: Report, one: Manifest, names: Mapping[str, str], signed
             "Cannot verify the attachment: its annotations are not those that were signed.", details=wrong
         )
     if unsigned := sorted(one.annotations.keys() - signed.keys()):
-        report.add("annotations", State.UNCOVERED, f"{', '.join(unsigned)[:300]} of {one.digest[:19]}…")
+        report.add("annotations", CheckState.UNCOVERED, f"{', '.join(unsigned)[:300]} of {one.digest[:19]}…")

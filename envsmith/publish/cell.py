@@ -17,7 +17,7 @@ from envsmith.net.oci.image import open_image
 from envsmith.net.oci.packing import packing_of
 from envsmith.publish.image_folder import write_folder
 from envsmith.publish.proof import load_proof, refuse_unproved
-from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, Seal, Target, image_names, publish
+from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, PushTarget, Seal, image_names, publish
 from envsmith.publish.sign import load_signer, open_envelope, sign, sign_keyless
 
 
@@ -66,7 +66,7 @@ def publish_cell(
     directory: Path,
     seal: Seal,
     *,
-    targets: Sequence[Target | Path],
+    targets: Sequence[PushTarget | Path],
     layout: Path | None = None,
     packing: str | None = None,
     naming: Naming = OWN_NAME,

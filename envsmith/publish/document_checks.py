@@ -16,14 +16,14 @@ from envsmith.publish.attachment_checks import Attestation, SignedStatement
 from envsmith.publish.proof import parse_record, unproved
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.provenance import provenance_differences
-from envsmith.publish.report import Covered, PartCheck, Report, State
+from envsmith.publish.report import CheckState, Covered, PartCheck, VerifyReport
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
 from envsmith.publish.sbom import sbom_differences
 from envsmith.publish.statement import Claim
 
 
 def check_documents(
-    report: Report,
+    report: VerifyReport,
     store: Store,
     manifest: Manifest,
     config: Mapping[str, Any],
@@ -39,11 +39,11 @@ def check_documents(
         if lock.digest != claim.lock or str(lock.cell.id) != claim.cell:
             raise ContentError("Cannot verify the lock: it is not the one of the statement.")
         covered = replace(covered, lock=lock)
-        report.add("lock", State.OK, f"{lock.digest}, {len(lock.pins)} packages")
+        report.add("lock", CheckState.OK, f"{lock.digest}, {len(lock.pins)} packages")
     if covered.lock is not None and config:
         differences = label_differences(config, covered.lock)
         good = f"they say cell {claim.cell} and this lock"
-        report.add("labels", State.DIFFERS if differences else State.OK, "; ".join(differences) or good)
+        report.add("labels", CheckState.DIFFERS if differences else CheckState.OK, "; ".join(differences) or good)
     with PartCheck(report, "record"):
         raw = read_blob(store, claim.parts["record.json"], "record", limit=MAX_BYTES)
         record = parse_record(raw, "record")
@@ -56,12 +56,12 @@ def check_documents(
             raise ContentError("Cannot verify the sbom: it is not that of lock and image.", details=differences)
         if CYCLONEDX in newest.further and _predicate(newest.further[CYCLONEDX]) != parse_json(raw):
             raise ContentError("Cannot verify the sbom: the signed one differs from the attached one.")
-        report.add("sbom", State.OK, claim.parts["sbom.cdx.json"].digest)
+        report.add("sbom", CheckState.OK, claim.parts["sbom.cdx.json"].digest)
     with PartCheck(report, "provenance"):
         if covered.lock is not None and SLSA in newest.further:
             if differences := provenance_differences(_predicate(newest.further[SLSA]), covered.lock):
                 raise ContentError("Cannot verify the provenance: it is not that of the lock.", details=differences)
-            report.add("provenance", State.OK, claim.attests[SLSA])
+            report.add("provenance", CheckState.OK, claim.attests[SLSA])
     return covered
 
 
@@ -69,16 +69,16 @@ def _predicate(one: Attestation) -> Any:
     return parse_json(one.opened.payload).get("predicate")
 
 
-def _record(report: Report, manifest: Manifest, claim: Claim, lock: Lock, record: Record) -> None:
+def _record(report: VerifyReport, manifest: Manifest, claim: Claim, lock: Lock, record: Record) -> None:
     images = {"manifest": manifest.digest, "config": manifest.config.digest, "engine's image": claim.built_from}
     reasons = unproved(lock, record, images=images)
     stated = (list(claim.rungs), claim.recorded, claim.config)
     if stated != ([rung.value for rung in record.rungs], record.moment, manifest.config.digest):
         reasons.append("the statement gives other rungs, another time or another configuration than record and image")
     if reasons:
-        report.add("record", State.DIFFERS, "; ".join(reasons))
+        report.add("record", CheckState.DIFFERS, "; ".join(reasons))
     else:
-        report.add("record", State.OK, f"passed {record.moment.date()}: {record.summary}")
+        report.add("record", CheckState.OK, f"passed {record.moment.date()}: {record.summary}")
 
 
 def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:

@@ -13,12 +13,12 @@ from envsmith.net.oci.layers import CHUNK, stream
 from envsmith.net.oci.packing import packing_of, unpacked
 from envsmith.net.oci.spec import Descriptor, Manifest
 from envsmith.net.oci.store import Store
-from envsmith.publish.report import PartCheck, Report, State
+from envsmith.publish.report import CheckState, PartCheck, VerifyReport
 from envsmith.publish.system import SystemPackages
 
 
 def check_layers(
-    report: Report,
+    report: VerifyReport,
     store: Store,
     manifest: Manifest,
     config: Mapping[str, Any],
@@ -33,7 +33,9 @@ def check_layers(
     ids = list(config["rootfs"]["diff_ids"]) if config else []
     good = len(ids) == len(manifest.layers) or not config
     if not good:
-        report.add("layers", State.DIFFERS, f"{len(manifest.layers)} in the manifest, {len(ids)} in the configuration")
+        report.add(
+            "layers", CheckState.DIFFERS, f"{len(manifest.layers)} in the manifest, {len(ids)} in the configuration"
+        )
     for number, layer in enumerate(manifest.layers):
         part = f"layer {number + 1}"
         say(f"{part} of {len(manifest.layers)}: {layer.size / 1e6:.1f} MB")
@@ -43,7 +45,7 @@ def check_layers(
         good = good and len(report.checks) == before
     if good:
         size = sum(layer.size for layer in manifest.layers) / 1e6
-        report.add("layers", State.OK, f"{len(manifest.layers)}, {size:.1f} MB, each of its digest")
+        report.add("layers", CheckState.OK, f"{len(manifest.layers)}, {size:.1f} MB, each of its digest")
 
 
 class _Reader(io.RawIOBase):

@@ -17,7 +17,7 @@ from envsmith.net.oci.layout import REF_NAME, copy_layout, open_files
 from envsmith.net.oci.registry import Repository, parse_reference
 from envsmith.net.oci.spec import is_digest
 from envsmith.net.oci.store import Store, load_manifest
-from envsmith.publish.report import Report, State, Trust
+from envsmith.publish.report import CheckState, Trust, VerifyReport
 from envsmith.publish.sign import load_key
 from envsmith.publish.verify import history, verify
 
@@ -68,7 +68,7 @@ def verify_image(
     rebuild: bool = False,
     earlier: bool = False,
     progress: Progress = silent,
-) -> Report:
+) -> VerifyReport:
     """Make every check of :func:`envsmith.publish.verify.verify`, and a rebuild when it is asked for.
 
     ``earlier`` adds what was said of the image before, and of those that it replaced.
@@ -80,20 +80,20 @@ def verify_image(
     )
     clock.done("verify")
     if image.stated_digest not in {"", image.digest}:
-        report.add("tag", State.DIFFERS, f"it leads to {image.digest}, not to {image.stated_digest}")
+        report.add("tag", CheckState.DIFFERS, f"it leads to {image.digest}, not to {image.stated_digest}")
     if rebuild:
         _rebuild(report, image.store, progress)
     for claim in history(image.store, image.digest, trust) if earlier else ():
         text = f"{claim.recorded.date()} {claim.rungs[-1]}, {claim.image[:19]}… of lock {claim.lock[:19]}…"
-        report.add("history", State.NOTE, text)
+        report.add("history", CheckState.NOTE, text)
     return report
 
 
-def _rebuild(report: Report, store: Store, progress: Progress) -> None:
+def _rebuild(report: VerifyReport, store: Store, progress: Progress) -> None:
     """Build the lock that was published again and compare file by file with what was published."""
     lock = report.covered.lock if report.covered else None
     if lock is None or report.status == "differs":
-        report.add("rebuild", State.UNPROVED, "not tried: there is no lock that could be believed")
+        report.add("rebuild", CheckState.UNPROVED, "not tried: there is no lock that could be believed")
         return
     with scratch() as folder:
 
@@ -106,8 +106,8 @@ def _rebuild(report: Report, store: Store, progress: Progress) -> None:
         engine = choose_engine().engine
         rebuilt = engine_rebuild.rebuild(lock, identity, fetch, folder, engine=engine, progress=progress)
     if rebuilt.same:
-        report.add("rebuild", State.OK, f"built again from the lock: {rebuilt.second}")
+        report.add("rebuild", CheckState.OK, f"built again from the lock: {rebuilt.second}")
         return
-    report.add("rebuild", State.DIFFERS, f"built again from the lock it is {rebuilt.second}")
+    report.add("rebuild", CheckState.DIFFERS, f"built again from the lock it is {rebuilt.second}")
     for line in rebuilt.differences[:50]:
-        report.add("rebuild", State.NOTE, line)
+        report.add("rebuild", CheckState.NOTE, line)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from envsmith.base.files import digest_of, writing
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, EnvsmithError, UsageError, os_errors
 from envsmith.knowledge.graph.expiry import load_expiry
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
-class Target(Protocol):
+class PushTarget(Protocol):
     """Where a push goes: a registry's ``Repository`` or a :class:`BundleWriter`."""
 
     @property
@@ -136,7 +136,7 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
 def publish(
     proof: Proof,
     image: OciImage,
-    target: Target,
+    target: PushTarget,
     seal: Seal,
     naming: Naming = OWN_NAME,
     *,
@@ -173,7 +173,7 @@ def publish(
         _push_attachment(one, target)
     if target.store is not None:
         _list_for_cosign_2(image.manifest, bundles, target, target.store)
-    progress(Event(kind=EventKind.LINE, step="publish", text=f"{len(attached)} attachments are there"))
+    progress(ProgressEvent(kind=EventKind.LINE, step="publish", text=f"{len(attached)} attachments are there"))
     for tag in names:
         if target.resolve(tag) != image.manifest.digest:
             target.push_manifest(image.manifest, tag)
@@ -211,7 +211,7 @@ def _further(proof: Proof, image: str, sbom: bytes) -> dict[str, bytes]:
     return {kind: statement.attestation(image, cell, kind, predicate) for kind, predicate in predicates.items()}
 
 
-def _sealed(payloads: Mapping[str, bytes], image: Manifest, target: Target, seal: Seal) -> dict[str, bytes]:
+def _sealed(payloads: Mapping[str, bytes], image: Manifest, target: PushTarget, seal: Seal) -> dict[str, bytes]:
     """Return a bundle for each payload: one that was published already, because a signature may differ each time."""
     signed: dict[bytes, bytes] = {}
     if (store := target.store) is not None and seal.opens is not None:
@@ -224,7 +224,7 @@ def _sealed(payloads: Mapping[str, bytes], image: Manifest, target: Target, seal
     return {kind: signed.get(payload) or seal.close(payload) for kind, payload in payloads.items()}
 
 
-def _list_for_cosign_2(image: Manifest, bundles: Mapping[str, bytes], target: Target, store: Store) -> None:
+def _list_for_cosign_2(image: Manifest, bundles: Mapping[str, bytes], target: PushTarget, store: Store) -> None:
     """Add the envelopes to the tag where cosign looked before bundles, beside those of other people.
 
     cosign, pkg/oci/remote: an image whose layers are envelopes, under ``sha256-….att``. A keyless signature stands in
@@ -254,7 +254,7 @@ def _labelled(proof: Proof, image: OciImage) -> None:
         raise ContentError(message, details=differences, hint="Build it again.")
 
 
-def _free(target: Target, cell: str, image: OciImage, *, replace: bool) -> str:
+def _free(target: PushTarget, cell: str, image: OciImage, *, replace: bool) -> str:
     """Refuse to move the tag of a cell, which is a promise, unless the user says so. Return the image that it leaves.
 
     The same image with its layers packed otherwise keeps the promise.
@@ -274,13 +274,13 @@ def _free(target: Target, cell: str, image: OciImage, *, replace: bool) -> str:
     return str(tagged)
 
 
-def _push_image(image: OciImage, target: Target, progress: Progress) -> dict[str, int]:
+def _push_image(image: OciImage, target: PushTarget, progress: Progress) -> dict[str, int]:
     counts: dict[str, int] = {}
     for number, blob in enumerate(image.manifest.blobs, start=1):
         text = f"{number} of {len(image.manifest.blobs)}: {blob.digest[:19]}… {blob.size / 1e6:.1f} MB"
         outcome = target.push_blob(blob, partial(_opened, image, blob))
         counts[outcome] = counts.get(outcome, 0) + 1
-        progress(Event(kind=EventKind.LINE, step="publish", text=f"{text} {outcome}"))
+        progress(ProgressEvent(kind=EventKind.LINE, step="publish", text=f"{text} {outcome}"))
     target.push_manifest(image.manifest)
     return counts
 
@@ -292,7 +292,7 @@ def _opened(image: OciImage, blob: Descriptor) -> IO[bytes]:
     return opened
 
 
-def _push_attachment(one: Attachment, target: Target) -> None:
+def _push_attachment(one: Attachment, target: PushTarget) -> None:
     for blob in one.manifest.blobs:
         target.push_blob(blob, partial(io.BytesIO, one.blobs[blob.digest]))
     target.push_manifest(one.manifest)

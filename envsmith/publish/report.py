@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
 
-class State(str, Enum):
+class CheckState(str, Enum):
     """What became of one check."""
 
     OK = "ok"
@@ -30,7 +30,7 @@ class Check(AsJson):
     """One part of the image or its proof, and what is to be said of it."""
 
     part: str
-    state: State
+    state: CheckState
     text: str
 
 
@@ -53,7 +53,7 @@ class Covered:
 
 
 @dataclass(slots=True)
-class Report:
+class VerifyReport:
     """The checks in the order in which they were made, and what the signature covers."""
 
     where: str
@@ -61,7 +61,7 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     covered: Covered | None = None
 
-    def add(self, part: str, state: State, text: str) -> None:
+    def add(self, part: str, state: CheckState, text: str) -> None:
         """Add a check."""
         self.checks.append(Check(part=part, state=state, text=text))
 
@@ -69,9 +69,9 @@ class Report:
     def status(self) -> str:
         """Return ``verified``, ``differs`` (a part is wrong) or ``unproved`` (nothing differs, not all is shown)."""
         states = {check.state for check in self.checks}
-        if State.DIFFERS in states:
+        if CheckState.DIFFERS in states:
             return "differs"
-        return "unproved" if State.UNPROVED in states else "verified"
+        return "unproved" if CheckState.UNPROVED in states else "verified"
 
     @property
     def exit_code(self) -> int:
@@ -100,7 +100,7 @@ class Report:
 class PartCheck:
     """Put into the report how a part differs; the other parts are checked all the same."""
 
-    report: Report
+    report: VerifyReport
     name: str
 
     def __enter__(self) -> None: ...
@@ -109,5 +109,5 @@ class PartCheck:
         if not isinstance(error, (ContentError, DataError)):
             return False
         text = "; ".join([error.reason, *error.details[:5]])
-        self.report.add(self.name, State.DIFFERS, text)
+        self.report.add(self.name, CheckState.DIFFERS, text)
         return True

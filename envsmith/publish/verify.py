@@ -20,7 +20,7 @@ from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish.attachment_checks import check_attachments, find_attachments, find_statements, moment_of
 from envsmith.publish.document_checks import check_documents
 from envsmith.publish.layer_checks import check_layers
-from envsmith.publish.report import PartCheck, Report, State, Trust
+from envsmith.publish.report import CheckState, PartCheck, Trust, VerifyReport
 from envsmith.publish.statement import Claim
 from envsmith.publish.system import SystemPackages
 
@@ -37,33 +37,33 @@ def verify(
     layers: bool = True,
     today: dt.date | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> VerifyReport:
     """Check the image ``digest`` of ``store`` and its proof. ``tag`` is the name by which it was asked for.
 
     ``NetworkError`` when a registry breaks off, ``EngineError`` without the extra ``publish``. What differs is in the
     report, not raised.
     """
-    report = Report(where=f"{store.name}{f':{tag}' if tag else ''}", digest=digest)
+    report = VerifyReport(where=f"{store.name}{f':{tag}' if tag else ''}", digest=digest)
     say = progress or (lambda _text: None)
     manifest: Manifest | None = None
     config: Mapping[str, Any] = {}
     with PartCheck(report, "manifest"):
         manifest = load_manifest(store, digest, "manifest")
-        report.add("manifest", State.OK, f"{digest}, {len(manifest.layers)} layers")
+        report.add("manifest", CheckState.OK, f"{digest}, {len(manifest.layers)} layers")
     if manifest is None:
         return report
     with PartCheck(report, "config"):
         config = _config(store, manifest)
-        report.add("config", State.OK, manifest.config.digest)
+        report.add("config", CheckState.OK, manifest.config.digest)
     system = SystemPackages()
     if layers:
         check_layers(report, store, manifest, config, say, system=system)
     else:
-        report.add("layers", State.UNCOVERED, "not read: a pull of the image by its digest compares them")
+        report.add("layers", CheckState.UNCOVERED, "not read: a pull of the image by its digest compares them")
     if isinstance(store, LayoutStore):
         for name in store.surplus()[:20]:
             # What a build notes for itself in the folder of a layout.
-            state = State.UNCOVERED if name == "source" else State.DIFFERS
+            state = CheckState.UNCOVERED if name == "source" else CheckState.DIFFERS
             report.add("bundle", state, f"{name[:100]} is a file that nothing in it names")
     attachments = find_attachments(report, store, manifest)
     statements = find_statements(report, store, manifest, trust, attachments)
@@ -85,7 +85,7 @@ def history(store: Store, digest: str, trust: Trust) -> list[Claim]:
     todo, visited = [digest], set[str]()
     while todo and len(visited) < _MAX_HISTORY:
         visited.add(image := todo.pop())
-        aside = Report(where=store.name, digest=image)
+        aside = VerifyReport(where=store.name, digest=image)
         with PartCheck(aside, "manifest"):
             manifest = load_manifest(store, image, "manifest")
             attachments = find_attachments(aside, store, manifest)
@@ -106,17 +106,19 @@ def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
     raise ContentError("Cannot verify the config: it is not the configuration of an image.")
 
 
-def _tag(report: Report, claim: Claim, tag: str) -> None:
+def _tag(report: VerifyReport, claim: Claim, tag: str) -> None:
     if tag in claim.tags:
-        report.add("tag", State.OK, f"{tag} is a name that the signer gave this image")
+        report.add("tag", CheckState.OK, f"{tag} is a name that the signer gave this image")
     else:
         report.add(
-            "tag", State.DIFFERS, f"{tag} leads to an image that was published as {', '.join(claim.tags)}: it was moved"
+            "tag",
+            CheckState.DIFFERS,
+            f"{tag} leads to an image that was published as {', '.join(claim.tags)}: it was moved",
         )
 
 
-def _age(report: Report, claim: Claim, today: dt.date) -> None:
+def _age(report: VerifyReport, claim: Claim, today: dt.date) -> None:
     if today > claim.expires:
-        report.add("age", State.NOTE, f"the record expired on {claim.expires}: what it proved is old news")
+        report.add("age", CheckState.NOTE, f"the record expired on {claim.expires}: what it proved is old news")
     audit = str(claim.audit.get("status") or "not audited")
-    report.add("audit", State.NOTE, f"{audit} ({str(claim.audit.get('when', ''))[:10]})" if claim.audit else audit)
+    report.add("audit", CheckState.NOTE, f"{audit} ({str(claim.audit.get('when', ''))[:10]})" if claim.audit else audit)

@@ -31,7 +31,7 @@ from envsmith.smoke.cases import Case
 from envsmith.smoke.parse_events import JsonObject, parse_loaded
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.result import SmokeResult
-from envsmith.smoke.run import Progress, Target, run
+from envsmith.smoke.run import SmokeProgress, SmokeTarget, run
 
 # Less than this is not enough to import torch and make a group.
 _LEAST = 10.0
@@ -57,7 +57,7 @@ _LEFT_BEHIND = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class SmokeMachine:
     """What decides about the parts: the backend, how many GPUs CUDA can use, NCCL as loaded, torch as loaded."""
 
     backend: str
@@ -82,7 +82,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class SmokePart:
     """One run.
 
     ``limit`` are the seconds that it may take at most, together with the others of its ``share``. ``why_not`` says why
@@ -97,7 +97,7 @@ class Part:
     why_not: str = ""
     share: str = ""
     judge: Callable[[SmokeResult], str] | None = None
-    work: Callable[[Target, float], SmokeResult] | None = None
+    work: Callable[[SmokeTarget, float], SmokeResult] | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return one object, as the dry run prints it."""
@@ -108,7 +108,7 @@ class Part:
 class Done:
     """A part and what came of it; no result where it was not run (``part.why_not`` says why)."""
 
-    part: Part
+    part: SmokePart
     result: SmokeResult | None = None
     seconds: float = 0.0
 
@@ -146,7 +146,7 @@ class Done:
         return row | ({"result": self.result.to_json()} if self.result else {})
 
 
-def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
+def ask(versions: Mapping[str, str], target: SmokeTarget, backend: str) -> SmokeMachine:
     """Import torch and start CUDA in the environment, or take gloo where ``auto`` finds none.
 
     Raises :class:`SmokeError` when ``nccl`` is wanted and cannot be had.
@@ -159,7 +159,7 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
             hint="Use --backend gloo. It runs everything that needs no GPU." if needs_gpu else None,
         )
     loaded = parse_loaded(result.loaded)
-    return Machine(
+    return SmokeMachine(
         backend=result.backend,
         gpus=result.cuda.count,
         nccl=loaded.nccl_runtime or loaded.nccl,
@@ -168,18 +168,18 @@ def ask(versions: Mapping[str, str], target: Target, backend: str) -> Machine:
     )
 
 
-def supposed(versions: Mapping[str, str], backend: str) -> Machine:
+def supposed(versions: Mapping[str, str], backend: str) -> SmokeMachine:
     """Return one GPU with what the environment's metadata names, for a plan that nothing was asked for."""
     if backend == "gloo" or "+cpu" in versions.get("torch", ""):
-        return Machine(backend="gloo", torch=versions.get("torch", ""))
-    return Machine(
+        return SmokeMachine(backend="gloo", torch=versions.get("torch", ""))
+    return SmokeMachine(
         backend="nccl", gpus=1, nccl=versions.get("nccl", ""), torch=versions.get("torch", ""), free=(0,)
     )  # fmt: skip
 
 
 def parts_of(
-    versions: Mapping[str, str], machine: Machine, *, ranks: int = 2, budget: float = BUDGET
-) -> tuple[Part, ...]:
+    versions: Mapping[str, str], machine: SmokeMachine, *, ranks: int = 2, budget: float = BUDGET
+) -> tuple[SmokePart, ...]:
     """Return the parts behind the facts, in their order. ``ranks`` is for the CPU: on GPUs their number decides.
 
     A budget beyond the sum of the shares makes each of them longer.
@@ -190,11 +190,11 @@ def parts_of(
 
     def part(
         share: str, what: str, tier: Tier, *, name: str = "", fields: Mapping[str, object] | None = None, **options: Any
-    ) -> Part:
+    ) -> SmokePart:
         limit = round(SHARES[share] * longer, 1)
         options = {"ranks": ranks, **machine.best, "steps": False, **options}
         plan = _patient(Plan.build(versions, tier=tier, backend=machine.backend, **options), limit)
-        return Part(name=name or share, what=what, limit=limit, plan=plan.with_(**fields or {}), share=share)
+        return SmokePart(name=name or share, what=what, limit=limit, plan=plan.with_(**fields or {}), share=share)
 
     # Two ranks are what the steps ask for.
     two = {"ranks": 2} if machine.gpus != 1 or machine.backend != "nccl" else {}
@@ -207,7 +207,7 @@ def parts_of(
         part("framework", "every framework step", Tier.FRAMEWORK, **steps),
         *(_engines(machine, part) if machine.backend == "nccl" else ()),
         part("bandwidth", "bus bandwidth of seven operations", Tier.BANDWIDTH),
-        Part(
+        SmokePart(
             name="preflight",
             what="preflight of two ranks, of which one is stopped",
             limit=round(SHARES["preflight"] * longer, 1),
@@ -219,10 +219,10 @@ def parts_of(
     )
 
 
-FACTS = Part(name="facts", what="import torch, start CUDA, ask the machine", limit=SHARES["facts"], share="facts")
+FACTS = SmokePart(name="facts", what="import torch, start CUDA, ask the machine", limit=SHARES["facts"], share="facts")
 
 
-def fitted(parts: Sequence[Part], budget: float) -> tuple[Part, ...]:
+def fitted(parts: Sequence[SmokePart], budget: float) -> tuple[SmokePart, ...]:
     """Return the parts, the facts first, with the reason at those that the budget does not reach in the worst case."""
     rows, planned, charged = [], 0.0, set()
     for part in (FACTS, *parts):
@@ -236,7 +236,7 @@ def fitted(parts: Sequence[Part], budget: float) -> tuple[Part, ...]:
     return tuple(rows)
 
 
-def _sharing(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
+def _sharing(machine: SmokeMachine, part: Callable[..., SmokePart]) -> Iterator[SmokePart]:
     what = "quick tier, two ranks on one GPU by NCCL_HOSTID"
     yield part("hostid", what, Tier.QUICK, ranks=2, sharing="hostid")
     what = "quick tier, two ranks on one GPU by NCCL_MULTI_RANK_GPU_ENABLE"
@@ -244,10 +244,10 @@ def _sharing(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
         yield part("multi-rank", what, Tier.QUICK, ranks=2, sharing="multi-rank")
     else:
         why_not = f"NCCL {machine.nccl or 'of this torch'} does not know it, 2.30 does"
-        yield Part(name="multi-rank", what=what, why_not=why_not)
+        yield SmokePart(name="multi-rank", what=what, why_not=why_not)
 
 
-def _faults(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
+def _faults(machine: SmokeMachine, part: Callable[..., SmokePart]) -> Iterator[SmokePart]:
     """Yield a part for each fault, and a look at the memory of the GPUs when all processes have ended."""
     case = Case(op="all_reduce", redop="sum", n=1027)
     cases = (case, replace(case, n=1029), replace(case, n=1031))
@@ -282,12 +282,12 @@ def _is_free(before: Sequence[int]) -> Callable[[SmokeResult], str]:
     return judge
 
 
-def _engines(machine: Machine, part: Callable[..., Part]) -> Iterator[Part]:
+def _engines(machine: SmokeMachine, part: Callable[..., SmokePart]) -> Iterator[SmokePart]:
     what = "full tier on NCCL's older engine"
     if machine.torch and TWO_ENGINES.contains(machine.torch):
         yield part("engine-legacy", what, Tier.FULL, engine="legacy")
     else:
-        yield Part(name="engine-legacy", what=what, why_not=f"torch {machine.torch} has one engine, 2.15 has two")
+        yield SmokePart(name="engine-legacy", what=what, why_not=f"torch {machine.torch} has one engine, 2.15 has two")
 
 
 def _patient(plan: Plan, limit: float) -> Plan:
@@ -313,13 +313,13 @@ class _Clock:
 
 
 def run_parts(
-    parts: tuple[Part, ...],
-    target: Target,
+    parts: tuple[SmokePart, ...],
+    target: SmokeTarget,
     *,
     budget: float,
     folder: Path,
-    begin: Callable[[Part], None] = lambda _: None,
-    progress: Callable[[Progress], None] | None = None,
+    begin: Callable[[SmokePart], None] = lambda _: None,
+    progress: Callable[[SmokeProgress], None] | None = None,
     runner: Callable[..., SmokeResult] = run,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Done]:
@@ -333,12 +333,12 @@ def run_parts(
 
 
 def _run_part(
-    part: Part,
-    target: Target,
+    part: SmokePart,
+    target: SmokeTarget,
     clock: _Clock,
     *,
-    begin: Callable[[Part], None],
-    progress: Callable[[Progress], None] | None,
+    begin: Callable[[SmokePart], None],
+    progress: Callable[[SmokeProgress], None] | None,
     runner: Callable[..., SmokeResult],
 ) -> Done:
     if part.why_not:
@@ -368,7 +368,7 @@ def _run_part(
 _SOURCES = Path(__file__).parents[2]
 
 
-def rehearse(target: Target, backend: str, limit: float, *, nccl: str = "") -> SmokeResult:
+def rehearse(target: SmokeTarget, backend: str, limit: float, *, nccl: str = "") -> SmokeResult:
     """Run the preflight on two ranks, of which rank 1 is stopped, for ``limit`` seconds at most.
 
     ``nccl`` is the release, where both ranks share a GPU.
@@ -407,7 +407,7 @@ def _blamed(report: str) -> tuple[int, ...]:
     return ()
 
 
-def _environment(target: Target, rank: int, port: int, nccl: str) -> Mapping[str, str]:
+def _environment(target: SmokeTarget, rank: int, port: int, nccl: str) -> Mapping[str, str]:
     sharing = sharing_env(nccl, rank)[0] if nccl else {}
     place = {"RANK": str(rank), "LOCAL_RANK": "0" if nccl else str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(_SOURCES)}

@@ -44,7 +44,7 @@ _CROWD = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class Attribution:
     """Whose fault it is, and what of the machine. ``lasting`` is what the machine lacks, which is worth a record."""
 
     fault: Fault
@@ -52,27 +52,29 @@ class Cause:
     lasting: bool = False
 
 
-CELL = Cause(fault=Fault.CELL)
+CELL = Attribution(fault=Fault.CELL)
 
 
-def cause_of(log: Events, code: Exit, charge: Charge, *, words: str, backend: str, ranks: int) -> Cause:
+def cause_of(log: Events, code: Exit, charge: Charge, *, words: str, backend: str, ranks: int) -> Attribution:
     """Return the cause of a run that did not pass.
 
     It follows from the events and from the first ``charge``, ``words`` are what other programs wrote besides.
     """
     text = f"{charge.quote}\n{words}"
     if word := _lacking_by_event(log) or lacking(text, backend):
-        return Cause(fault=Fault.HOST, sentence=f"this machine lacks what the run needs ({word})", lasting=True)
+        return Attribution(fault=Fault.HOST, sentence=f"this machine lacks what the run needs ({word})", lasting=True)
     if sentence := of_the_system(text):
-        return Cause(fault=Fault.HOST, sentence=sentence)
+        return Attribution(fault=Fault.HOST, sentence=sentence)
     slow = next((f.title for f in FRAMEWORKS.values() if any(words in text for words in f.slow_host)), "")
     if slow:
-        return Cause(fault=Fault.HOST, sentence=f"the machine was too slow to start {slow}")
+        return Attribution(fault=Fault.HOST, sentence=f"the machine was too slow to start {slow}")
     if code is Exit.MEMORY:
-        return Cause(fault=Fault.HOST, sentence="memory is short")
+        return Attribution(fault=Fault.HOST, sentence="memory is short")
     processors = log.host.processors
     if code is Exit.HANG and processors is not None and ranks > _CROWD * processors:
-        return Cause(fault=Fault.HOST, sentence=f"{ranks} ranks share {processors} processors (fewer with --ranks)")
+        return Attribution(
+            fault=Fault.HOST, sentence=f"{ranks} ranks share {processors} processors (fewer with --ranks)"
+        )
     return _unknown(log, code, charge)
 
 
@@ -91,7 +93,7 @@ def _lacking_by_event(log: Events) -> str:
     return "CUDA is not usable here" if any(halt.lacks_gpu for halt in log.halts) else ""
 
 
-def _unknown(log: Events, code: Exit, charge: Charge) -> Cause:
+def _unknown(log: Events, code: Exit, charge: Charge) -> Attribution:
     """Return the cause where somebody else had a hand in it, or where what was heard is not all: not the cell's."""
     reason = ""
     is_stopped = any(state == "T" for h in log.halts for state in (*(w.state for w in h.where), h.owner_state))
@@ -107,4 +109,4 @@ def _unknown(log: Events, code: Exit, charge: Charge) -> Cause:
         reason = "the ranks' machines differ"
     elif charge.is_silence:
         reason = "not every rank was heard"
-    return Cause(fault=Fault.UNKNOWN if reason else Fault.CELL, sentence=reason)
+    return Attribution(fault=Fault.UNKNOWN if reason else Fault.CELL, sentence=reason)

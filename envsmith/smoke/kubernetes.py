@@ -46,7 +46,7 @@ _UNPACK = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class KubernetesJob:
     """What the YAML is made of. ``gpus`` and ``ranks`` are per node; ``python`` is the interpreter inside the image.
 
     ``rdma`` is the resource by which the cluster hands out InfiniBand cards, ``NAME`` or ``NAME=COUNT``.
@@ -88,7 +88,7 @@ class Job:
                 raise UsageError(f"Cannot use {number} {what}: {least} to 512 are possible.")
 
 
-def manifest(kind: str, job: Job, plan: Plan) -> str:
+def manifest(kind: str, job: KubernetesJob, plan: Plan) -> str:
     """Return the YAML text.
 
     Raises :class:`UsageError` for a kind that is not known or a plan that does not fit into a variable.
@@ -127,22 +127,22 @@ def _packed(data: bytes) -> str:
     return text
 
 
-def _metadata(job: Job) -> Manifest:
+def _metadata(job: KubernetesJob) -> Manifest:
     return {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
 
 
-def _resources(job: Job) -> Manifest:
+def _resources(job: KubernetesJob) -> Manifest:
     limits: dict[str, int] = {"nvidia.com/gpu": job.gpus} if job.gpus else {}
     if job.rdma and (resource := _RESOURCE.fullmatch(job.rdma)):
         limits[resource[1]] = int(resource[3] or 1)
     return {"limits": limits} if limits else {}
 
 
-def _command(job: Job) -> list[str]:
+def _command(job: KubernetesJob) -> list[str]:
     return [job.python, "-c", _UNPACK]
 
 
-def _jobset(job: Job, variables: dict[str, str]) -> Manifest:
+def _jobset(job: KubernetesJob, variables: dict[str, str]) -> Manifest:
     """Return one replicated job of N indexed pods.
 
     The first pod's name comes from JobSet's naming: JOBSET-JOB-INDEX-POD.SUBDOMAIN.
@@ -194,7 +194,7 @@ def _jobset(job: Job, variables: dict[str, str]) -> Manifest:
     }
 
 
-def _trainjob(job: Job, variables: dict[str, str]) -> Manifest:
+def _trainjob(job: KubernetesJob, variables: dict[str, str]) -> Manifest:
     """Return a job for the Trainer. Its runtime makes the pods, sets torchrun's variables and sizes /dev/shm."""
     trainer: Manifest = {
         "image": job.image,

@@ -43,7 +43,7 @@ _RDMA_FIX = (
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem(AsJson):
+class MachineFault(AsJson):
     """Something that is wrong with the machine.
 
     ``severity`` is ``error``, ``warning`` or ``note``. ``faulty`` says that the hardware itself is broken, so that a
@@ -68,36 +68,38 @@ class Problem(AsJson):
         return f"{self.where}: {self.message}. {self.fix}"
 
 
-def problems_text(problems: Iterable[Problem]) -> str:
+def problems_text(problems: Iterable[MachineFault]) -> str:
     """Return problems as a fact of a host: one JSON object a line, which :func:`problems_in` reads."""
     return "\n".join(json.dumps(problem.to_json()) for problem in problems)
 
 
-def problems_in(text: str) -> list[Problem]:
+def problems_in(text: str) -> list[MachineFault]:
     """Return the problems of such a fact. What does not look like one is left out."""
     problems = []
     for line in text.splitlines():
         with contextlib.suppress(ValueError):
-            problems.append(parse_value(Problem, parse_json(line)))
+            problems.append(parse_value(MachineFault, parse_json(line)))
     return problems
 
 
 def _of_gpus(
     kind: str, gpus: Iterable[int], severity: str, message: str, fix: str = _RESET, *, faulty: bool = False
-) -> list[Problem]:
+) -> list[MachineFault]:
     numbers = sorted(gpus)
     where = ("GPU " if len(numbers) == 1 else "GPUs ") + ", ".join(map(str, numbers))
     fix = fix.replace("{gpus}", ",".join(map(str, numbers)))
-    problem = Problem(kind=kind, where=where, severity=severity, message=message, fix=fix, faulty=faulty)
+    problem = MachineFault(kind=kind, where=where, severity=severity, message=message, fix=fix, faulty=faulty)
     return [problem] if numbers else []
 
 
-def state_problems(report: HealthReport) -> list[Problem]:
+def state_problems(report: HealthReport) -> list[MachineFault]:
     """Return what one report shows."""
     if report.silent:
         text = f"NVML does not answer within {report.silent:g} s"
         fix = "Look for Xid messages with dmesg, end processes that hang on a GPU, and reboot the machine."
-        return [Problem(kind="driver-silent", where="driver", severity="error", message=text, fix=fix, faulty=True)]
+        return [
+            MachineFault(kind="driver-silent", where="driver", severity="error", message=text, fix=fix, faulty=True)
+        ]
     health = report.counters
 
     def having(name: str) -> list[int]:
@@ -125,7 +127,7 @@ def state_problems(report: HealthReport) -> list[Problem]:
     return problems + _link_problems(report, health)
 
 
-def _link_problems(report: HealthReport, health: Mapping[int, Mapping[str, int]]) -> list[Problem]:
+def _link_problems(report: HealthReport, health: Mapping[int, Mapping[str, int]]) -> list[MachineFault]:
     """Hold each GPU and each pair against the others, for a machine has one kind of GPU almost always."""
     most = max((values.get("nvlinks", 0) for values in health.values()), default=0)
     alike = {gpu.name for gpu in report.gpus}
@@ -151,9 +153,9 @@ def _link_problems(report: HealthReport, health: Mapping[int, Mapping[str, int]]
     return problems
 
 
-def run_problems(before: HealthReport, after: HealthReport, seconds: float) -> list[Problem]:
+def run_problems(before: HealthReport, after: HealthReport, seconds: float) -> list[MachineFault]:
     """Return what happened to the GPUs between two reports, and what the later one shows."""
-    problems: list[Problem] = []
+    problems: list[MachineFault] = []
     for faulty in (True, False):
         rows = [(gpu, xid) for gpu, xid in after.xids if (xid in _OF_HARDWARE) is faulty]
         numbers = ", ".join(map(str, sorted({xid for _, xid in rows})))
@@ -193,9 +195,9 @@ def run_problems(before: HealthReport, after: HealthReport, seconds: float) -> l
     return _last_of_each([*problems, *state_problems(after)])
 
 
-def machine_problems(log: Events, ways: Transports, *, nodes: int, ranks: int) -> list[Problem]:
+def machine_problems(log: Events, ways: Transports, *, nodes: int, ranks: int) -> list[MachineFault]:
     """Return everything that a run shows to be wrong with its machines."""
-    problems: list[Problem] = []
+    problems: list[MachineFault] = []
     reports = [_of(event.before, event.used) for event in log.healths if event.before.gpus]
     for event in log.healths:
         name = f"{event.node}, " if nodes > 1 else ""
@@ -207,7 +209,7 @@ def machine_problems(log: Events, ways: Transports, *, nodes: int, ranks: int) -
     return problems + transport_problems(ways, reports, cards, nodes=nodes, ranks=ranks, variables=variables)
 
 
-def fault_of(problems: Iterable[Problem], code: Exit) -> str:
+def fault_of(problems: Iterable[MachineFault], code: Exit) -> str:
     """Return the sentence of the problem for which the machine is to blame, or nothing.
 
     Broken hardware explains any failure, a slow way or clocks that were held down a floor that was missed. An error is
@@ -234,9 +236,9 @@ def _of(report: HealthReport, used: Iterable[int] | None) -> HealthReport:
     )
 
 
-def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:
+def _last_of_each(problems: Iterable[MachineFault]) -> list[MachineFault]:
     """Say a thing of a GPU once. What the run did to it comes first."""
-    unique: dict[tuple[str, str], Problem] = {}
+    unique: dict[tuple[str, str], MachineFault] = {}
     for problem in problems:
         unique.setdefault((problem.kind, problem.where), problem)
     return list(unique.values())
@@ -245,7 +247,7 @@ def _last_of_each(problems: Iterable[Problem]) -> list[Problem]:
 def transport_problems(
     ways: Transports, reports: Sequence[HealthReport], cards: RdmaCards, *, nodes: int, ranks: int,
     variables: Iterable[str] = (),
-) -> list[Problem]:  # fmt: skip
+) -> list[MachineFault]:  # fmt: skip
     """Return where NCCL took a slower way than the machine has. What a user's variable of NCCL chose is not judged."""
     if not ways.pairs or not reports:
         return []
@@ -262,7 +264,7 @@ def transport_problems(
         text = f"NCCL talks between the nodes over sockets, though {names} is active{lacking}"
         return [
             *problems,
-            Problem(kind="sockets-beside-rdma", where="network", severity=severity, message=text, fix=_RDMA_FIX),
+            MachineFault(kind="sockets-beside-rdma", where="network", severity=severity, message=text, fix=_RDMA_FIX),
         ]
     over_ib = {way: "GDRDMA" in way.split("/") for way in ways.pairs if way.startswith("NET/IB")}
     if not over_ib or all(over_ib.values()) or not _arches(reports) <= _DATA_CENTER or "NCCL_NET_GDR_LEVEL" in chosen:
@@ -273,7 +275,10 @@ def transport_problems(
     fix = fix + "check with nvidia-smi topo -m that each GPU has a card near it, and turn off PCI access control (ACS)."
     severity = "warning" if any(over_ib.values()) else "error"
     fix = fix[0].upper() + fix[1:]
-    return [*problems, Problem(kind="no-gpudirect-rdma", where="network", severity=severity, message=text, fix=fix)]
+    return [
+        *problems,
+        MachineFault(kind="no-gpudirect-rdma", where="network", severity=severity, message=text, fix=fix),
+    ]
 
 
 def _arches(reports: Sequence[HealthReport]) -> set[str]:
@@ -282,7 +287,7 @@ def _arches(reports: Sequence[HealthReport]) -> set[str]:
 
 def _inside(
     ways: Transports, reports: Sequence[HealthReport], nodes: int, ranks: int, chosen: set[str]
-) -> list[Problem]:
+) -> list[MachineFault]:
     """Judge the ways inside a node, where every GPU reaches every other over NVLink. Only there is memory shared."""
     if any(set(report.pairs) != {"nvlink"} for report in reports):
         return []
@@ -290,7 +295,7 @@ def _inside(
     if slow and not chosen & {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}:
         text = f"NCCL went by {', '.join(slow)}, though every pair of GPUs has NVLink"
         fix = "Look at the P2P lines of NCCL_DEBUG=INFO. In a container, share /dev/shm and /proc of all ranks."
-        return [Problem(kind="nvlink-not-used", where="NVLink", severity="error", message=text, fix=fix)]
+        return [MachineFault(kind="nvlink-not-used", where="NVLink", severity="error", message=text, fix=fix)]
     switched = all(counters.get("nvswitch") for report in reports for counters in report.counters.values())
     # NCCL leaves NVLink SHARP out for two GPUs and fewer (src/transport/nvls.cc, ncclNvlsInit).
     expected = (
@@ -303,4 +308,4 @@ def _inside(
         return []
     text = "NCCL does not use NVLink SHARP (NVLS), though the GPUs are behind an NVSwitch"
     fix = "Start nvidia-fabricmanager in the version of the driver: systemctl enable --now nvidia-fabricmanager."
-    return [Problem(kind="nvls-not-used", where="NVLink", severity="error", message=text, fix=fix)]
+    return [MachineFault(kind="nvls-not-used", where="NVLink", severity="error", message=text, fix=fix)]

@@ -33,7 +33,7 @@ from envsmith.launch.ranks.causes import ranks_text
 from envsmith.model.record import Fault
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE, Events
-from envsmith.smoke.fault import Cause
+from envsmith.smoke.fault import Attribution
 from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.result import SmokeResult
@@ -58,7 +58,7 @@ class Command:
     node: str
 
 
-class Launcher(Protocol):
+class NodeLauncher(Protocol):
     """Starts ranks on nodes."""
 
     @property
@@ -142,9 +142,9 @@ class Slurm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnNode:
-    """A :class:`~envsmith.smoke.run.Target` for one command on one node, to ask for its versions."""
+    """A :class:`~envsmith.smoke.run.SmokeTarget` for one command on one node, to ask for its versions."""
 
-    launcher: Launcher
+    launcher: NodeLauncher
     host: str
     python: str
 
@@ -234,7 +234,9 @@ class _Running:
     spoke: bool = False
 
 
-def run_nodes(plan: Plan, hosts: Sequence[str], *, python: str, launcher: Launcher, ranks_per_node: int) -> SmokeResult:
+def run_nodes(
+    plan: Plan, hosts: Sequence[str], *, python: str, launcher: NodeLauncher, ranks_per_node: int
+) -> SmokeResult:
     """Run the plan on ``hosts`` and judge it. Raises :class:`SmokeError` when the launcher itself cannot be started."""
     started = time.monotonic()
     text = agent_input(extended_plan(plan, hosts, ranks_per_node, launcher.name))
@@ -368,7 +370,7 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], log:
         return None
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
     blame = (*sentences, *result.blame)
-    cause = Cause(fault=Fault.HOST, sentence="a node could not be reached, or started nothing")
+    cause = Attribution(fault=Fault.HOST, sentence="a node could not be reached, or started nothing")
     summary = sentences[0] + suffix
     return replace(
         result, passed=False, exit_code=int(Exit.ERROR), summary=summary, blame=blame, blamed=(), cause=cause,
@@ -406,7 +408,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class NodesOutcome:
     """What became of a run on a group of nodes; ``summary`` is its sentence."""
 
     group: Group = field(metadata=written("nodes"))
@@ -422,8 +424,8 @@ class Narrowed(AsJson):
     good: tuple[str, ...]
     links: tuple[Group, ...]
     sentence: str
-    first: tuple[Outcome, ...] = ()
-    second: tuple[Outcome, ...] = ()
+    first: tuple[NodesOutcome, ...] = ()
+    second: tuple[NodesOutcome, ...] = ()
 
 
 def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
@@ -434,7 +436,7 @@ def first_pass(nodes: Sequence[str]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
+def second_pass(first: Sequence[NodesOutcome]) -> tuple[tuple[Group, ...], ...]:
     """Return waves of disjoint pairs (suspect, good): more than one only where suspects outnumber the good.
 
     Where no group passed there is no good node: suspects are paired with those of the next group instead, so that one
@@ -457,7 +459,7 @@ def second_pass(first: Sequence[Outcome]) -> tuple[tuple[Group, ...], ...]:
     return (tuple(pairs),) if len(first) > 2 else tuple((pair,) for pair in pairs)
 
 
-def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
+def conclude(first: Sequence[NodesOutcome], second: Sequence[NodesOutcome]) -> Narrowed:
     """Name the bad nodes, or say what the passes do show."""
     good = {node for o in (*first, *second) if o.passed for node in o.group}
     everyone = [node for o in first for node in o.group]
@@ -488,7 +490,7 @@ def conclude(first: Sequence[Outcome], second: Sequence[Outcome]) -> Narrowed:
 
 
 def narrow(
-    nodes: Sequence[str], run: Callable[[Group], Outcome], *, say: Callable[[str], None] | None = None
+    nodes: Sequence[str], run: Callable[[Group], NodesOutcome], *, say: Callable[[str], None] | None = None
 ) -> Narrowed:
     """Run both passes. The groups of a wave are disjoint and run at the same time, at most 16 of them."""
     talk = say or (lambda _: None)
@@ -498,8 +500,8 @@ def narrow(
 
 
 def _wave(
-    groups: Sequence[Group], run: Callable[[Group], Outcome], talk: Callable[[str], None], name: str
-) -> list[Outcome]:
+    groups: Sequence[Group], run: Callable[[Group], NodesOutcome], talk: Callable[[str], None], name: str
+) -> list[NodesOutcome]:
     if not groups:
         return []
     pool = ThreadPoolExecutor(max_workers=max(1, min(len(groups), _AT_ONCE)))

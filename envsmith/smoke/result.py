@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from envsmith.model.record import CaseOutcome, Facts, Fault, StepOutcome, Unmet, Verdict
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.events import CudaAnswer, LimitFinding
-from envsmith.smoke.fault import CELL, Cause
+from envsmith.smoke.fault import CELL, Attribution
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class SmokeResult:
     narrowed: Facts = field(default_factory=dict)
     enough: bool = True
     cuda: CudaAnswer = field(default_factory=CudaAnswer)
-    cause: Cause = CELL
+    cause: Attribution = CELL
 
     @property
     def host_fault(self) -> str:

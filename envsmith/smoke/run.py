@@ -53,7 +53,7 @@ _PROBE = (
 BOOTSTRAP = "import sys;b=sys.stdin.buffer;TEXT=b.read(int(b.readline()));exec(compile(TEXT,'agent.py','exec'))"
 
 
-class Target(Protocol):
+class SmokeTarget(Protocol):
     """A cell that can run its own Python."""
 
     def argv(self, args: Sequence[str]) -> list[str]:
@@ -121,7 +121,7 @@ def torchrun_argv(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class SmokeProgress:
     """How far the run is: the ``phase`` (import, collectives, a step's name, done), cases finished and in all."""
 
     phase: str
@@ -137,7 +137,11 @@ class Progress:
 
 
 def run(
-    plan: Plan, target: Target, *, progress: Callable[[Progress], None] | None = None, limit: float | None = None
+    plan: Plan,
+    target: SmokeTarget,
+    *,
+    progress: Callable[[SmokeProgress], None] | None = None,
+    limit: float | None = None,
 ) -> SmokeResult:
     """Run the plan in the target and judge it. ``limit`` are seconds after which it is ended from outside.
 
@@ -154,7 +158,7 @@ def run(
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
 
-def _not_started(target: Target, status: int | None, words: str) -> EnvsmithError:
+def _not_started(target: SmokeTarget, status: int | None, words: str) -> EnvsmithError:
     if isinstance(target, Explaining) and (refused := target.refusal(status, words)):
         return refused
     return SmokeError(
@@ -164,7 +168,7 @@ def _not_started(target: Target, status: int | None, words: str) -> EnvsmithErro
     )
 
 
-def probe(target: Target) -> dict[str, str]:
+def probe(target: SmokeTarget) -> dict[str, str]:
     """Return the versions that the cell's metadata names, for :meth:`Plan.build`. Raises :class:`SmokeError`."""
     command, env = target.argv(["-I", "-B", "-c", _PROBE]), {**os.environ, **target.env()}
     try:
@@ -187,7 +191,7 @@ def probe(target: Target) -> dict[str, str]:
 class _Agent:
     """The agent's process and what it wrote."""
 
-    def __init__(self, plan: Plan, target: Target, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(self, plan: Plan, target: SmokeTarget, progress: Callable[[SmokeProgress], None] | None) -> None:
         self.plan, self.target, self.progress = plan, target, progress
         self.reader = EventReader()
         self.words = bytearray()  # what it wrote on standard error, and what is not an event
@@ -261,20 +265,20 @@ class _Agent:
     def _report(self, event: object) -> None:
         total = len(self.plan.cases)
         if isinstance(event, Hello):
-            news = Progress(phase="import", total=total, text="importing torch")
+            news = SmokeProgress(phase="import", total=total, text="importing torch")
         elif isinstance(event, PlacementEvent):
-            news = Progress(phase="collectives", total=total, text=event.sentence)
+            news = SmokeProgress(phase="collectives", total=total, text=event.sentence)
         elif isinstance(event, CaseRow) and event.rank == 0:
             self._cases += 1
             if self._cases % 10 and self._cases != total:
                 return
-            news = Progress(phase="collectives", finished=self._cases, total=total)
+            news = SmokeProgress(phase="collectives", finished=self._cases, total=total)
         elif isinstance(event, StepBegin):
-            news = Progress(phase=event.run, text="...")
+            news = SmokeProgress(phase=event.run, text="...")
         elif isinstance(event, StepRow) and event.rank == 0:
-            news = Progress(phase=event.run, text=event.status.value)
+            news = SmokeProgress(phase=event.run, text=event.status.value)
         elif isinstance(event, Bye):
-            news = Progress(phase="done", finished=total, total=total)
+            news = SmokeProgress(phase="done", finished=total, total=total)
         else:
             return
         if self.progress:

@@ -13,7 +13,7 @@ from envsmith.smoke.case_verdict import CODES, held_against_floors, judge_cases
 from envsmith.smoke.charge import Charge
 from envsmith.smoke.coverage import too_little
 from envsmith.smoke.events import Events, LimitFinding, ManifestRow
-from envsmith.smoke.fault import CELL, Cause, cause_of
+from envsmith.smoke.fault import CELL, Attribution, cause_of
 from envsmith.smoke.machine_faults import fault_of, machine_problems
 from envsmith.smoke.nccl_text import Transports, transports
 from envsmith.smoke.parse_events import parse_events
@@ -103,12 +103,12 @@ def judge_events(plan: Plan, log: Events, *, agent_exit: int | None = 0, words: 
     )
 
 
-def _plain_cause(sick: str, differing: str, code: Exit) -> Cause | None:
+def _plain_cause(sick: str, differing: str, code: Exit) -> Attribution | None:
     """Return the cause that needs no look at the events: a sick GPU, another torch than the cell's, or success."""
     if sick:
-        return Cause(fault=Fault.HOST, sentence=sick)
+        return Attribution(fault=Fault.HOST, sentence=sick)
     if differing:
-        return Cause(fault=Fault.UNKNOWN, sentence="what ran is not the cell")
+        return Attribution(fault=Fault.UNKNOWN, sentence="what ran is not the cell")
     return CELL if code is Exit.OK else None
 
 

@@ -42,7 +42,7 @@ class Given:
 
 
 @dataclass(slots=True)
-class Case:
+class JudgementDraft:
     """One judgement in the making.
 
     ``keep`` are the components that no repair may change, ``features`` are in use. A repair gives every component of
@@ -129,7 +129,7 @@ def bits_of(problem: Problem, versions: Mapping[str, str]) -> list[tuple[int, in
     return [(problem.names.index(n), problem.bit(problem.names.index(n), v)) for n, v in versions.items()]
 
 
-def carrying(case: Case) -> Net:
+def carrying(case: JudgementDraft) -> Net:
     """Return the rules about what torch wheels there are, and what they carry."""
     problem = case.problem
     bundles = {r.id for r in case.solver.compiled.rules_of(problem.components) if r.bundles} | {"torch-wheels-platform"}
@@ -139,7 +139,7 @@ def carrying(case: Case) -> Net:
     return Net(problem.full).joined(parts)
 
 
-def infer(case: Case) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[str]]:
+def infer(case: JudgementDraft) -> tuple[list[tuple[int, int]], dict[str, str], frozenset[str]]:
     """Return the masks narrowed to what goes together, what follows, and what of that only the default build has."""
     problem, subject = case.problem, case.subject
     torch = problem.variable("torch")

@@ -15,7 +15,7 @@ from envsmith.model.rule import Evidence, Row, Rule, Severity
 from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.solver.kernel import Domains, Net, bits
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER, Preference
-from envsmith.solver.problem import Group, Problem, Wish, pose
+from envsmith.solver.problem import Problem, RuleNogoods, Wish, pose
 from envsmith.solver.request import Posed
 from envsmith.solver.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solver.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
@@ -64,7 +64,7 @@ def conflict_members(
     return tuple(members)
 
 
-def _relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row], list[int]]:
+def _relevant_rows(rule: Rule, group: RuleNogoods, domains: Domains) -> tuple[list[Row], list[int]]:
     """Return the rows that speak of ``domains`` (all when none does), newest first, and the values in them."""
     touched = [0] * len(domains)
     newest = dict.fromkeys((n for n, _ in group.nogoods), 0)
@@ -79,7 +79,7 @@ def _relevant_rows(rule: Rule, group: Group, domains: Domains) -> tuple[list[Row
     return [rule.rows[n] for n in order if n >= 0], touched
 
 
-def _rule_member(problem: Problem, rule: Rule, group: Group, domains: Domains, *, cause: bool) -> Conflict:
+def _rule_member(problem: Problem, rule: Rule, group: RuleNogoods, domains: Domains, *, cause: bool) -> Conflict:
     rows, touched = _relevant_rows(rule, group, domains)
     affected = {
         component: [str(problem.values[v][i]) for i in sorted(bits(touched[v])) if problem.values[v][i] is not None]

@@ -23,11 +23,21 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
 from envsmith.model.rule import Row, Rule, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solver.case import CARRIED, Case, Given, bits_of, carrying, infer, read_given, states_cpu, subject_of
+from envsmith.solver.case import (
+    CARRIED,
+    Given,
+    JudgementDraft,
+    bits_of,
+    carrying,
+    infer,
+    read_given,
+    states_cpu,
+    subject_of,
+)
 from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest, Support
-from envsmith.solver.problem import Group, Problem, Wish, carried_by, pose
+from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, pose
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import finding_of_row, join_words, message_of, name_release, strongest
@@ -57,7 +67,7 @@ def judge(
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
     posed = pose(solver.compiled, platform, names, read.extras, gaps=False, features=features)
     problem = _without_unlisted(posed, read.masks)
-    case = Case(solver, read, problem, frozenset(keep), frozenset(features), needed or {})
+    case = JudgementDraft(solver, read, problem, frozenset(keep), frozenset(features), needed or {})
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
     rules = {f.rule for f in findings}
@@ -139,7 +149,7 @@ def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
     )
 
 
-def _hints_at_another(case: Case, inferred: Mapping[str, str]) -> bool:
+def _hints_at_another(case: JudgementDraft, inferred: Mapping[str, str]) -> bool:
     """Tell whether the toolkit has the CUDA major of another build of this torch than the default one."""
     toolkit, cuda = case.subject.plain.get("toolkit"), inferred.get("cuda")
     if toolkit is None or cuda is None or toolkit.split(".")[0] == cuda.split(".")[0]:
@@ -148,7 +158,7 @@ def _hints_at_another(case: Case, inferred: Mapping[str, str]) -> bool:
     return any(tag in case.solver.compiled.versions["torch"][i] for i in bits(case.listed("torch")))
 
 
-def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
+def _own_build(case: JudgementDraft, findings: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
     """Soften the finding on a torch without a build tag beside a CUDA that no published build of it has.
 
     The toolkit is meant, or torch was compiled from source.
@@ -171,7 +181,7 @@ def _own_build(case: Case, findings: Sequence[Finding]) -> tuple[list[Finding], 
     return remaining, reasons
 
 
-def _only_on_cpu(case: Case, inferred: Mapping[str, str]) -> list[Finding]:
+def _only_on_cpu(case: JudgementDraft, inferred: Mapping[str, str]) -> list[Finding]:
     """Return the note that the platform has no build of this torch with CUDA, where the user did not say so."""
     if inferred.get("cuda") != "cpu" or "+" in case.subject.text["torch"] or states_cpu(case.solver, case.subject):
         return []
@@ -184,7 +194,7 @@ def _only_on_cpu(case: Case, inferred: Mapping[str, str]) -> list[Finding]:
 
 
 def _of_nightly(
-    case: Case, versions: Mapping[str, str], platform: Platform, findings: Sequence[Finding]
+    case: JudgementDraft, versions: Mapping[str, str], platform: Platform, findings: Sequence[Finding]
 ) -> list[Finding]:
     """Return what a nightly or vendor build of torch (``2.4.0a0``) breaks if it has what the release after it has."""
     text = case.subject.text.get("torch", "")
@@ -207,7 +217,7 @@ def _of_nightly(
     ]
 
 
-def _derived(case: Case) -> list[Finding]:
+def _derived(case: JudgementDraft) -> list[Finding]:
     """Return what only all rules together rule out: no cell contains what is given."""
     problem = case.problem
     wishes = _wishes(case, problem)
@@ -232,7 +242,7 @@ def _derived(case: Case) -> list[Finding]:
     ]
 
 
-def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
+def _unknown_pairs(case: JudgementDraft, inferred: Mapping[str, str]) -> list[str]:
     """Return what the knowledge cannot say about the given set."""
     subject, problem = case.subject, case.problem
     reasons = [reason for name in subject.plain if (reason := _unproved(case, name))]
@@ -256,14 +266,14 @@ def _unknown_pairs(case: Case, inferred: Mapping[str, str]) -> list[str]:
     return reasons
 
 
-def _unheard_of(case: Case, name: str) -> bool:
+def _unheard_of(case: JudgementDraft, name: str) -> bool:
     """Tell whether the knowledge has no release of a component, and no rule over what somebody has."""
     compiled = case.solver.compiled
     rules = compiled.rules_of([name])
     return not compiled.versions.get(name) and all(rule.locking for rule in rules)
 
 
-def _silent(case: Case, torches: int, torch: int) -> set[str]:
+def _silent(case: JudgementDraft, torches: int, torch: int) -> set[str]:
     """Return the rules that say nothing about one of these builds of torch."""
     silent = {"torch-runs-on-gpu"}
     for group in case.problem.groups:
@@ -276,7 +286,7 @@ def _silent(case: Case, torches: int, torch: int) -> set[str]:
     return silent
 
 
-def _unproved(case: Case, framework: str) -> str | None:
+def _unproved(case: JudgementDraft, framework: str) -> str | None:
     """Tell why the knowledge cannot vouch for a framework with the given torch.
 
     ``None`` when it can, or when there is nothing to vouch for.
@@ -302,7 +312,7 @@ def _unproved(case: Case, framework: str) -> str | None:
     return f"whether {framework} {subject.text[framework]} works with torch {subject.text['torch']}{tail}"
 
 
-def _declared_bound(case: Case, framework: str, release: int, torches: int) -> bool:
+def _declared_bound(case: JudgementDraft, framework: str, release: int, torches: int) -> bool:
     """Tell whether the release declares a range for torch that has an upper end and contains the given torch."""
     versions = case.solver.compiled.versions
     declarations = [r.id for r in case.solver.compiled.rules_of([framework]) if r.declared == (framework, "torch")]
@@ -316,7 +326,7 @@ def _declared_bound(case: Case, framework: str, release: int, torches: int) -> b
 # Rules that a set breaks, as findings: one a rule, and notes.
 
 
-def _violated(case: Case, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
+def _violated(case: JudgementDraft, masks: Sequence[tuple[int, int]], inferred: Mapping[str, str]) -> list[Finding]:
     """Return a finding per rule that the masks break by themselves."""
     problem = case.problem
     domains = problem.full
@@ -340,7 +350,9 @@ def _holds(net: Net, domains: Domains, changed: set[int]) -> bool:
     return all(under) and net.propagate(under, set(changed)) and net.solvable(under) is not None
 
 
-def _finding(case: Case, group: Group, masks: Mapping[int, int], inferred: Mapping[str, str]) -> Finding:
+def _finding(
+    case: JudgementDraft, group: RuleNogoods, masks: Mapping[int, int], inferred: Mapping[str, str]
+) -> Finding:
     rule = case.rule(group.rule)
     numbers = [n for n, nogood in group.nogoods if n >= 0 and all(v in masks and masks[v] & m for v, m in nogood)]
     rows = [rule.rows[n] for n in dict.fromkeys(numbers)] or list(rule.rows[:1])
@@ -362,7 +374,7 @@ def _finding(case: Case, group: Group, masks: Mapping[int, int], inferred: Mappi
     )
 
 
-def _shown(case: Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -> dict[str, str]:
+def _shown(case: JudgementDraft, scope: Mapping[str, None], inferred: Mapping[str, str]) -> dict[str, str]:
     text = case.subject.text
     versions = {c: text[c] for c in scope if c in text}
     if (
@@ -374,7 +386,7 @@ def _shown(case: Case, scope: Mapping[str, None], inferred: Mapping[str, str]) -
     return versions | {c: inferred[c] for c in scope if c in inferred and c not in versions}
 
 
-def _notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
+def _notes(case: JudgementDraft, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
     """Return the rows that are notes only."""
     findings = []
     for compiled in case.solver.compiled.rules_of(case.subject.plain):
@@ -391,7 +403,7 @@ def _notes(case: Case, versions: Mapping[str, str], platform: Platform) -> list[
     return findings
 
 
-def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], platform: Platform) -> bool:
+def _is_told(case: JudgementDraft, rule: Rule, row: Row, versions: Mapping[str, str], platform: Platform) -> bool:
     """Tell whether a row is a note that these versions meet."""
     concerns = row.severity is Severity.NOTE and row.feature not in case.features
     if not concerns or (row.platforms and platform not in row.platforms):
@@ -407,7 +419,7 @@ def _is_told(case: Case, rule: Rule, row: Row, versions: Mapping[str, str], plat
 # The nearest valid cell to a given set that is bad.
 
 
-def _wishes(case: Case, problem: Problem) -> list[Wish]:
+def _wishes(case: JudgementDraft, problem: Problem) -> list[Wish]:
     """Return a wish for each component of the set. Those that are to stay are wished hardest."""
     wishes = []
     for name, mask in case.subject.masks.items():
@@ -419,7 +431,9 @@ def _wishes(case: Case, problem: Problem) -> list[Wish]:
     return wishes
 
 
-def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], warned: frozenset[str]) -> Repair | None:
+def _repair(
+    case: JudgementDraft, names: Mapping[str, str], versions: Mapping[str, str], warned: frozenset[str]
+) -> Repair | None:
     """Return the nearest cell. What a wheel carries follows it and does not count as a change.
 
     ``warned`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those
@@ -454,7 +468,7 @@ def _repair(case: Case, names: Mapping[str, str], versions: Mapping[str, str], w
     return None
 
 
-def _mends(case: Case, repair: Repair, versions: Mapping[str, str]) -> bool:
+def _mends(case: JudgementDraft, repair: Repair, versions: Mapping[str, str]) -> bool:
     """Tell whether the given set has no error any more after the changes of a repair."""
     find = case.solver.graph.components.find
     changes = {change.component: change.new for change in repair.changes}
@@ -464,7 +478,7 @@ def _mends(case: Case, repair: Repair, versions: Mapping[str, str]) -> bool:
     return judged.status != "bad"
 
 
-def _followers(case: Case, repair: Repair, subject: Given) -> list[Change]:
+def _followers(case: JudgementDraft, repair: Repair, subject: Given) -> list[Change]:
     """Return what else of the given set the cell of a repair has otherwise: what torch carries, and its build by name."""
     problem, text, new = case.problem, subject.text, repair.cell.components
     changed = {change.component for change in repair.changes}
@@ -499,7 +513,7 @@ def _is_older(new: str | None, old: str | None) -> bool:
     return after is not None and before is not None and after < before
 
 
-def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
+def _stay_with_cuda(case: JudgementDraft, problem: Problem) -> list[Wish]:
     """Return the wish for CUDA: giving it up is not a repair for somebody who has it."""
     with_cuda, text = problem.with_cuda(), case.subject.text
     if with_cuda is None or text.get("torch", "").endswith("+cpu") or states_cpu(case.solver, case.subject):
@@ -507,7 +521,7 @@ def _stay_with_cuda(case: Case, problem: Problem) -> list[Wish]:
     return [Wish("cuda", "with CUDA", (with_cuda,), reason="a build without CUDA is not a repair", host=True)]
 
 
-def _have_what_is_needed(case: Case, problem: Problem) -> list[Wish]:
+def _have_what_is_needed(case: JudgementDraft, problem: Problem) -> list[Wish]:
     return [
         Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason="it is needed", host=True)
         for name, spec in case.needed.items()
@@ -516,7 +530,7 @@ def _have_what_is_needed(case: Case, problem: Problem) -> list[Wish]:
     ]
 
 
-def _lacks(case: Case) -> bool:
+def _lacks(case: JudgementDraft) -> bool:
     """Tell whether the given set has a component in no release that is needed."""
     masks = case.subject.masks
     return any(
@@ -524,7 +538,7 @@ def _lacks(case: Case) -> bool:
     )
 
 
-def _agrees(case: Case, name: str) -> bool:
+def _agrees(case: JudgementDraft, name: str) -> bool:
     """Tell whether the given release of a carried component is what (some of) the given torch carries."""
     problem = case.problem
     torch, variable = problem.names.index("torch"), problem.names.index(name)

@@ -43,7 +43,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RuleNogoods:
     """The nogoods of one rule over the variables of a problem: ``(row number, nogood)``."""
 
     rule: str
@@ -64,10 +64,10 @@ class Problem:
     names: tuple[str, ...]
     components: tuple[str, ...]
     values: tuple[tuple[str | None, ...], ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RuleNogoods, ...]
     wishes: tuple[Wish, ...] = ()
     compiling: tuple[Nogood, ...] = ()
-    advice: tuple[Group, ...] = ()
+    advice: tuple[RuleNogoods, ...] = ()
     _nets: dict[str, Net] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class Problem:
         extra = []
         for group in (g for g in self.groups if g.severity is Severity.WARNING):
             avoided = tuple(row for row in group.nogoods if not all(domains[v] & mask for v, mask in row[1]))
-            extra.append(Group(group.rule, Severity.ERROR, avoided))
+            extra.append(RuleNogoods(group.rule, Severity.ERROR, avoided))
         hard = self.rules_net(Severity.ERROR)
         nets = {key: net for key, net in self._nets.items() if key.startswith("#")}
         nets[Severity.ERROR.value] = hard.joined([Net(self.full, [n for _, n in g.nogoods]) for g in extra])
@@ -208,8 +208,8 @@ def pose(
     for variable, component in enumerate(components):
         index.setdefault(component, []).append(variable)
     lay = _Lay(compiled, platform, index, extras, brought=frozenset(brought), features=features, gaps=gaps)
-    groups: list[Group] = []
-    advice: list[Group] = []
+    groups: list[RuleNogoods] = []
+    advice: list[RuleNogoods] = []
     compiling: list[Nogood] = []
     for rule in compiled.rules_of(index):
         if rule.locking and (lockable is None or (rule.policies and lockable not in rule.policies)):
@@ -324,7 +324,7 @@ class _Lay:
         """Return all values of a component but *not known*."""
         return (1 << (len(self.listed[component]) + len(self.extra[component]))) - 1
 
-    def groups(self, rule: CompiledRule, carried: Mapping[str, CompiledRule]) -> list[Group]:
+    def groups(self, rule: CompiledRule, carried: Mapping[str, CompiledRule]) -> list[RuleNogoods]:
         """Return the rule's nogoods, errors and warnings apart."""
         by_severity: dict[Severity, list[tuple[int, Nogood]]] = {}
         beside = not self.brought.isdisjoint(rule.components)
@@ -340,7 +340,7 @@ class _Lay:
         gap = self.gaps(rule, carried) if self.strict else []
         if gap:
             by_severity.setdefault(Severity.ERROR, []).extend(gap)
-        return [Group(rule.id, severity, tuple(nogoods)) for severity, nogoods in by_severity.items()]
+        return [RuleNogoods(rule.id, severity, tuple(nogoods)) for severity, nogoods in by_severity.items()]
 
     def notes(self, rule: CompiledRule) -> list[Nogood]:
         """Return the combinations of which a rule says something worth knowing, here and on this platform."""

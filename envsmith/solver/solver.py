@@ -12,7 +12,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Rule, Severity
 from envsmith.solver.kernel import Domains, Net, excess, nearest, smallest_conflict
-from envsmith.solver.problem import Group, Problem, Wish
+from envsmith.solver.problem import Problem, RuleNogoods, Wish
 from envsmith.solver.request import Posed, cell_of, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
@@ -37,7 +37,7 @@ class Stuck:
     """A smallest set of wishes and rules that cannot hold together."""
 
     wishes: tuple[Wish, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RuleNogoods, ...]
 
 
 @dataclass(slots=True)

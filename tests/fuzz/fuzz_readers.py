@@ -147,14 +147,14 @@ def declared(name: str) -> Reader:
     def read(text: str) -> None:
         from envsmith.project.ci.library import read_library
         from envsmith.project.declared import read_declared
-        from envsmith.project.folder import Part, read_folder
+        from envsmith.project.folder import ProjectPart, read_folder
 
         root = folder() / name.replace(".", "-")
         root.mkdir(exist_ok=True)
         (root / name).write_bytes(raw(text))
         read_declared(root)
         read_library(root)
-        read_folder(root, Part())
+        read_folder(root, ProjectPart())
 
     return read
 
@@ -211,9 +211,9 @@ def campaign(text: str) -> None:
 
 
 def plan(text: str) -> None:
-    from envsmith.matrix.campaign.job import Plan
+    from envsmith.matrix.campaign.job import CampaignPlan
 
-    Plan.parse(text, "plan.json").text()
+    CampaignPlan.parse(text, "plan.json").text()
 
 
 def nodes(text: str) -> None:
@@ -230,7 +230,7 @@ def source_archive(text: str) -> None:
     import tarfile
 
     from envsmith.errors import EnvsmithError
-    from envsmith.lock.index.archives import Wish, parse_wish, read_archive
+    from envsmith.lock.index.archives import SourceWish, parse_wish, read_archive
     from envsmith.net.http import HttpClient
 
     with suppress(EnvsmithError):
@@ -247,7 +247,7 @@ def source_archive(text: str) -> None:
     for data in archives:
         path = folder() / "source.tar.gz"
         path.write_bytes(data)
-        wish = Wish(name="x", version="1.0", place=str(path), sha256=hashlib.sha256(data).hexdigest())
+        wish = SourceWish(name="x", version="1.0", place=str(path), sha256=hashlib.sha256(data).hexdigest())
         with suppress(EnvsmithError):
             read_archive(wish, HttpClient(offline=True))
 

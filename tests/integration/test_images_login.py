@@ -12,7 +12,7 @@ import tarfile
 
 import pytest
 
-from envsmith.base.progress import Event
+from envsmith.base.progress import ProgressEvent
 from envsmith.builder.engines.base import verify_content
 from envsmith.builder.image.dockerfile import UV_FILE, render
 from envsmith.knowledge.graph.location import find_matrix
@@ -117,7 +117,7 @@ def test_an_image_is_built_with_the_login_and_does_not_have_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     lock = engine.pin_image(locked(docker_base.python, tmp_path), docker_base.name)
     settings(name)
-    lines: list[Event] = []
+    lines: list[ProgressEvent] = []
 
     lock = engine.pin_wheels(lock, progress=lines.append)
     built = engine.build(lock, tmp_path, progress=lines.append)

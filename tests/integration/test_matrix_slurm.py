@@ -153,17 +153,17 @@ def test_twelve_cells_over_two_nodes_and_a_task_that_dies(slurm, tmp_path, monke
     from records_help import job, plan
 
     from envsmith.matrix.campaign.drive import drive
-    from envsmith.matrix.campaign.job import Settings
+    from envsmith.matrix.campaign.job import CampaignSettings
     from envsmith.matrix.campaign.slurm import SlurmExecutor
-    from envsmith.matrix.campaign.state import State
+    from envsmith.matrix.campaign.state import CampaignState
     from envsmith.model.record import read_records
 
     monkeypatch.setenv("SLURM_CONF", str(slurm / "slurm.conf"))
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
     jobs = [*(job(framework=f"0.16.{n}") for n in range(11)), job(framework="0.8.2")]
-    state = State(tmp_path)
+    state = CampaignState(tmp_path)
     state.begin(plan(*jobs))
-    executor = SlurmExecutor(Settings(memory_gib=0, cpus=2, minutes=5), "test", 2, command=fake_command)
+    executor = SlurmExecutor(CampaignSettings(memory_gib=0, cpus=2, minutes=5), "test", 2, command=fake_command)
     news = []
     tally = drive(state, executor, jobs=plan(*jobs).jobs, tell=lambda _t, line: news.append(line), poll=0.5)
     assert tally.lost == {}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envsmith.smoke.kubernetes import Job, events_of, manifest, result_of
+from envsmith.smoke.kubernetes import KubernetesJob, events_of, manifest, result_of
 from envsmith.smoke.nodes import plan_for_nodes
 from envsmith.smoke.plan import Plan
 
@@ -30,7 +30,7 @@ def _free_port() -> int:
 
 def _pods(plan: Plan, folder: Path) -> list[Path]:
     """Both pods to their end; one log each."""
-    job = Job(image="registry.example/cell:1", nodes=2, ranks=1, python=str(PYTHON))
+    job = KubernetesJob(image="registry.example/cell:1", nodes=2, ranks=1, python=str(PYTHON))
     document = yaml.safe_load(manifest("jobset", job, plan))
     pod = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     given = {row["name"]: row["value"] for row in pod["env"] if "value" in row}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.smoke.nodes import Narrowed, Outcome, RemoteShell, narrow, plan_for_nodes, run_nodes
+from envsmith.smoke.nodes import Narrowed, NodesOutcome, RemoteShell, narrow, plan_for_nodes, run_nodes
 from envsmith.smoke.plan import Plan, Timeouts
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON") or ""
@@ -120,10 +120,10 @@ def _fast(plan: Plan) -> Plan:
 
 
 def _narrowed(nodes: tuple[str, ...], **fault: object) -> Narrowed:
-    def run(group: tuple[str, ...]) -> Outcome:
+    def run(group: tuple[str, ...]) -> NodesOutcome:
         plan = _fast(_plan(group, **fault)) if not fault else _plan(group, **fault)
         result = run_nodes(plan, group, python=PYTHON, launcher=_launcher(), ranks_per_node=1)
-        return Outcome(group=group, passed=result.passed, summary=result.summary)
+        return NodesOutcome(group=group, passed=result.passed, summary=result.summary)
 
     return narrow(nodes, run)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envsmith.base.schema import UnreadableError
 from envsmith.errors import DataError
 from envsmith.knowledge.names.uses import read_uses
-from envsmith.project.code.python_files import Project, Source, notebook_code, read_project
+from envsmith.project.code.python_files import ProjectSources, SourceText, notebook_code, read_project
 from envsmith.project.code.reading import read_project_uses
 from envsmith.project.folder import read_stated
 
@@ -39,8 +39,8 @@ def test_any_text_is_read_or_is_not_python(source):
 @given(st.dictionaries(st.sampled_from(["train.py", "a/b.py", "a/__init__.py", "x.ipynb"]), SOURCES, min_size=1))
 @settings(max_examples=100, deadline=None)
 def test_any_project_is_read_with_what_was_left_out(files):
-    sources = tuple(Source(path=path, text=text) for path, text in files.items())
-    uses = read_project_uses(Project(root=Path(), sources=sources, files=frozenset(files)))
+    sources = tuple(SourceText(path=path, text=text) for path, text in files.items())
+    uses = read_project_uses(ProjectSources(root=Path(), sources=sources, files=frozenset(files)))
     assert len(uses.unreadable) <= len(files)
 
 

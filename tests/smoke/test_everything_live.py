@@ -9,7 +9,7 @@ import faultlib
 import pytest
 
 from envsmith.agent.protocol import TIME_IS_OVER
-from envsmith.smoke.everything import Machine, parts_of, run_parts
+from envsmith.smoke.everything import SmokeMachine, parts_of, run_parts
 from envsmith.smoke.run import LocalTarget, probe
 
 pytestmark = [
@@ -25,7 +25,7 @@ SHORT = {"full": 20.0, "bandwidth": 20.0}
 def test_parts_of_ten_minutes_run_in_their_order_and_keep_their_time(tmp_path) -> None:
     target = LocalTarget(python=Path(faultlib.torch_python() or ""))
     versions = probe(target)
-    parts = parts_of(versions, Machine(backend="gloo", torch=versions["torch"]), budget=1140)
+    parts = parts_of(versions, SmokeMachine(backend="gloo", torch=versions["torch"]), budget=1140)
     short = tuple(replace(part, limit=SHORT.get(part.name, part.limit)) for part in parts)
 
     done = {item.part.name: item for item in run_parts(short, target, budget=900, folder=tmp_path)}

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from envsmith.launch.ranks.evidence import Call, Evidence, Exit, Frame, ProcessState, RankError, RankEvidence, Stack
+from envsmith.launch.ranks.evidence import (
+    Call,
+    ExitStatus,
+    Frame,
+    LaunchEvidence,
+    ProcessState,
+    RankError,
+    RankEvidence,
+    ThreadStack,
+)
 
 TRAIN = "/home/user/train.py"
 TORCH = "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
@@ -31,10 +40,12 @@ def calls(
     return tuple(rows)
 
 
-def stack(line: int, *, inside: str = "", file: str = TORCH) -> tuple[Stack, ...]:
+def stack(line: int, *, inside: str = "", file: str = TORCH) -> tuple[ThreadStack, ...]:
     """Return the stacks of a rank that stands at a line of train.py, perhaps inside a function of a library."""
     frames = [Frame(function=inside, file=file, line=1)] if inside else []
-    return (Stack(thread="MainThread", frames=(*frames, Frame(function="step", file=TRAIN, line=line)), is_main=True),)
+    return (
+        ThreadStack(thread="MainThread", frames=(*frames, Frame(function="step", file=TRAIN, line=line)), is_main=True),
+    )
 
 
 def waiting(rank: int, *operations: str, line: int = 26) -> RankEvidence:
@@ -68,18 +79,18 @@ def ended(
     """Return a rank that has ended."""
     return RankEvidence(
         rank=rank,
-        exit=Exit(code=code, at=at, is_clean=code == 0),
+        exit=ExitStatus(code=code, at=at, is_clean=code == 0),
         error=RankError(error=error, at=at) if error else None,
         calls=calls(*operations),
         **facts,
     )
 
 
-def stalled(*ranks: RankEvidence) -> Evidence:
+def stalled(*ranks: RankEvidence) -> LaunchEvidence:
     """Return a launch that stands still."""
-    return Evidence(ranks=ranks, world=len(ranks), stalled=300.0, launcher=Exit(code=None))
+    return LaunchEvidence(ranks=ranks, world=len(ranks), stalled=300.0, launcher=ExitStatus(code=None))
 
 
-def failed(*ranks: RankEvidence, **facts: object) -> Evidence:
+def failed(*ranks: RankEvidence, **facts: object) -> LaunchEvidence:
     """Return a launch that has ended with status 1."""
-    return Evidence(ranks=ranks, world=len(ranks), launcher=Exit(code=1, at=20.0), **facts)
+    return LaunchEvidence(ranks=ranks, world=len(ranks), launcher=ExitStatus(code=1, at=20.0), **facts)

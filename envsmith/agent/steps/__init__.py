@@ -8,7 +8,7 @@ function.
 
 A framework is one module here, with a dict ``STEPS`` of its kinds, and a line in ``STEPS`` and in ``FRAMEWORKS`` below.
 Where its ranks are started by its own launcher, ``LAUNCHERS`` has the function that does so: it gets a
-:class:`~envsmith.agent.steps.launch.Launch` in a process of its own, which it may replace by a command.
+:class:`~envsmith.agent.steps.launch.RankJob` in a process of its own, which it may replace by a command.
 ``PRELOAD`` has the frameworks that the nursery may import once for all ranks, by the beginning of the kinds.
 
 A module from outside is sent along with ``bundle(extra={"NAME": source})``, or an entry in
@@ -44,7 +44,7 @@ from envsmith.agent.steps import (
     torch,
     torch_parallel,
 )
-from envsmith.agent.steps.launch import Launch
+from envsmith.agent.steps.launch import RankJob
 from envsmith.agent.steps.stage import Preload, Stage
 
 STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
@@ -61,7 +61,7 @@ STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
     **stack.STEPS,
 }
 # By the name that a step of a plan has as its ``launcher``.
-LAUNCHERS: dict[str, Callable[[Launch], object]] = {**accelerate.LAUNCHERS, **ray.LAUNCHERS, **horovod.LAUNCHERS}
+LAUNCHERS: dict[str, Callable[[RankJob], object]] = {**accelerate.LAUNCHERS, **ray.LAUNCHERS, **horovod.LAUNCHERS}
 # Which of these distributions are installed is reported.
 FRAMEWORKS += ["deepspeed", "megatron-core", "colossalai", "accelerate", "lightning", "ray", "horovod"]
 PRELOAD: dict[str, Preload] = {

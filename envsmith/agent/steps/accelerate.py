@@ -9,14 +9,14 @@ from typing import Any
 
 from envsmith.agent.protocol import Skip
 from envsmith.agent.steps.deepspeed import leave_out_cpu_op
-from envsmith.agent.steps.launch import Launch
+from envsmith.agent.steps.launch import RankJob
 from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, stated_version
 from envsmith.agent.steps.tiny import Llama
 
 PRELOAD = Preload(("accelerate",), {})
 
 
-def launch(launch: Launch) -> None:
+def launch(launch: RankJob) -> None:
     """Replace this process by ``accelerate launch``, on this host alone."""
     reserved = socket.socket()
     # Bound and left open, not listening: no other process is given this port, and the store of the ranks may listen.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from envsmith.agent.protocol import Skip, Wrong, one_line
-from envsmith.agent.steps.launch import Launch
+from envsmith.agent.steps.launch import RankJob
 from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, stated_version
 
 # What horovod/torch/mpi_ops_v2.cc registers for tensors of the CPU: reductions have no small integers.
@@ -32,12 +32,12 @@ _NAMES = {
 }  # fmt: skip
 
 
-def launch(launch: Launch) -> None:
+def launch(launch: RankJob) -> None:
     """Replace this process by ``horovodrun``, on this host alone."""
     _run(launch, "--gloo")
 
 
-def launch_elastic(launch: Launch) -> None:
+def launch_elastic(launch: RankJob) -> None:
     """Replace this process by ``horovodrun`` that goes on without a rank that died, as long as it has one.
 
     It gives up the whole host of a dead rank, so this host goes by two names.
@@ -45,14 +45,14 @@ def launch_elastic(launch: Launch) -> None:
     _run(launch, "--gloo", "--min-np", "1", "-H", f"localhost:1,127.0.0.1:{launch.ranks - 1}")
 
 
-def launch_mpi(launch: Launch) -> None:
+def launch_mpi(launch: RankJob) -> None:
     """Replace this process by ``horovodrun`` over MPI. Where Horovod has none, its ranks can say so over gloo."""
     from horovod.common.util import mpi_built
 
     _run(launch, "--mpi" if mpi_built() else "--gloo")
 
 
-def _run(launch: Launch, *options: str) -> None:
+def _run(launch: RankJob, *options: str) -> None:
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(launch.ranks), *options]
     launch.execute([*command, *launch.rank_command])
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 
 @dataclass(frozen=True)
-class Launch:
+class RankJob:
     """A job whose ranks are to be started.
 
     ``job_file`` and ``agent`` are the files that a rank needs: the job, and the text of the agent.

@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from envsmith.agent.processes import loopback
-from envsmith.agent.steps.launch import Launch
+from envsmith.agent.steps.launch import RankJob
 from envsmith.agent.steps.stage import Stage
 
 # Nothing is reported over the network, and no process is started ahead of need. The deadline of the step is ours, so
@@ -35,7 +35,7 @@ def loop(config):
 """
 
 
-def launch(launch: Launch) -> None:
+def launch(launch: RankJob) -> None:
     """Start a Ray of this machine alone and train in it. Ends when every worker has."""
     # Without a token of its own, Ray writes one into the user's home.
     os.environ.update(_ENV, RAY_AUTH_TOKEN=secrets.token_hex(32))

@@ -21,7 +21,7 @@ ON_REQUEST = frozenset({"buildah", "conda"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class EngineChoice:
     """The engine that is used, and one sentence why."""
 
     engine: Engine
@@ -38,7 +38,7 @@ def load_engine(name: str, *, offline: bool = False, channels: tuple[str, ...] =
     return kind.create(offline=offline, channels=channels)
 
 
-def choose_engine(name: str | None = None, *, offline: bool = False, channels: tuple[str, ...] = ()) -> Choice:
+def choose_engine(name: str | None = None, *, offline: bool = False, channels: tuple[str, ...] = ()) -> EngineChoice:
     """Return the engine asked for, or the first that can be used here.
 
     Raises ``EngineError`` that says what is missing.
@@ -49,14 +49,14 @@ def choose_engine(name: str | None = None, *, offline: bool = False, channels: t
             raise EngineError(
                 f"Cannot use the engine {name}: {reason}.", hint="Leave --engine out to use an engine of this host."
             )
-        return Choice(engine=engine, why=f"{name} was asked for")
+        return EngineChoice(engine=engine, why=f"{name} was asked for")
     reasons: list[str] = []
     for candidate in (word for word in ENGINES if word not in ON_REQUEST):
         engine = load_engine(candidate, offline=offline, channels=channels)
         reason = engine.available() or engine.unused()
         if reason is None:
             why = f"{candidate} is here" if not reasons else f"{candidate}, because {'; '.join(reasons)}"
-            return Choice(engine=engine, why=why)
+            return EngineChoice(engine=engine, why=why)
         reasons.append(f"{candidate}: {reason}")
     raise EngineError(
         "Cannot choose an engine: none can be used here.",

@@ -26,7 +26,7 @@ from envsmith.model.version import WORDS, minor_of, public
 
 if TYPE_CHECKING:
     from envsmith.net.oci.image import OciImage
-    from envsmith.smoke.run import Target
+    from envsmith.smoke.run import SmokeTarget
 
 
 # Lines of a failed step that are shown: enough for a compiler's error and pip's summary, less than a screen.
@@ -129,7 +129,7 @@ class Engine(Protocol):
         """Return installed distributions (normalised name → version) and ``python`` (full version)."""
         ...
 
-    def target(self, built: Built) -> Target:
+    def target(self, built: Built) -> SmokeTarget:
         """Return where the smoke test starts its ranks."""
         ...
 

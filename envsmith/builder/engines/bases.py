@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Protocol
 
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import Text, strict
 from envsmith.builder.image.dockerfile import package_digest
 from envsmith.errors import EngineError
@@ -80,7 +80,7 @@ class Distribution:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PackageSet:
+class RootPackages:
     """What a need (``c++``, ``cc``, ``headers``) installs on a minimal root, and all that comes with it by version.
 
     The need ``base`` is a root with the distribution's own Python: every package of it.
@@ -134,7 +134,7 @@ class Bases:
 
     images: tuple[KnownImage, ...]
     distributions: tuple[Distribution, ...]
-    packages: tuple[PackageSet, ...]
+    packages: tuple[RootPackages, ...]
     tools: tuple[_KnownTool, ...] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
@@ -217,7 +217,7 @@ class Bases:
             names += next((p for p in rows if p.distribution == base.distribution), rows[0]).install
         return tuple(dict.fromkeys(names))
 
-    def _measured(self, need: str, distribution: str, platform: str) -> PackageSet:
+    def _measured(self, need: str, distribution: str, platform: str) -> RootPackages:
         row = (need, distribution, platform)
         packages = next((p for p in self.packages if (p.need, p.distribution, p.platform) == row), None)
         if packages is None:
@@ -282,7 +282,7 @@ def known_image(lock: Lock, base: str | None = None, *, progress: Progress = sil
     except UnknownImageError as reason:
         return replace(lock, base=None, os_packages=(), os_source="", image_note=str(reason))
     text = f"base {image.name} by its known digest; no engine was asked"
-    progress(Event(kind=EventKind.NOTE, step="image", text=text))
+    progress(ProgressEvent(kind=EventKind.NOTE, step="image", text=text))
     return _with_base(lock, image, answer)
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from envsmith.agent.compiler_words import refusal_of
 from envsmith.base.programs import child, end, execute
-from envsmith.base.progress import Event, EventKind, Progress
+from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import TAIL
 from envsmith.errors import (
@@ -154,7 +154,7 @@ class Transcript:
 
     def _tell(self, number: str, kind: EventKind, text: str = "", *, seconds: float | None = None) -> None:
         if title := self.titles.get(number, ""):
-            self.progress(Event(kind=kind, step=title, text=text, seconds=seconds))
+            self.progress(ProgressEvent(kind=kind, step=title, text=text, seconds=seconds))
 
     def error(self) -> EnvsmithError:
         """Return the error, from the failed step's own lines, or from the end of the output when no step failed."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from envsmith.base.cache import cache_folder
 from envsmith.base.files import digest_of, read_bounded, sha256_of
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.builder.engines.venv import inspect_python
@@ -34,7 +34,7 @@ from envsmith.smoke.run import LocalTarget
 
 if TYPE_CHECKING:
     from envsmith.lock.conda.model import CondaLock, PlatformLock
-    from envsmith.smoke.run import Target
+    from envsmith.smoke.run import SmokeTarget
 
 
 FOLDER = "conda"
@@ -87,7 +87,9 @@ class CondaEngine(Engine):
         started = time.monotonic()
         step = "conda environment"
         progress(
-            Event(kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip")
+            ProgressEvent(
+                kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip"
+            )
         )
         prefix = (directory / FOLDER).absolute()
         try:
@@ -106,9 +108,9 @@ class CondaEngine(Engine):
             verify_files(prefix)
             digest = content_digest(part, prefix)
         except BaseException:
-            progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
+            progress(ProgressEvent(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             raise
-        progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+        progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
         facts = {"python": installed["python"], "channels": " ".join(conda_lock.channels)}
         return Built(
             digest=digest, kind="conda", reference=str(prefix), python=str(python), cell=lock.cell.id, facts=facts
@@ -126,7 +128,7 @@ class CondaEngine(Engine):
         del lock, built
         return "what is installed is what the lock says"
 
-    def target(self, built: Built) -> Target:
+    def target(self, built: Built) -> SmokeTarget:
         """Return the prefix's interpreter. Compilers and CUDA of the prefix are set as its activation would."""
         prefix = Path(built.reference)
         extra = {"TORCH_EXTENSIONS_DIR": str(prefix.parent / "torch-extensions-conda")}
@@ -191,7 +193,7 @@ def _prove(conda_lock: CondaLock, lock: Lock, progress: Progress) -> None:
         if finding.severity is Severity.ERROR and not set(finding.components) <= set(MOVABLE):
             wrong.append(finding.message)
         elif finding.severity is Severity.ERROR:
-            progress(Event(kind=EventKind.WARNING, step="", text=finding.message))
+            progress(ProgressEvent(kind=EventKind.WARNING, step="", text=finding.message))
     if wrong:
         raise ContentError(
             f"Cannot use the Conda lock: it is not the cell {lock.cell.id}.",

@@ -25,7 +25,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from envsmith.base.cache import read_cache, write_cache
 from envsmith.base.files import scratch
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.builder.engines.base import Built, Engine, verify_content
 from envsmith.builder.engines.bases import asked_image
 from envsmith.builder.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
@@ -152,7 +152,11 @@ class ContainerEngine(Engine):
             return lock
         wheels = self.wheels(replace(lock, wheels=()), progress=progress)
         names = ", ".join(wheel.filename for wheel in wheels)
-        progress(Event(kind=EventKind.NOTE, step=_WHEELS, text=f"{names}: their hashes stand in the lock from now on"))
+        progress(
+            ProgressEvent(
+                kind=EventKind.NOTE, step=_WHEELS, text=f"{names}: their hashes stand in the lock from now on"
+            )
+        )
         return replace(lock, wheels=wheels)
 
     # -- build ---------------------------------------------------------------------------------------------------------
@@ -262,7 +266,7 @@ class ContainerEngine(Engine):
 
         Needs as much free disk as the image and its largest layer while it runs.
         """
-        progress(Event(kind=EventKind.START, step="export", text=image[:19]))
+        progress(ProgressEvent(kind=EventKind.START, step="export", text=image[:19]))
         form = Form(base_layers=self.shelf.layers(cast("BaseImage", lock.base)), epoch=self.options.epoch)
         layout.parent.mkdir(parents=True, exist_ok=True)
         with scratch(layout.parent) as staging:
@@ -276,7 +280,7 @@ class ContainerEngine(Engine):
         Layers that the engine has already are not sent. Where it has them in another form (containerd keeps what was
         packed), or wants all of them (podman), they are sent after all.
         """
-        progress(Event(kind=EventKind.START, step="load", text=image.identity[:19]))
+        progress(ProgressEvent(kind=EventKind.START, step="load", text=image.identity[:19]))
         started = time.monotonic()
         identity = self._whole(image)
         if identity is None and (present := self._layers_here(image.diff_ids)):
@@ -291,7 +295,7 @@ class ContainerEngine(Engine):
                 f"Cannot load {image.identity[:19]} into the engine: it does not describe the image as it was sent.",
                 hint="Report it with the engine's version (docker version).",
             )
-        progress(Event(kind=EventKind.DONE, step="load", seconds=time.monotonic() - started))
+        progress(ProgressEvent(kind=EventKind.DONE, step="load", seconds=time.monotonic() - started))
         return identity
 
     def _send(self, image: OciImage, layout: Path, present: int) -> None:
@@ -334,7 +338,7 @@ class ContainerEngine(Engine):
 
     def _verify(self, lock: Lock, image: str, base_layers: int, progress: Progress) -> dict[str, str]:
         """Raise ``ContentError`` unless labels, user and content of the image are what the lock says."""
-        progress(Event(kind=EventKind.START, step="content"))
+        progress(ProgressEvent(kind=EventKind.START, step="content"))
         with engine_errors("inspect the image"):
             attributes = self.client.images.get(image).attrs
         config = attributes.get("Config") or {}
@@ -360,7 +364,7 @@ class ContainerEngine(Engine):
             f"{len(lock.pins)} distributions are what the lock says, "
             f"{installed.get('files.checked', '0')} files what they recorded"
         )
-        progress(Event(kind=EventKind.DONE, step="content", text=text))
+        progress(ProgressEvent(kind=EventKind.DONE, step="content", text=text))
         return {"bytes": str(attributes.get("Size", "")), "layers": str(len(layers))}
 
     # -- look inside ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.base.progress import Event, EventKind, Progress
+from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.builder.engines import buildkit
 from envsmith.builder.engines.base import Built
 from envsmith.builder.engines.container import NETWORK_VARIABLE, ContainerEngine
@@ -19,7 +19,7 @@ from envsmith.errors import EngineError
 from envsmith.model.lock import Lock
 
 if TYPE_CHECKING:
-    from envsmith.smoke.run import Target
+    from envsmith.smoke.run import SmokeTarget
 
 
 class DockerEngine(ContainerEngine):
@@ -92,7 +92,7 @@ class DockerEngine(ContainerEngine):
         settings = read_host_settings()
         if settings.unreachable:
             text = f"folders of this host are not visible inside the build: {', '.join(settings.unreachable)}"
-            progress(Event(kind=EventKind.NOTE, step="build", text=text))
+            progress(ProgressEvent(kind=EventKind.NOTE, step="build", text=text))
         context = scratch / "context"
         context.mkdir()
         write_context(lock, context, self.options, builder=output is not None)
@@ -111,7 +111,7 @@ class DockerEngine(ContainerEngine):
             output=output,
         )
 
-    def target(self, built: Built) -> Target:
+    def target(self, built: Built) -> SmokeTarget:
         """Return the image by its id, with the host's GPUs for a cell with CUDA."""
         gpus = gpu_arguments(self.client) if built.facts.get("cuda", "cpu") != "cpu" else ()
         return DockerTarget(image=built.image, python=built.python, gpu_arguments=gpus)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.base.files import read_text, scratch
 from envsmith.base.programs import execute
-from envsmith.base.progress import Event, EventKind, Progress
+from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.builder.engines import buildkit
 from envsmith.builder.engines.base import TAIL, Built
 from envsmith.builder.engines.container import NETWORK_VARIABLE, ContainerEngine
@@ -36,7 +36,7 @@ from envsmith.model.lock import Lock
 
 if TYPE_CHECKING:
     from envsmith.net.oci.image import OciImage
-    from envsmith.smoke.run import Target
+    from envsmith.smoke.run import SmokeTarget
 
 # Seconds without a request after which a service that was started here ends.
 _IDLE = 900
@@ -188,7 +188,7 @@ class PodmanEngine(ContainerEngine):
         # podman names what it reads after the folder.
         execute(["podman", "untag", image.identity, answer.stdout.rpartition(" ")[2].strip()])
 
-    def target(self, built: Built) -> Target:
+    def target(self, built: Built) -> SmokeTarget:
         """Return the image by its id, with the host's GPUs for a cell with CUDA."""
         gpus = built.facts.get("cuda", "cpu") != "cpu" and cdi_devices()
         return DockerTarget(
@@ -231,7 +231,7 @@ class StepTranscript:
 
     def _tell(self, kind: EventKind, text: str = "", *, seconds: float | None = None) -> None:
         if self.title:
-            self.progress(Event(kind=kind, step=self.title, text=text, seconds=seconds))
+            self.progress(ProgressEvent(kind=kind, step=self.title, text=text, seconds=seconds))
 
     def finish(self) -> None:
         """Announce the end of the step that ran."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.base.files import sha256_of
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import AsJson
 from envsmith.builder.engines.base import Engine
 from envsmith.errors import EngineError
@@ -52,12 +52,12 @@ def rebuild(
             f"Cannot rebuild with the engine {engine.name}: it makes no images.",
             hint="Start a container engine, or name one with --engine docker, podman or buildah.",
         )
-    progress(Event(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
+    progress(ProgressEvent(kind=EventKind.START, step="rebuild", text=f"{lock.cell.id} without a cache"))
     again = engine.images.build_again(lock, scratch / LAYOUT, progress=progress)
     same = again.identity == identity
     differences = () if same else difference(fetch(scratch / "published" / LAYOUT), again)
     text = "the same digest" if same else f"{len(differences)} differences"
-    progress(Event(kind=EventKind.DONE, step="rebuild", text=text))
+    progress(ProgressEvent(kind=EventKind.DONE, step="rebuild", text=text))
     return RebuildReport(same=same, first=identity, second=again.identity, differences=differences)
 
 

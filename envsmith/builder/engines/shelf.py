@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envsmith.base.files import digest_of, scratch
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import TAIL
 from envsmith.builder.engines.bases import Bases, OsAnswer, load_bases
@@ -249,7 +249,7 @@ class BaseShelf:
             return image.base()
         if image and self._image_id(image.image):
             text = f"{image.image} is used as it is here; its known digest cannot be pulled"
-            progress(Event(kind=EventKind.WARNING, step="base image", text=text))
+            progress(ProgressEvent(kind=EventKind.WARNING, step="base image", text=text))
             return self._local(image.image, python)
         return None
 
@@ -278,7 +278,7 @@ class BaseShelf:
 
     def _pull(self, reference: str, progress: Progress, *, hint: str) -> None:
         step = "base image"
-        progress(Event(kind=EventKind.START, step=step, text=f"pulling {reference}"))
+        progress(ProgressEvent(kind=EventKind.START, step=step, text=f"pulling {reference}"))
         started = time.monotonic()
         name, _, digest = reference.partition("@")
         repository = _repository(name)
@@ -286,10 +286,10 @@ class BaseShelf:
         with engine_errors(f"pull {reference}", hint=hint):
             for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):
                 text = f"{line.get('id', '')} {line.get('status', '')}".strip()
-                progress(Event(kind=EventKind.LINE, step=step, text=text))
+                progress(ProgressEvent(kind=EventKind.LINE, step=step, text=text))
                 if "error" in line:
                     raise EngineError(f"Cannot pull {reference}: {str(line['error'])[:300]}.", hint=hint)
-        progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+        progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
     def _look_into(self, reference: str) -> tuple[str, str, str]:
         """Return the interpreter, its full version and the distribution of an image that is here."""
@@ -335,7 +335,7 @@ class BaseShelf:
         so.
         """
         step = "distribution packages"
-        progress(Event(kind=EventKind.START, step=step, text=" ".join(install)))
+        progress(ProgressEvent(kind=EventKind.START, step=step, text=" ".join(install)))
         names = " ".join(plain.os_package(name) for name in install)
         ca = "ca=; if [ -s /dev/cell/ca ]; then ca='-o Acquire::https::CaInfo=/dev/cell/ca'; fi"
         script = f"{ca}; {apt_probe(names)}"
@@ -361,7 +361,9 @@ class BaseShelf:
         versions = {m[1]: m[2] for line in output.splitlines() if (m := _INST.match(line))}
         dated = next((line.split()[1] for line in output.splitlines() if line.startswith(APT_DATED)), "")
         source = f"snapshot {dated}" if dated else f"mirror {dt.datetime.now(dt.timezone.utc).date().isoformat()}"
-        progress(Event(kind=EventKind.DONE, step=step, text=f"{len(versions)} packages by exact version, {source}"))
+        progress(
+            ProgressEvent(kind=EventKind.DONE, step=step, text=f"{len(versions)} packages by exact version, {source}")
+        )
         packages = [
             OsPackage(name=plain.os_package(n), version=plain.os_version(v)) for n, v in sorted(versions.items())
         ]

@@ -31,7 +31,7 @@ from envsmith.base.files import digest_of, scratch, sha256_of, write_whole
 from envsmith.base.interpreter import python_in
 from envsmith.base.os_packages import install_command
 from envsmith.base.programs import execute
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.builder.engines.base import Built, Engine, verify_content
 from envsmith.builder.engines.compiling import Workshop, lacking_later, refuse_uncompilable
 from envsmith.builder.engines.content import INSPECT_SCRIPT, parse_inspection
@@ -54,7 +54,7 @@ from envsmith.model.lock import Lock, Pin
 from envsmith.smoke.run import LocalTarget
 
 if TYPE_CHECKING:
-    from envsmith.smoke.run import Target
+    from envsmith.smoke.run import SmokeTarget
 
 
 FOLDER = "venv"
@@ -124,7 +124,7 @@ class VenvEngine(Engine):
         """Return what the environment's own interpreter finds."""
         return inspect_python(Path(built.python))
 
-    def target(self, built: Built) -> Target:
+    def target(self, built: Built) -> SmokeTarget:
         """Return the environment's interpreter. Compiled operators are kept beside the environment."""
         extensions = Path(built.reference).parent / _EXTENSIONS
         return LocalTarget(python=Path(built.python), extra={"TORCH_EXTENSIONS_DIR": str(extensions)})
@@ -223,7 +223,7 @@ def _alone(directory: Path, progress: Progress) -> Iterator[int]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             text = f"{directory}: another build of this cell is running; waiting for it"
-            progress(Event(kind=EventKind.NOTE, step="", text=text))
+            progress(ProgressEvent(kind=EventKind.NOTE, step="", text=text))
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield handle
     finally:
@@ -250,7 +250,7 @@ class _Builder:
         stamps = finished(self.environment, tuple(layer.key for layer in layers))
         self._restore(stamps)
         for layer in layers[: len(stamps)]:
-            self.progress(Event(kind=EventKind.CACHED, step=_step(layer)))
+            self.progress(ProgressEvent(kind=EventKind.CACHED, step=_step(layer)))
         pins = [pin for layer in layers[len(stamps) :] for pin in layer.pins]
         refuse_without_room(
             self.lock.cell.id,
@@ -272,7 +272,7 @@ class _Builder:
         if number != 1 or not later:
             return
         started = time.monotonic()
-        self.progress(Event(kind=EventKind.START, step=_SOURCES, text=", ".join(pin.name for pin in later)))
+        self.progress(ProgressEvent(kind=EventKind.START, step=_SOURCES, text=", ".join(pin.name for pin in later)))
         try:
             with (
                 scratch(self.environment.parent) as folder,
@@ -281,9 +281,9 @@ class _Builder:
                 place = ["--target", str(folder / "built")]
                 self._uv([*arguments, *place], step=_SOURCES, work="build the source packages")
         except EnvsmithError:
-            self.progress(Event(kind=EventKind.FAILED, step=_SOURCES, seconds=time.monotonic() - started))
+            self.progress(ProgressEvent(kind=EventKind.FAILED, step=_SOURCES, seconds=time.monotonic() - started))
             raise
-        self.progress(Event(kind=EventKind.DONE, step=_SOURCES, seconds=time.monotonic() - started))
+        self.progress(ProgressEvent(kind=EventKind.DONE, step=_SOURCES, seconds=time.monotonic() - started))
 
     def _layers(self) -> list[_Layer]:
         layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
@@ -310,7 +310,7 @@ class _Builder:
         started = time.monotonic()
         text = f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version
         try:
-            self.progress(Event(kind=EventKind.START, step=step, text=text))
+            self.progress(ProgressEvent(kind=EventKind.START, step=step, text=text))
             if layer.pins:
                 self._install(layer)
             else:
@@ -322,9 +322,9 @@ class _Builder:
             if isinstance(error, (KeyboardInterrupt, InterruptedRunError)):
                 hint = "Run the same command again. It resumes."
                 raise InterruptedRunError(f"Cannot finish the {step}: it was interrupted.", hint=hint) from None
-            self.progress(Event(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
+            self.progress(ProgressEvent(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             raise
-        self.progress(Event(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
+        self.progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
     def _create(self) -> None:
         arguments = ["venv", "--quiet", "--no-project", "--python", self.interpreter.path, str(self.environment)]
@@ -354,7 +354,7 @@ class _Builder:
         self, arguments: Sequence[str], *, step: str, work: str = "", extra: Mapping[str, str] | None = None
     ) -> None:
         def on_line(line: str) -> None:
-            self.progress(Event(kind=EventKind.LINE, step=step, text=line.strip()))
+            self.progress(ProgressEvent(kind=EventKind.LINE, step=step, text=line.strip()))
 
         work = work or f"{'install' if step.endswith('layer') else 'create'} the {step}"
         tool = self.torch_uv if step == "torch layer" else self.uv

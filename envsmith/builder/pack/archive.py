@@ -16,7 +16,7 @@ from packaging.utils import parse_wheel_filename
 
 from envsmith.base.files import read_text, scratch, writing
 from envsmith.base.progress import Clock
-from envsmith.builder.pack.local_wheels import Project, own_requirements, own_wheel, project_wheel
+from envsmith.builder.pack.local_wheels import UserPackage, own_requirements, own_wheel, project_wheel
 from envsmith.errors import ContentError, LockError, UsageError
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.interpreters import running_interpreter
@@ -61,7 +61,7 @@ class Packer:
     fetcher: Fetcher = field(default_factory=HttpClient)
     addresses: Callable[[str], Addresses] | None = None
 
-    def pack(self, lock: Lock, output: Path, clock: Clock, *, project: Project | None = None) -> Packed:
+    def pack(self, lock: Lock, output: Path, clock: Clock, *, project: UserPackage | None = None) -> Packed:
         """Write the archive of a lock, and of a package of the user, whose requirements the lock meets.
 
         The same lock, day and envsmith give the same bytes, and the same project if its backend does so.

@@ -96,14 +96,14 @@ def is_package(folder: Path) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Project:
+class UserPackage:
     """A package of the user. ``leave_out`` are requirements of it that the user installs another way."""
 
     folder: Path
     leave_out: tuple[str, ...] = ()
 
 
-def project_wheel(project: Project, lock: Lock, tags: Collection[str], uv: Uv) -> LocalWheel:
+def project_wheel(project: UserPackage, lock: Lock, tags: Collection[str], uv: Uv) -> LocalWheel:
     """Build the user's package as its backend does, for the Python of a lock.
 
     ``UsageError`` where none of ``tags``, which the lock's host installs, is one of the wheel's, and where the lock does

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envsmith.base.progress import Event, EventKind, Progress, silent
-from envsmith.doctor.bisect.changes import Group, changes_between, groups_between, pins_with, still_required, weights
-from envsmith.doctor.bisect.outcome import Outcome
-from envsmith.doctor.bisect.release_steps import Step, narrow_releases
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.doctor.bisect.changes import (
+    ChangeGroup,
+    changes_between,
+    groups_between,
+    pins_with,
+    still_required,
+    weights,
+)
+from envsmith.doctor.bisect.outcome import TrialOutcome
+from envsmith.doctor.bisect.release_steps import ReleaseStep, narrow_releases
 from envsmith.doctor.bisect.search import Culprit, find_culprits
 from envsmith.doctor.bisect.trials import MORE, PackageSet, Trials
 from envsmith.errors import UsageError
@@ -27,14 +34,14 @@ class Guilty:
     ``alone`` says that they broke it with everything else at the good end.
     """
 
-    groups: tuple[Group, ...]
-    steps: tuple[Step, ...]
+    groups: tuple[ChangeGroup, ...]
+    steps: tuple[ReleaseStep, ...]
     error: str
     alone: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class SearchResult:
     """What a search found. ``within`` are the groups that it could not tell apart.
 
     ``explains`` says that with the culprits put back the command was tried and passes. ``runs`` counts the trials of
@@ -43,9 +50,9 @@ class Result:
 
     good: PackageSet
     bad: PackageSet
-    groups: tuple[Group, ...]
+    groups: tuple[ChangeGroup, ...]
     guilty: tuple[Guilty, ...]
-    within: tuple[Group, ...]
+    within: tuple[ChangeGroup, ...]
     explains: bool
     trials: int
     runs: int
@@ -53,7 +60,7 @@ class Result:
     skipped: tuple[str, ...]
 
 
-def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
+def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> TrialOutcome:
     """Try both ends, set the time limit by them, and return how the bad one fails. ``UsageError`` where they do not differ."""
     good_runs = _runs(trials, good, "good")
     passed = next((outcome for outcome in good_runs if outcome.passed), None)
@@ -85,7 +92,7 @@ def try_ends(good: PackageSet, bad: PackageSet, trials: Trials) -> Outcome:
     return failed
 
 
-def _runs(trials: Trials, packages: PackageSet, end: str, times: int = 1) -> list[Outcome]:
+def _runs(trials: Trials, packages: PackageSet, end: str, times: int = 1) -> list[TrialOutcome]:
     """Return what came of each run of an end. ``UsageError`` where it cannot be judged."""
     runs = trials.runs_of(packages, times)
     unknown = next((outcome for outcome in runs if outcome.passed is None), None)
@@ -105,10 +112,10 @@ class Search:
     trials: Trials
     index: PackageIndex
     progress: Progress = silent
-    groups: tuple[Group, ...] = ()
-    tried: dict[str, Outcome] = field(default_factory=dict)
+    groups: tuple[ChangeGroup, ...] = ()
+    tried: dict[str, TrialOutcome] = field(default_factory=dict)
 
-    def run(self) -> Result:
+    def run(self) -> SearchResult:
         """Return which packages break the command. ``UsageError`` where the ends cannot be used."""
         failed = try_ends(self.good, self.bad, self.trials)
         for end in (self.good, self.bad):
@@ -121,7 +128,7 @@ class Search:
         plural = "" if len(self.groups) == 1 else "s"
         self._say(f"{differing}, in {len(self.groups)} group{plural} that can be tried apart")
         answer = find_culprits(weights(self.groups, f"{failed.output}\n{failed.error}"), self._with, failed.error)
-        return Result(
+        return SearchResult(
             good=self.good,
             bad=self.bad,
             groups=self.groups,
@@ -146,7 +153,7 @@ class Search:
             )
         self.good = moved
 
-    def _with(self, chosen: frozenset[int]) -> Outcome:
+    def _with(self, chosen: frozenset[int]) -> TrialOutcome:
         """Try the good set with some groups at the bad end."""
         members = [self.groups[number] for number in sorted(chosen)]
         unchanged = [group for number, group in enumerate(self.groups) if number not in chosen]
@@ -159,7 +166,7 @@ class Search:
         pins |= still_required(unchanged, self.good.pins, pins, self.trials.requires)
         return self._attempt(PackageSet(pins=pins, python=self.bad.python), text)
 
-    def _attempt(self, packages: PackageSet, text: str) -> Outcome:
+    def _attempt(self, packages: PackageSet, text: str) -> TrialOutcome:
         outcome = self.trials.attempt(packages)
         if text not in self.tried:
             self.tried[text] = outcome
@@ -180,4 +187,4 @@ class Search:
         return Guilty(groups=tuple(members), steps=tuple(steps), error=culprit.error, alone=culprit.alone)
 
     def _say(self, text: str) -> None:
-        self.progress(Event(kind=EventKind.NOTE, step="bisect", text=text))
+        self.progress(ProgressEvent(kind=EventKind.NOTE, step="bisect", text=text))

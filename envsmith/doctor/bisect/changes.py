@@ -20,7 +20,7 @@ _MAJOR, _MINOR, _NAMED, _BLAMED = 4.0, 2.0, 4.0, 16.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class DifferingPackage:
     """One package that differs. ``None`` stands for an end that does not have it."""
 
     name: str
@@ -32,13 +32,13 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class ChangeGroup:
     """Changes that are tried together, because one end pins them to one another. The first one leads: it pins the others."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[DifferingPackage, ...]
 
     @property
-    def lead(self) -> Change:
+    def lead(self) -> DifferingPackage:
         """Return the change by which the group is called."""
         return self.changes[0]
 
@@ -52,17 +52,17 @@ class Group:
         return str(self.lead) + (f" (with {count} that it pins)" if count else "")
 
 
-def changes_between(good: Pins, bad: Pins) -> tuple[Change, ...]:
+def changes_between(good: Pins, bad: Pins) -> tuple[DifferingPackage, ...]:
     """Return every package whose version differs, by name."""
     names = sorted({*good, *bad})
     return tuple(
-        Change(name=name, good=good.get(name), bad=bad.get(name))
+        DifferingPackage(name=name, good=good.get(name), bad=bad.get(name))
         for name in names
         if not _is_same(good.get(name), bad.get(name))
     )
 
 
-def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ...]:
+def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[ChangeGroup, ...]:
     """Return the changes in groups, in an order of which each beginning violates as few declared ranges as it can.
 
     Two changes belong together where a release at one of the ends pins the required by an exact ``==``, and where each
@@ -91,7 +91,7 @@ def groups_between(good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ..
     for name in changes:
         members.setdefault(root(name), []).append(name)
     groups = [
-        Group(changes=tuple(changes[n] for n in sorted(names, key=lambda n: (-len(pinned[n]), n))))
+        ChangeGroup(changes=tuple(changes[n] for n in sorted(names, key=lambda n: (-len(pinned[n]), n))))
         for names in members.values()
     ]
     return _ordered(groups, good, bad, requires)
@@ -107,7 +107,7 @@ def _move_together(name: str, required: str, good: Pins, bad: Pins, requires: Re
     return excludes(good, bad) and excludes(bad, good)
 
 
-def pins_with(groups: Iterable[Group], good: Pins) -> dict[str, str]:
+def pins_with(groups: Iterable[ChangeGroup], good: Pins) -> dict[str, str]:
     """Return the good set with the groups at their bad versions."""
     pins = dict(good)
     for group in groups:
@@ -119,7 +119,7 @@ def pins_with(groups: Iterable[Group], good: Pins) -> dict[str, str]:
     return pins
 
 
-def still_required(unchanged: Iterable[Group], good: Pins, pins: Pins, requires: Requires) -> dict[str, str]:
+def still_required(unchanged: Iterable[ChangeGroup], good: Pins, pins: Pins, requires: Requires) -> dict[str, str]:
     """Return what has left ``pins`` although a group at its good version requires it: no installer makes such a set.
 
     What is missing for a package that is the same at both ends stays missing, because that may be what breaks.
@@ -135,7 +135,7 @@ def still_required(unchanged: Iterable[Group], good: Pins, pins: Pins, requires:
     return needed
 
 
-def weights(groups: Sequence[Group], error: str) -> tuple[float, ...]:
+def weights(groups: Sequence[ChangeGroup], error: str) -> tuple[float, ...]:
     """Return the prior weight of each group: the jump of its versions, and whether the failing output names it."""
     named = _packages_in(error)
     *_, line = error.strip().splitlines() or [""]
@@ -152,7 +152,7 @@ def weights(groups: Sequence[Group], error: str) -> tuple[float, ...]:
     return tuple(result)
 
 
-def _ordered(groups: list[Group], good: Pins, bad: Pins, requires: Requires) -> tuple[Group, ...]:
+def _ordered(groups: list[ChangeGroup], good: Pins, bad: Pins, requires: Requires) -> tuple[ChangeGroup, ...]:
     """Order greedily: next comes the group whose change leaves the fewest unmet requirements."""
     pins, remaining, ordered = dict(good), list(groups), []
     users = _users(good, bad, requires)
@@ -174,7 +174,7 @@ def _users(good: Pins, bad: Pins, requires: Requires) -> dict[str, set[str]]:
     return users
 
 
-def _added_cost(group: Group, pins: Pins, requires: Requires, users: Mapping[str, set[str]]) -> int:
+def _added_cost(group: ChangeGroup, pins: Pins, requires: Requires, users: Mapping[str, set[str]]) -> int:
     """Return how many more requirements are unmet once the group has changed."""
     after = pins_with([group], pins)
     concerned = {*group.names, *(user for name in group.names for user in users.get(name, ()))}
@@ -210,7 +210,7 @@ def _is_same(first: str | None, second: str | None) -> bool:
         return first == second
 
 
-def _jump(change: Change) -> float:
+def _jump(change: DifferingPackage) -> float:
     """Return how far apart the two versions are: 1 for a patch release."""
     if change.good is None or change.bad is None:
         return _MINOR

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envsmith.base.files import read_text as read_file
 from envsmith.base.files import write_whole
 from envsmith.base.interpreter import python_in
-from envsmith.doctor.bisect.outcome import Outcome
+from envsmith.doctor.bisect.outcome import TrialOutcome
 from envsmith.doctor.bisect.release_steps import resolve
 from envsmith.doctor.bisect.search import narrow
 from envsmith.doctor.bisect.trials import PackageSet, Trials
@@ -25,7 +25,7 @@ from envsmith.errors import LockError, NetworkError, UsageError
 from envsmith.lock.index.index import PackageIndex
 from envsmith.lock.index.uv import Uv
 from envsmith.model.version import minor_of
-from envsmith.project.folder import Part, read_folder
+from envsmith.project.folder import ProjectPart, read_folder
 
 # The farthest that is looked back for a moment at which the command passed: about four years.
 _FARTHEST = dt.timedelta(weeks=256)
@@ -124,23 +124,23 @@ class Past:
                 self._sets[date] = None
         return self._sets[date]
 
-    def attempt(self, moment: dt.datetime) -> Outcome:
+    def attempt(self, moment: dt.datetime) -> TrialOutcome:
         """Return what came of the packages of a moment."""
         return self._of(moment, self.trials.attempt)
 
-    def failure(self, moment: dt.datetime) -> Outcome:
+    def failure(self, moment: dt.datetime) -> TrialOutcome:
         """Return how the packages of a moment fail, and search for that from now on."""
 
-        def learn(packages: PackageSet) -> Outcome:
+        def learn(packages: PackageSet) -> TrialOutcome:
             runs = self.trials.runs_of(packages)
             return self.trials.failure_of(runs) or runs[0]
 
         return self._of(moment, learn)
 
-    def _of(self, moment: dt.datetime, run: Callable[[PackageSet], Outcome]) -> Outcome:
+    def _of(self, moment: dt.datetime, run: Callable[[PackageSet], TrialOutcome]) -> TrialOutcome:
         packages = self.at(moment)
         if packages is None:
-            return Outcome(passed=None, error="uv finds no set of packages")
+            return TrialOutcome(passed=None, error="uv finds no set of packages")
         self.trials.exclude_newer = _text(moment)
         try:
             return run(packages)
@@ -240,7 +240,7 @@ def _day(text: str) -> dt.datetime:
         ) from None
 
 
-def write_requirements(project: Path, part: Part, python: str, folder: Path) -> Path:
+def write_requirements(project: Path, part: ProjectPart, python: str, folder: Path) -> Path:
     """Write what a project requires into a file that uv resolves, and return it. ``DataError`` where nothing can be read."""
     listed = read_folder(project, part).refuse_problems()
     for spec, where in listed.python:

@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"0x[0-9a-f]+|/[\w./+-]+|\d+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """``passed`` is ``None`` where the set cannot be judged. ``error`` is one line. ``output`` is the end of the output."""
 
     passed: bool | None
@@ -36,13 +36,15 @@ class Outcome:
         return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio() >= _ALIKE
 
 
-def outcome_of(status: int, output: str, seconds: float) -> Outcome:
+def outcome_of(status: int, output: str, seconds: float) -> TrialOutcome:
     """Return the outcome of a command that ended. A signal is a failure: training code dies of it."""
     if status == 0:
-        return Outcome(passed=True, seconds=seconds)
+        return TrialOutcome(passed=True, seconds=seconds)
     if status == SKIP_STATUS:
-        return Outcome(passed=None, error=f"exit status {SKIP_STATUS}: the command asks to skip it", seconds=seconds)
-    return Outcome(passed=False, error=error_in(output) or _named(status), output=output, seconds=seconds)
+        return TrialOutcome(
+            passed=None, error=f"exit status {SKIP_STATUS}: the command asks to skip it", seconds=seconds
+        )
+    return TrialOutcome(passed=False, error=error_in(output) or _named(status), output=output, seconds=seconds)
 
 
 def error_in(output: str) -> str:

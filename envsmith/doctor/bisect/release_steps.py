@@ -10,8 +10,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import scratch, write_whole
-from envsmith.doctor.bisect.changes import Change, Group
-from envsmith.doctor.bisect.outcome import Outcome
+from envsmith.doctor.bisect.changes import ChangeGroup, DifferingPackage
+from envsmith.doctor.bisect.outcome import TrialOutcome
 from envsmith.doctor.bisect.search import narrow
 from envsmith.doctor.bisect.trials import PackageSet, Trials
 from envsmith.errors import LockError, NetworkError
@@ -22,7 +22,7 @@ _HALF = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Release:
+class DatedRelease:
     """A release, and the day when it was published, where the index tells."""
 
     version: str
@@ -33,12 +33,12 @@ class Release:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class ReleaseStep:
     """The last good and the first bad release of a package. ``skipped`` between them could not be judged."""
 
     name: str
-    good: Release
-    bad: Release
+    good: DatedRelease
+    bad: DatedRelease
     skipped: tuple[str, ...] = ()
 
     @property
@@ -48,7 +48,9 @@ class Step:
         return f"{self.name}{'>' if older else '<'}{self.bad.version}"
 
 
-def narrow_releases(group: Group, base: PackageSet, error: str, trials: Trials, index: PackageIndex) -> Step | None:
+def narrow_releases(
+    group: ChangeGroup, base: PackageSet, error: str, trials: Trials, index: PackageIndex
+) -> ReleaseStep | None:
     """Return between which two releases of a group's lead the command breaks. ``None`` where it came or went.
 
     ``base`` are the packages in which the group is the one that is tried: with it at its good version they pass.
@@ -65,14 +67,14 @@ def narrow_releases(group: Group, base: PackageSet, error: str, trials: Trials, 
         packages = sets[position]
         if packages is None:
             return None
-        outcome: Outcome = trials.attempt(packages)
+        outcome: TrialOutcome = trials.attempt(packages)
         if outcome.passed is None or (outcome.passed is False and not outcome.is_like(error)):
             # With another release of one package, another error is one of the same kind: it does not work there.
             return None if outcome.passed is None else True
         return not outcome.passed
 
     good, bad = narrow(_weights([release.version for release in releases]), is_bad)
-    return Step(
+    return ReleaseStep(
         name=change.name,
         good=releases[good],
         bad=releases[bad],
@@ -80,7 +82,7 @@ def narrow_releases(group: Group, base: PackageSet, error: str, trials: Trials, 
     )
 
 
-def _between(change: Change, index: PackageIndex, python: str) -> list[Release]:
+def _between(change: DifferingPackage, index: PackageIndex, python: str) -> list[DatedRelease]:
     """Return the releases from the good version to the bad one, both of them first and last.
 
     Prereleases and yanked releases count only as an end.
@@ -101,10 +103,10 @@ def _between(change: Change, index: PackageIndex, python: str) -> list[Release]:
         and any(file.yanked is None and _is_for(file, python) for file in files)
     ]
     inner = inner if Version(good) < Version(bad) else inner[::-1]
-    return [Release(version=version, day=days.get(_public(version))) for version in (good, *inner, bad)]
+    return [DatedRelease(version=version, day=days.get(_public(version))) for version in (good, *inner, bad)]
 
 
-def _with_release(group: Group, version: str, base: PackageSet, trials: Trials) -> PackageSet | None:
+def _with_release(group: ChangeGroup, version: str, base: PackageSet, trials: Trials) -> PackageSet | None:
     """Return the set with another release of a group's lead, and with what that release pins or newly requires.
 
     ``None`` where uv finds no such set.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.doctor.bisect.outcome import Outcome
+from envsmith.doctor.bisect.outcome import TrialOutcome
 
 # More culprits than this are not searched for: each costs a search of its own.
 MOST_CULPRITS = 3
 
 # Tries the set in which the groups of these numbers stand at their bad versions, and all others at their good ones.
-Try = Callable[[frozenset[int]], Outcome]
+Try = Callable[[frozenset[int]], TrialOutcome]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,7 +27,7 @@ class Culprit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Culprits:
     """The culprits. ``explains`` says that with them put back the command was tried and works.
 
     ``within`` are the groups among which sets that could not be judged leave the answer open.
@@ -38,7 +38,7 @@ class Answer:
     explains: bool = False
 
 
-def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Answer:
+def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Culprits:
     """Return which of the groups break the command, by a weighted binary search over their order.
 
     The empty set passes, and the whole set fails with ``error``. A set that fails with another error is passed over,
@@ -55,7 +55,7 @@ def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Answer:
             search = _Search(weights=weights, attempt=attempt, error=None)
             members, within = search.sufficient(remaining)
         if within:
-            return Answer(culprits=tuple(culprits), within=within)
+            return Culprits(culprits=tuple(culprits), within=within)
         alone = attempt(frozenset(members))
         culprits.append(
             Culprit(
@@ -66,11 +66,11 @@ def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Answer:
         )
         # Of several groups that only fail together, one that is put back is enough.
         remaining = [number for number in remaining if number != members[0]]
-        without = attempt(frozenset(remaining)) if remaining else Outcome(passed=True)
+        without = attempt(frozenset(remaining)) if remaining else TrialOutcome(passed=True)
         if without.passed is not False:
-            return Answer(culprits=tuple(culprits), explains=without.passed is True)
+            return Culprits(culprits=tuple(culprits), explains=without.passed is True)
         error = without.error
-    return Answer(culprits=tuple(culprits))
+    return Culprits(culprits=tuple(culprits))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -81,7 +81,7 @@ class _Search:
     attempt: Try
     error: str | None
 
-    def is_bad(self, outcome: Outcome) -> bool | None:
+    def is_bad(self, outcome: TrialOutcome) -> bool | None:
         """Return whether the set fails in the way that is searched for, ``None`` where that cannot be judged."""
         is_other = outcome.passed is False and self.error is not None and not outcome.is_like(self.error)
         return None if outcome.passed is None or is_other else not outcome.passed

@@ -21,7 +21,7 @@ from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.doctor.bisect.changes import Pins
 from envsmith.doctor.bisect.journal import Journal, key_of
-from envsmith.doctor.bisect.outcome import UNUSABLE, Outcome, outcome_of
+from envsmith.doctor.bisect.outcome import UNUSABLE, TrialOutcome, outcome_of
 from envsmith.errors import BuildError, ContentError, EngineError, LockError, UsageError
 from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.metadata import active, parse_metadata
@@ -74,9 +74,9 @@ class Trials:
     _installed: PackageSet | None = None
     _requires: dict[tuple[str, str], dict[str, Requirement]] = field(default_factory=dict)
 
-    def attempt(self, packages: PackageSet) -> Outcome:
+    def attempt(self, packages: PackageSet) -> TrialOutcome:
         """Return what comes of a set: a failure as at the bad end, or its pass, or else the failure that it shows most."""
-        outcomes: list[Outcome] = []
+        outcomes: list[TrialOutcome] = []
         for number in range(self.tries * MORE):
             if number >= self.tries and not all(map(self._is_noise, outcomes)):
                 break
@@ -92,19 +92,19 @@ class Trials:
         self.noise |= {outcome.error for outcome in outcomes if outcome.passed is False and outcome not in failures}
         return passed[0]
 
-    def is_meant(self, outcome: Outcome) -> bool:
+    def is_meant(self, outcome: TrialOutcome) -> bool:
         """Tell whether it failed as the bad end does: in any way while that is not known."""
         return outcome.passed is False and (not self.error or outcome.is_like(self.error))
 
-    def _is_noise(self, outcome: Outcome) -> bool:
+    def _is_noise(self, outcome: TrialOutcome) -> bool:
         is_known = any(outcome.is_like(error) for error in self.noise)
         return outcome.passed is False and is_known and not self.is_meant(outcome)
 
-    def runs_of(self, packages: PackageSet, times: int = 1) -> list[Outcome]:
+    def runs_of(self, packages: PackageSet, times: int = 1) -> list[TrialOutcome]:
         """Run a set ``times`` as often as ``tries`` says, and return what came of each run."""
         return [self._once(packages, number) for number in range(self.tries * times)]
 
-    def failure_of(self, bad: Sequence[Outcome], good: Sequence[Outcome] = ()) -> Outcome | None:
+    def failure_of(self, bad: Sequence[TrialOutcome], good: Sequence[TrialOutcome] = ()) -> TrialOutcome | None:
         """Return how the bad end fails, ``None`` where it does not, and search for that from now on.
 
         It is the failure that its runs show most. What the good end shows as well is taken only where there is no other.
@@ -117,12 +117,12 @@ class Trials:
         self.error = failure.error
         return failure
 
-    def _usual(self, failed: Sequence[Outcome]) -> Outcome:
+    def _usual(self, failed: Sequence[TrialOutcome]) -> TrialOutcome:
         """Return the most frequent failure, noise only where there is nothing else."""
         own = [outcome for outcome in failed if not any(outcome.is_like(error) for error in self.noise)] or failed
         return max(own, key=lambda each: sum(outcome.is_like(each.error) for outcome in own))
 
-    def limit_by(self, *outcomes: Outcome) -> None:
+    def limit_by(self, *outcomes: TrialOutcome) -> None:
         """Set how long a run may take from how long the two ends took."""
         if self.limit is None:
             self.limit = max(_PATIENCE, _SLOWER * max(outcome.seconds for outcome in outcomes))
@@ -142,7 +142,7 @@ class Trials:
             if name:
                 self._requires[name, packages.pins[name]] = requires
 
-    def _once(self, packages: PackageSet, number: int) -> Outcome:
+    def _once(self, packages: PackageSet, number: int) -> TrialOutcome:
         key = key_of(packages.pins, packages.python, self.command, platform.machine(), number)
         if number == 0:
             self.sets.add(key)
@@ -247,13 +247,13 @@ def check_command(command: tuple[str, ...]) -> None:
         )
 
 
-def _outcome(row: Mapping[str, Any]) -> Outcome:
+def _outcome(row: Mapping[str, Any]) -> TrialOutcome:
     """Read a row of the journal. The verdict is made of it anew each time."""
     if row.get("status") is None:
-        return Outcome(passed=None, error=str(row.get("error", "")))
+        return TrialOutcome(passed=None, error=str(row.get("error", "")))
     outcome = outcome_of(int(row["status"]), str(row.get("output", "")), float(row.get("seconds", 0.0)))
     if outcome.passed is False and row.get("error"):
-        return Outcome(passed=False, error=str(row["error"]), output=outcome.output, seconds=outcome.seconds)
+        return TrialOutcome(passed=False, error=str(row["error"]), output=outcome.output, seconds=outcome.seconds)
     return outcome
 
 

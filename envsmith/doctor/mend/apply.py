@@ -20,7 +20,7 @@ from envsmith.builder.proof import rungs_of
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.mend.environment import Environment, read_environment
-from envsmith.doctor.mend.resolution import Difference, PackageChange, difference, is_same
+from envsmith.doctor.mend.resolution import PackageChange, ResolvedTreatment, difference, is_same
 from envsmith.doctor.mend.treatment import Treatment, treatment_of
 from envsmith.doctor.mend.twin import Twin, earlier, exchange, twin, undo
 from envsmith.doctor.report import repaired
@@ -88,7 +88,7 @@ class Ability(AsJson):
         return self.rungs > before.rungs or self.passed > before.passed or len(self.broken) < len(before.broken)
 
 
-class Trial(Protocol):
+class EnvironmentTrial(Protocol):
     """Tries what an environment can do."""
 
     def __call__(self, python: Path, distributions: Collection[str], clock: Clock, step: str) -> Ability:
@@ -144,7 +144,7 @@ class Proposal:
 
     environment: Environment
     treatment: Treatment
-    difference: Difference
+    difference: ResolvedTreatment
 
     @property
     def subjects(self) -> frozenset[str]:
@@ -173,7 +173,7 @@ class Mender:
     """Who resolves, installs and tries."""
 
     uv: Uv = field(default_factory=Uv)
-    trial: Trial = smoke_trial
+    trial: EnvironmentTrial = smoke_trial
 
     def propose(self, diagnosis: Diagnosis, root: Path, *, keep: Collection[str] = ()) -> Proposal:
         """Return the fewest changes that treat the findings. ``LockError`` where no set of packages does.
@@ -183,7 +183,7 @@ class Mender:
         environment = read_environment(root)
         treatment = treatment_of(diagnosis, environment)
         glibc = diagnosis.facts.version("glibc")
-        changes = Difference(changes=())
+        changes = ResolvedTreatment(changes=())
         if treatment.names:
             changes = difference(
                 environment, treatment, keep=_distributions(keep, environment), glibc=glibc, uv=self.uv
@@ -217,7 +217,7 @@ class Mender:
             after=after,
         )
 
-    def _install(self, copied: Twin, delta: Difference) -> None:
+    def _install(self, copied: Twin, delta: ResolvedTreatment) -> None:
         tool = replace(self.uv, inherit=(copied.handle,))
         python = python_in(copied.copy)
         work = f"install into a copy of {copied.environment}"
@@ -290,7 +290,7 @@ def _distributions(keep: Collection[str], environment: Environment) -> frozenset
     return frozenset(names_to_keep)
 
 
-def _judge(diagnosis: Diagnosis, changes: Difference) -> None:
+def _judge(diagnosis: Diagnosis, changes: ResolvedTreatment) -> None:
     """Judge the set of after the change by every rule. ``LockError`` where it breaks one that it did not break."""
     if diagnosis.repair is None or not changes.changes:
         return
@@ -311,7 +311,7 @@ def _judge(diagnosis: Diagnosis, changes: Difference) -> None:
         )
 
 
-def _compare(copied: Twin, environment: Environment, delta: Difference) -> None:
+def _compare(copied: Twin, environment: Environment, delta: ResolvedTreatment) -> None:
     """Compare what is installed in the copy with what was planned. ``ContentError`` where they differ."""
     planned = delta.after({d.name: d.version for d in environment.distributions.values()})
     installed = {d.name: d.version for d in read_environment(copied.copy).distributions.values()}

@@ -45,7 +45,7 @@ class PackageChange(AsJson):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class ResolvedTreatment:
     """What a treatment changes, and the exact files for it. ``build`` is what source distributions are built with."""
 
     changes: tuple[PackageChange, ...]
@@ -77,7 +77,7 @@ def difference(
     glibc: str | None = None,
     uv: Uv | None = None,
     fetcher: Fetcher | None = None,
-) -> Difference:
+) -> ResolvedTreatment:
     """Return the fewest changes that treat an environment. ``LockError`` when no set of packages does.
 
     At first all that the treatment does not name stays. Where that cannot be, its neighbours may change, and at last
@@ -105,7 +105,7 @@ def difference(
         changes = _changes(environment, treatment, pins, query)
         changed = tuple(pins[change.name] for change in changes if change.name in pins)
         build = _build(changed, query, tool, fetcher)
-        return Difference(changes=changes, pins=changed, build=build, backend=treatment.backend)
+        return ResolvedTreatment(changes=changes, pins=changed, build=build, backend=treatment.backend)
     raise refusal or LockError(f"Cannot mend {environment.root}: nothing can be installed.")
 
 

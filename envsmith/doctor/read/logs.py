@@ -216,7 +216,7 @@ _FROM = re.compile(r"\bfrom ([A-Za-z_][\w.]{0,120}) import\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class LoggedFrame:
     """One call: ``source`` is the line of code under it, empty where the text has none."""
 
     file: str
@@ -244,18 +244,18 @@ def module_of(file: str) -> str:
     return re.sub(r"[/\\]", ".", match[1]).removesuffix(".__init__") if match else ""
 
 
-def frames_before(text: str, position: int) -> list[Frame]:
+def frames_before(text: str, position: int) -> list[LoggedFrame]:
     """Return the calls of the traceback that ends at ``position``, outermost first."""
     window = of_last_speaker(text[max(0, position - _REACH) : position])
     start = window.rfind("Traceback (most recent call last)")
     lines = window[max(start, 0) :].split("\n")
-    frames: list[Frame] = []
+    frames: list[LoggedFrame] = []
     for number, line in enumerate(lines):
         if match := _FRAME.search(line):
             parts = match.groupdict()
             file = parts["plain"] or parts["cell"] or parts["linked"] or parts["boxed"]
             function = parts["function"] or parts["called"] or parts["named"] or ""
-            frames.append(Frame(file, function.strip(), _source(line, match, lines[number + 1 : number + 2])))
+            frames.append(LoggedFrame(file, function.strip(), _source(line, match, lines[number + 1 : number + 2])))
         elif frames and (arrow := _ARROW.match(line)):
             frames[-1] = dataclasses.replace(frames[-1], source=arrow[1].strip())
     return frames

@@ -15,7 +15,7 @@ from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.read.pasted import read_bounded
 from envsmith.errors import UsageError
 from envsmith.frameworks import added_frameworks
-from envsmith.launch.ranks.evidence import Call, Evidence, Frame, RankError, RankEvidence, Stack, user_place
+from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankError, RankEvidence, ThreadStack, user_place
 from envsmith.launch.ranks.recorder import MOST_CALLS, calls_of, groups_of
 from envsmith.launch.ranks.traces import faulthandler_dumps, py_spy_stacks
 
@@ -46,7 +46,7 @@ def rank_of_file(name: str) -> int | None:
     return next((int(number) for number in match.groups() if number), None) if match else None
 
 
-def read_remains(source: str, lines: Lines) -> Evidence:
+def read_remains(source: str, lines: Lines) -> LaunchEvidence:
     """Return what the lines of each rank hold of dumps, stacks and error files."""
     speakers: dict[int, list[str]] = {}
     own = rank_of_file(source)
@@ -57,7 +57,9 @@ def read_remains(source: str, lines: Lines) -> Evidence:
     ranks = [_rank(rank, own_lines) for rank, own_lines in sorted(speakers.items())]
     inspected = _inspected(line for _, line in lines)
     telling = tuple(one for one in (*ranks, *inspected) if one.calls or one.stacks or one.error)
-    return Evidence(ranks=telling, world=max((len(group.ranks) for one in ranks for group in one.groups), default=0))
+    return LaunchEvidence(
+        ranks=telling, world=max((len(group.ranks) for one in ranks for group in one.groups), default=0)
+    )
 
 
 def _rank(rank: int, lines: Sequence[str]) -> RankEvidence:
@@ -81,7 +83,7 @@ def _object(line: str) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _stacks(lines: Sequence[str]) -> tuple[Stack, ...]:
+def _stacks(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     """Return the stacks of the last dump of faulthandler or py-spy."""
     if not any(_STACKS.match(line) for line in lines):
         return ()
@@ -92,7 +94,7 @@ def _stacks(lines: Sequence[str]) -> tuple[Stack, ...]:
     return dumps[-1][1] if dumps else ()
 
 
-def _with_paths(stack: Stack) -> Stack:
+def _with_paths(stack: ThreadStack) -> ThreadStack:
     """Return a stack of py-spy with paths that tell libraries from scripts: it cuts the folder of packages off."""
     return replace(stack, frames=tuple(replace(frame, file=_path(frame.file)) for frame in stack.frames))
 

@@ -29,7 +29,7 @@ class TorchAge(str, Enum):
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class ExpiryLine:
     """``passed`` is ``None`` when the line speaks of both."""
 
     torch: TorchAge
@@ -42,14 +42,14 @@ class Line:
 class _ExpiryFile:
     schema: Annotated[int, exactly(1, "this envsmith reads schema: 1")]
     stale_counts_as: Rung
-    expiry: tuple[Line, ...]
+    expiry: tuple[ExpiryLine, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expiry:
     """``series`` are the known torch series, newest first."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ExpiryLine, ...]
     series: tuple[str, ...]
     stale_counts_as: Rung
 

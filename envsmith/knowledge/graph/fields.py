@@ -2,7 +2,7 @@
 
 Versions, specs, components and evidence, as marks for :mod:`envsmith.base.schema`.
 
-A reference (to a component, to a named source) is looked up in the :class:`Context` of the check.
+A reference (to a component, to a named source) is looked up in the :class:`FileContext` of the check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VERSIONS = "examples: 2.4.1, ==2.4.*, >=0.16,<0.17, sm_90"
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class FileContext:
     """What a file may refer to. ``sources`` is ``None`` when the file's own table of evidence is broken."""
 
     components: ComponentTable
@@ -77,7 +77,7 @@ def _one_spec(value: object, path: str = "") -> Spec:
         raise WrongValueError("not a version spec", _VERSIONS, path=path, part=value) from None
 
 
-def _known_component(value: object, context: Context, subject: str = "") -> str:
+def _known_component(value: object, context: FileContext, subject: str = "") -> str:
     name: str = _NAME.function(value, None)
     if name not in context.components.by_name:
         near = context.components.nearest(name)
@@ -86,11 +86,11 @@ def _known_component(value: object, context: Context, subject: str = "") -> str:
     return name
 
 
-def _known_key(value: object, context: Context) -> str:
+def _known_key(value: object, context: FileContext) -> str:
     return _known_component(value, context, f" `{value}`")
 
 
-def _named_source(name: str, context: Context) -> Evidence | None:
+def _named_source(name: str, context: FileContext) -> Evidence | None:
     if context.sources is None:
         return None  # the table that it stands in is refused already
     if name not in context.sources:
@@ -125,7 +125,7 @@ class _Sources:
 def check_file(kind: type[_File], name: str, document: Any, problems: Problems, table: ComponentTable) -> _File | None:
     """Check a document whose lines refer to components and to the sources that it names under ``evidence``."""
     sources = check(_Sources, document, name, problems) if isinstance(document, dict) else _Sources()
-    value = check(kind, document, name, problems, context=Context(table, sources.evidence if sources else None))
+    value = check(kind, document, name, problems, context=FileContext(table, sources.evidence if sources else None))
     return value if sources else None
 
 

@@ -51,7 +51,7 @@ _Variable = Annotated[str, plain_text(plain.variable)]
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Need:
+class RuntimeNeed:
     """What the releases of a component need in images of a flavour. Each flavour has what ``runtime`` has."""
 
     component: Text
@@ -86,7 +86,7 @@ def _found_or_missing(toolkit: Toolkit, _context: object) -> Toolkit:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stated:
+class StatedText:
     """A text with evidence of its own."""
 
     text: Text
@@ -95,7 +95,7 @@ class Stated:
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class TorchSource:
     """A source distribution that is compiled against the cell's torch.
 
     ``time`` is what that takes. Of ``unreadable`` releases (a spec) only the setup knows what they require.
@@ -111,8 +111,8 @@ class Source:
     evidence: Sources
     variables: Mapping[_Variable, Annotated[str, plain_text(_template)]] = field(default_factory=dict)
     optional: Flag = False
-    time: Stated | None = None
-    unreadable: Stated | None = None
+    time: StatedText | None = None
+    unreadable: StatedText | None = None
 
     def compiled(self, cell: Cell, compile_by_user: Compile | None = None) -> CompiledSource:
         """Return it as it stands in the lock of ``cell``. The variables that the user gave have the last word."""
@@ -147,13 +147,13 @@ class Source:
 class Runtime:
     """The whole file."""
 
-    needs: tuple[Need, ...]
+    needs: tuple[RuntimeNeed, ...]
     toolkits: tuple[Annotated[Toolkit, Checked(_found_or_missing)], ...]
-    sources: tuple[Source, ...] = ()
+    sources: tuple[TorchSource, ...] = ()
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 
-_NO_TIME = Stated(text="how long that takes was not measured", evidence=())
+_NO_TIME = StatedText(text="how long that takes was not measured", evidence=())
 
 
 def lock_rules(
@@ -205,7 +205,7 @@ def _rules(rule_id: str, kind: RuleKind, row: Row, places: Iterable[Unready], na
         yield Rule(id=rule_id + suffix, kind=kind, rows=tuple(rows), stage=LOCK_STAGE, policies=policies)
 
 
-def source_for(name: str) -> Source | None:
+def source_for(name: str) -> TorchSource | None:
     """Return how a distribution is compiled. ``None`` for one that needs nothing beyond what it declares."""
     return next((s for s in load_runtime().sources if s.distribution == name), None)
 
@@ -214,7 +214,7 @@ def source_for(name: str) -> Source | None:
 _USUAL = ("ninja", "packaging", "setuptools", "wheel")
 
 
-def sources_of(pins: Iterable[Pin], cell: Cell, user: Compile | None = None) -> tuple[Source, ...]:
+def sources_of(pins: Iterable[Pin], cell: Cell, user: Compile | None = None) -> tuple[TorchSource, ...]:
     """Return how those source distributions are compiled that need more than they declare, or that the user spoke of.
 
     ``LockError`` when the user speaks of a distribution that is not a source distribution of the lock.
@@ -236,12 +236,12 @@ def sources_of(pins: Iterable[Pin], cell: Cell, user: Compile | None = None) -> 
     return tuple(sources)
 
 
-def _unknown(name: str, cell: Cell, user: Compile) -> Source:
+def _unknown(name: str, cell: Cell, user: Compile) -> TorchSource:
     """Make a source that ``runtime.yaml`` lacks: with nvcc where the cell has CUDA and the archive CUDA code."""
     archive = user.archive(name)
     cuda = cell.components.get("cuda", "cpu") != "cpu" and archive is not None and archive.cuda
     variables = {"TORCH_CUDA_ARCH_LIST": "{dotted}"} if cuda else {}
-    return Source(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence=())
+    return TorchSource(distribution=name, requires=_USUAL, variables=variables, toolkit=cuda, evidence=())
 
 
 def needs_of(lock: Lock, runtime: Runtime) -> tuple[str, ...]:

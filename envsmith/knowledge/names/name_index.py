@@ -12,7 +12,7 @@ from envsmith.base.files import read_text
 from envsmith.errors import DataError
 from envsmith.knowledge.names.names_file import NamesFile
 from envsmith.knowledge.names.presence import Presence
-from envsmith.knowledge.names.walk import Answer, Place, Walk
+from envsmith.knowledge.names.walk import Availability, NamePlace, Walk
 from envsmith.model.rule import Evidence, EvidenceKind
 
 SUMMARY = "summary.tsv"
@@ -121,7 +121,7 @@ class NameIndex:
             self._walks[distribution] = Walk(NamesFile(path), self._beyond)
         return self._walks[distribution]
 
-    def _beyond(self, place: Place, name: str | None, argument: str | None) -> bool | None:
+    def _beyond(self, place: NamePlace, name: str | None, argument: str | None) -> bool | None:
         """Answer for a class of another package, whatever its release: ``None`` where releases differ."""
         path = place.path if name is None else f"{place.path}.{name}"
         presence = self.ask(path, argument)
@@ -131,7 +131,7 @@ class NameIndex:
 
 
 def _presence(
-    walk: Walk, name: str, path: str, answer: Answer, *, argument: str | None = None, successor: str | None = None
+    walk: Walk, name: str, path: str, answer: Availability, *, argument: str | None = None, successor: str | None = None
 ) -> Presence:
     present, unknown = answer.present, answer.unknown & ~answer.present
     everything = (1 << len(walk.releases)) - 1

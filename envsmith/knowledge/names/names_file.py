@@ -32,7 +32,7 @@ _MAX_TEXT = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredRelease:
     """One release that was read: its file on the index, by name and sha256."""
 
     version: str
@@ -48,7 +48,7 @@ class Head:
     distribution: str
     reader: int
     roots: tuple[str, ...]
-    releases: tuple[Measured, ...]
+    releases: tuple[MeasuredRelease, ...]
 
 
 def encode(head: Head, table: Table) -> bytes:
@@ -174,7 +174,7 @@ class NamesFile:
                 reader=int(described["reader"]),
                 roots=tuple(described["roots"]),
                 releases=tuple(
-                    Measured(version=v, date=d, filename=f, sha256=s) for v, d, f, s in described["releases"]
+                    MeasuredRelease(version=v, date=d, filename=f, sha256=s) for v, d, f, s in described["releases"]
                 ),
             )
             self._directory = [(str(m), int(at), int(length)) for m, at, length in described["directory"]]

@@ -30,7 +30,7 @@ class Memo(Generic[_File]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class PlacedUse:
     """A use, the module in which it stands, and the packages that must be installed for it to run."""
 
     use: Use
@@ -95,7 +95,7 @@ class PackageUses(Generic[_File]):
                 self._modules[name] = None
         return self._modules[name]
 
-    def at_import(self, entry: str) -> Iterator[Place]:
+    def at_import(self, entry: str) -> Iterator[PlacedUse]:
         """Yield every use that runs while a module, or a name of one, is imported, unless a guard takes its failure.
 
         A use that a condition other than ``hasattr`` or the presence of a package decides is left out.
@@ -104,9 +104,9 @@ class PackageUses(Generic[_File]):
             content = self.content(step.module, step.function)
             for use in content.uses if content else ():
                 if use.function == step.function and self._is_certain(step.module, use.guard):
-                    yield Place(use=use, module=step.module, available=self._available(step, use.guard))
+                    yield PlacedUse(use=use, module=step.module, available=self._available(step, use.guard))
 
-    def in_functions(self, entry: str) -> Iterator[Place]:
+    def in_functions(self, entry: str) -> Iterator[PlacedUse]:
         """Yield what functions import when they are called, of the modules that the import of ``entry`` runs.
 
         Only an import that no condition but the presence of a package decides, and no guard takes the failure of.
@@ -115,7 +115,7 @@ class PackageUses(Generic[_File]):
             for use in self._imports_later(step.module) if step.function is None else ():
                 guard = use.guard
                 if not (guard.nested or guard.tests) and self._is_certain(step.module, guard):
-                    yield Place(use=use, module=step.module, available=self._available(step, guard))
+                    yield PlacedUse(use=use, module=step.module, available=self._available(step, guard))
 
     def _imports_later(self, name: str) -> tuple[Use, ...]:
         path = self._paths[name]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from envsmith.knowledge.names.reach import Place
+from envsmith.knowledge.names.reach import PlacedUse
 
 SUFFIX = ".takes"
 
@@ -56,7 +56,7 @@ def parse(line: str) -> Take:
     )
 
 
-def takes_of(places: Iterable[Place], *, later: bool = False) -> list[Take]:
+def takes_of(places: Iterable[PlacedUse], *, later: bool = False) -> list[Take]:
     """Return each name once that places take: where the fewest conditions decide about it.
 
     ``later``: in functions, when they are called.

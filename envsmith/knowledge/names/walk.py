@@ -28,11 +28,11 @@ _FIELD_BASES = frozenset({"typing.NamedTuple", "typing.TypedDict"})
 _CLOSED = frozenset({"torch.nn.modules.module.Module", "torch.nn.Module"})
 _DEEPEST = 24
 
-Beyond = Callable[["Place", "str | None", "str | None"], "bool | None"]
+Beyond = Callable[["NamePlace", "str | None", "str | None"], "bool | None"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class NamePlace:
     """What a path names in some releases. ``kind``: module, class, function, value, or external (another package)."""
 
     bits: int
@@ -51,7 +51,7 @@ class Place:
 class Reached:
     """All that a path names, and the releases of which nothing can be said."""
 
-    places: tuple[Place, ...] = ()
+    places: tuple[NamePlace, ...] = ()
     unknown: int = 0
 
     @property
@@ -61,15 +61,15 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Availability:
     """Releases that have it, and those that may have it."""
 
     present: int = 0
     unknown: int = 0
 
-    def __or__(self, later: Answer) -> Answer:
+    def __or__(self, later: Availability) -> Availability:
         """Return what one of two says."""
-        return Answer(present=self.present | later.present, unknown=self.unknown | later.unknown)
+        return Availability(present=self.present | later.present, unknown=self.unknown | later.unknown)
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -100,7 +100,7 @@ class Walk:
         """Return a module's lines."""
         return self._file.module(name)
 
-    def as_module(self, path: str) -> Answer:
+    def as_module(self, path: str) -> Availability:
         """Return the releases in which a path is a module, a file or a folder."""
         facts = self.module(path)
         present = facts.bits if facts else 0
@@ -108,7 +108,7 @@ class Walk:
         above = self.module(parent)
         unknown = _union(having for body, having in above.of(name) if body == "~") if above else 0
         unknown = self._everything if self._unmeasured(path) else unknown
-        return Answer(present=present, unknown=unknown & ~present)
+        return Availability(present=present, unknown=unknown & ~present)
 
     def is_compiled(self, path: str) -> bool:
         """Return whether a release has a name from a compiled module."""
@@ -128,12 +128,12 @@ class Walk:
         if not root:
             return Reached(unknown=self._everything)
         facts = self.module(root)
-        start = Place(bits=facts.bits if facts else 0, kind="module", module=root)
+        start = NamePlace(bits=facts.bits if facts else 0, kind="module", module=root)
         return self._steps(Reached(places=(start,)), path[len(root) + 1 :].split(".") if path != root else ())
 
     def _steps(self, reached: Reached, names: Sequence[str], depth: int = 0) -> Reached:
         for name in names:
-            places: list[Place] = []
+            places: list[NamePlace] = []
             unknown = reached.unknown
             for place in reached.places:
                 inner = self._step(place, name, depth)
@@ -142,7 +142,7 @@ class Walk:
             reached = Reached(places=tuple(places), unknown=unknown)
         return reached
 
-    def _step(self, place: Place, name: str, depth: int) -> Reached:
+    def _step(self, place: NamePlace, name: str, depth: int) -> Reached:
         if place.kind == "module":
             return self.find(place.module, name, place.bits, depth=depth)
         if place.kind == "class":
@@ -151,7 +151,7 @@ class Walk:
             return self._external(place, name)
         return Reached(unknown=place.bits)
 
-    def _external(self, place: Place, name: str) -> Reached:
+    def _external(self, place: NamePlace, name: str) -> Reached:
         answer = _of_builtin(place, name) if place.module == "builtins" else self._beyond(place, name, None)
         if answer is None:
             return Reached(unknown=place.bits)
@@ -179,8 +179,8 @@ class Walk:
         unknown = bits & ~facts.bits if self._unmeasured(module) else 0
         bits &= facts.bits
         if name in _ALWAYS:
-            return Reached(places=(Place(bits=bits, kind="value", module=module, name=name),))
-        places: list[Place] = []
+            return Reached(places=(NamePlace(bits=bits, kind="value", module=module, name=name),))
+        places: list[NamePlace] = []
         below = None if star else self.module(f"{module}.{name}")
         # A module that is there decides what is below it, unless its own __getattr__ hands names on (numpy.core).
         settled = below.bits & ~_union(having for _, having in below.of("__getattr__")) if below is not None else 0
@@ -191,7 +191,7 @@ class Walk:
                 places += reached.places
                 unknown |= reached.unknown
         if below is not None:  # it can be imported, whatever the package itself makes of it
-            places.append(Place(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
+            places.append(NamePlace(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
         remaining = bits & ~_union(p.bits for p in places)
         if remaining and not star and below is None and name in UNMEASURED:
             unknown |= remaining
@@ -200,7 +200,7 @@ class Walk:
 
     def _wide(self, module: str, name: str, bits: int, facts: ModuleLines, *, star: bool, depth: int) -> Reached:
         """Return what star imports bring, and the releases in which the module makes names at run time."""
-        places: list[Place] = []
+        places: list[NamePlace] = []
         unknown = 0
         # A name that the stub of another release has would be in this one too, and a private one is not brought.
         stubbed = star and (name.startswith("_") or bool(facts.of(name)))
@@ -237,7 +237,7 @@ class Walk:
     def _bound(self, module: str, name: str, body: str, bits: int, depth: int) -> Reached:
         """Return what one line binds a name to."""
         text = body.lstrip("?+-")
-        place = Place(bits=bits, kind="value", module=module, name=name, body=text)
+        place = NamePlace(bits=bits, kind="value", module=module, name=name, body=text)
         if text.startswith(("(", "~(")):
             return Reached(places=(replace(place, kind="function"),))
         if text.startswith((":", "@:")):
@@ -252,7 +252,7 @@ class Walk:
             return Reached(unknown=bits)
         return Reached() if text.startswith("^") else Reached(places=(place,))
 
-    def _imported(self, place: Place, text: str, depth: int) -> Reached:
+    def _imported(self, place: NamePlace, text: str, depth: int) -> Reached:
         origin, _, name = text.partition(":")
         if name and (origin, name) == (place.module, place.name):  # a package that imports its own module
             origin, name = f"{origin}.{name}", ""
@@ -269,7 +269,7 @@ class Walk:
         return self._or_value(place, Reached(places=(module,)))
 
     @staticmethod
-    def _or_value(place: Place, target: Reached) -> Reached:
+    def _or_value(place: NamePlace, target: Reached) -> Reached:
         """Return the target, and the name as a value where the target is not seen: it is bound all the same."""
         remaining = place.bits & ~target.bits
         return Reached(places=(*target.places, *([replace(place, bits=remaining)] if remaining else [])))
@@ -285,12 +285,12 @@ class Walk:
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
-    def member(self, place: Place, name: str, depth: int) -> Reached:
+    def member(self, place: NamePlace, name: str, depth: int) -> Reached:
         """Return a member of a class, its own or one of its bases."""
         facts = self.module(place.module)
         if facts is None or depth > _DEEPEST:
             return Reached(unknown=place.bits)
-        places: list[Place] = []
+        places: list[NamePlace] = []
         for body, having in facts.of(f"{place.name}.{name}"):
             if bits := place.bits & having:
                 places += self._member_place(place, name, body, bits)
@@ -308,12 +308,12 @@ class Walk:
         return Reached(places=tuple(places), unknown=unknown & remaining)
 
     @staticmethod
-    def _member_place(place: Place, name: str, body: str, bits: int) -> Iterator[Place]:
+    def _member_place(place: NamePlace, name: str, body: str, bits: int) -> Iterator[NamePlace]:
         text = body.lstrip("?")
         kind = "function" if text.startswith(("(", "~(")) else "class" if text.startswith((":", "@:")) else "value"
-        yield Place(bits=bits, kind=kind, module=place.module, name=f"{place.name}.{name}", body=text)
+        yield NamePlace(bits=bits, kind=kind, module=place.module, name=f"{place.name}.{name}", body=text)
 
-    def _bases(self, place: Place, bits: int, depth: int) -> Iterator[Place]:
+    def _bases(self, place: NamePlace, bits: int, depth: int) -> Iterator[NamePlace]:
         """Yield the bases of a class in those releases. A base that is not seen is a value."""
         for base in place.body.partition(":")[2].split(","):
             if not base or not bits:
@@ -329,50 +329,50 @@ class Walk:
             remaining = bits & ~target.bits
             if remaining and len(steps) == 1 and hasattr(builtins, base):
                 if base != "object":
-                    yield Place(bits=remaining, kind="external", module="builtins", name=base)
+                    yield NamePlace(bits=remaining, kind="external", module="builtins", name=base)
             elif remaining:
-                yield Place(bits=remaining, kind="value", module=place.module, name=base)
+                yield NamePlace(bits=remaining, kind="value", module=place.module, name=base)
 
-    def _in_scope(self, place: Place, scope: str, name: str, bits: int, depth: int) -> Reached:
+    def _in_scope(self, place: NamePlace, scope: str, name: str, bits: int, depth: int) -> Reached:
         if scope:
             facts = self.module(place.module)
             if facts is not None and facts.of(f"{scope}.{name}"):
-                outer = Place(bits=bits, kind="class", module=place.module, name=scope, body=":")
+                outer = NamePlace(bits=bits, kind="class", module=place.module, name=scope, body=":")
                 return self.member(outer, name, depth)
         return self.find(place.module, name, bits, depth=depth)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def summed(self, reached: Reached) -> Answer:
+    def summed(self, reached: Reached) -> Availability:
         """Return the releases of what was reached."""
-        return Answer(present=reached.bits, unknown=reached.unknown & ~reached.bits)
+        return Availability(present=reached.bits, unknown=reached.unknown & ~reached.bits)
 
-    def accepts(self, reached: Reached, argument: str) -> Answer:
+    def accepts(self, reached: Reached, argument: str) -> Availability:
         """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name.
 
         ``#5`` asks for five arguments by position. A method does not count the object that it is called of.
         """
-        answer = Answer(unknown=reached.unknown)
+        answer = Availability(unknown=reached.unknown)
         for place in reached.places:
             answer |= self._takes(place, argument, 0)
-        return Answer(present=answer.present, unknown=answer.unknown & ~answer.present)
+        return Availability(present=answer.present, unknown=answer.unknown & ~answer.present)
 
-    def _takes(self, place: Place, argument: str, depth: int) -> Answer:
+    def _takes(self, place: NamePlace, argument: str, depth: int) -> Availability:
         if place.kind == "function":
             return _listed(place, argument)
         if place.kind == "external":
             answer = self._beyond(place, None, argument) if place.module != "builtins" else None
-            return Answer(present=place.bits if answer else 0, unknown=place.bits if answer is None else 0)
+            return Availability(present=place.bits if answer else 0, unknown=place.bits if answer is None else 0)
         if place.kind != "class" or depth > _DEEPEST:
-            return Answer(unknown=place.bits)
+            return Availability(unknown=place.bits)
         return self._constructed(place, argument, depth)
 
-    def _constructed(self, place: Place, argument: str, depth: int) -> Answer:
+    def _constructed(self, place: NamePlace, argument: str, depth: int) -> Availability:
         """Return what a class takes: its own ``__init__``, its fields, or what its bases take."""
         facts = self.module(place.module)
         if facts is None:
-            return Answer(unknown=place.bits)
-        answer = Answer()
+            return Availability(unknown=place.bits)
+        answer = Availability()
         remaining = place.bits
         for method in ("__init__", "__new__"):
             signatures = facts.of(f"{place.name}.{method}")
@@ -383,9 +383,9 @@ class Walk:
         fields = _union(h for body, h in facts.of(f"{place.name}.{argument}") if body.lstrip("?").startswith("!"))
         bases = list(self._bases(place, remaining, depth))
         if argument.startswith("#") and (place.body.startswith("@") or any(b.kind == "external" for b in bases)):
-            return answer | Answer(unknown=remaining)
+            return answer | Availability(unknown=remaining)
         if place.body.startswith("@") or any(b.kind == "external" for b in bases):
-            answer |= Answer(present=remaining & fields)
+            answer |= Availability(present=remaining & fields)
             remaining &= ~fields
         for base in bases:
             if base.path not in _FIELD_BASES and base.bits & remaining:
@@ -394,7 +394,7 @@ class Walk:
 
     # -- what replaced it ---------------------------------------------------------------------------------------------
 
-    def successor(self, path: str, argument: str | None, reached: Reached, answer: Answer) -> str | None:
+    def successor(self, path: str, argument: str | None, reached: Reached, answer: Availability) -> str | None:
         """Return what replaced a name that the newest release lacks: what a message says, or where it is defined now."""
         newest = 1 << (len(self.releases) - 1)
         having = answer.present | answer.unknown
@@ -413,29 +413,29 @@ class Walk:
         return None
 
 
-def _listed(place: Place, argument: str) -> Answer:
+def _listed(place: NamePlace, argument: str) -> Availability:
     """Return whether a function of that text takes an argument by name."""
     text = place.body
     if "(" not in text[:2]:
-        return Answer(unknown=place.bits)
+        return Availability(unknown=place.bits)
     words = text.partition("(")[2].split(",")
     if argument.startswith("#"):
         return _by_position(place, words, int(argument[1:]))
     by_name = words[words.index("/") + 1 :] if "/" in words else words
     if argument in by_name or f"{argument}=" in by_name:
-        return Answer(present=place.bits)  # a wrapper that is not seen passes it on
-    return Answer(unknown=place.bits if "**" in words or text.startswith("~") else 0)
+        return Availability(present=place.bits)  # a wrapper that is not seen passes it on
+    return Availability(unknown=place.bits if "**" in words or text.startswith("~") else 0)
 
 
-def _by_position(place: Place, words: Sequence[str], count: int) -> Answer:
+def _by_position(place: NamePlace, words: Sequence[str], count: int) -> Availability:
     """Return whether a function with these arguments takes as many by position."""
     ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
     positions = [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
     if len(positions) >= count or "*" in words:
-        return Answer(present=place.bits)
-    return Answer(unknown=place.bits if place.body.startswith("~") else 0)
+        return Availability(present=place.bits)
+    return Availability(unknown=place.bits if place.body.startswith("~") else 0)
 
 
-def _of_builtin(place: Place, name: str) -> bool | None:
+def _of_builtin(place: NamePlace, name: str) -> bool | None:
     kind = getattr(builtins, place.name, None)
     return hasattr(kind, name) if kind is not None else None

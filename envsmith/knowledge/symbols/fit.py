@@ -29,7 +29,7 @@ _SYSTEM = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CompiledMember:
     """One compiled file of a wheel: the symbols of torch that it needs, and the libraries that the wheel has not."""
 
     name: str
@@ -48,7 +48,7 @@ class WheelNeeds:
     file: str
     sha256: str | None
     machine: str
-    members: tuple[Member, ...]
+    members: tuple[CompiledMember, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     sass: tuple[int, ...] = ()
     ptx: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ def needs_of(file: str, sha256: str | None, binaries: Iterable[tuple[str, Binary
         sha256=sha256,
         machine=next((b.machine for _, b in compiled), "none"),
         members=tuple(
-            Member(
+            CompiledMember(
                 name,
                 tuple(sorted(s for s in binary.needs - own_symbols if is_torch_symbol(s))),
                 tuple(lib for lib in binary.libraries if lib not in own_libraries and not _SYSTEM.fullmatch(lib)),
@@ -145,7 +145,7 @@ def _fit(needs: WheelNeeds, build: TorchBuild, lacking: frozenset[str]) -> Fit:
     return Fit(build, verdict, tuple(missing), tuple(sorted(unclear)))
 
 
-def _absent_libraries(member: Member, build: TorchBuild) -> tuple[tuple[str, ...], set[str]]:
+def _absent_libraries(member: CompiledMember, build: TorchBuild) -> tuple[tuple[str, ...], set[str]]:
     """Return the libraries that the build surely lacks, and those of which nothing is certain."""
     own = {m[1] for library in build.libraries if (m := _CUDA_LIBRARY.fullmatch(library))}
     absent, unclear = [], set()

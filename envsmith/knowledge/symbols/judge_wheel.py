@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from envsmith.base.files import now
 from envsmith.knowledge.symbols.fit import FAILS, Fit, Missing, WheelNeeds, fits
-from envsmith.knowledge.symbols.system_libraries import SETS, Host, Need, Newest, system_libraries
+from envsmith.knowledge.symbols.system_libraries import SETS, Host, LibraryNeed, Newest, system_libraries
 from envsmith.knowledge.symbols.table import SymbolTable, TorchBuild, spec_of
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
@@ -161,7 +161,7 @@ def stated_version(text: str | None) -> str | None:
 def _system(needs: WheelNeeds, host: Host) -> Iterator[Finding]:
     """Give what the C library and libstdc++ of a host lack, and what the tag of the wheel does not promise."""
     table = system_libraries()
-    demands = [Need(name, needs.versions[name]) for name in SETS if name in needs.versions]
+    demands = [LibraryNeed(name, needs.versions[name]) for name in SETS if name in needs.versions]
     lacking = {need.library: need for need in demands if not host.newest.defines(need)}
     for need in lacking.values():
         finding = _error(

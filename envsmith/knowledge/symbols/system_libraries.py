@@ -33,7 +33,7 @@ class Newest:
     glibcxx: Text | None = None
     cxxabi: Text | None = None
 
-    def defines(self, need: Need) -> bool:
+    def defines(self, need: LibraryNeed) -> bool:
         """Return whether a version is defined. Of a set that nothing is known of it is."""
         newest = self.of(need.set_name)
         return newest is None or Version(need.version) <= Version(newest)
@@ -73,14 +73,14 @@ class Host:
         """Return whether nothing is known of it."""
         return self.newest == Newest()
 
-    def has(self, need: Need) -> str:
+    def has(self, need: LibraryNeed) -> str:
         """Return what stands in a message about a version that is not defined here."""
         newest = self.newest.of(need.set_name)
         return f"{self.name} has {newest}" if self.name else f"{newest} is installed"
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class LibraryNeed:
     """One version of a set that a compiled file needs: ``GLIBCXX`` and ``3.4.32``."""
 
     set_name: str
@@ -105,13 +105,13 @@ class SystemLibraries:
     systems: tuple[System, ...]
     tags: _Releases
 
-    def compiler_of(self, need: Need) -> str | None:
+    def compiler_of(self, need: LibraryNeed) -> str | None:
         """Return the first GCC whose libstdc++ defines a version, or ``None`` for glibc and what is newer."""
         if need.library == "glibc":
             return None
         return next((release for release, newest in self.gcc.releases.items() if newest.defines(need)), None)
 
-    def systems_with(self, *needs: Need) -> tuple[str, ...]:
+    def systems_with(self, *needs: LibraryNeed) -> tuple[str, ...]:
         """Return of every distribution the first release that defines versions: ``Ubuntu 24.04``."""
         first = (
             (system.name, next((r for r, newest in system.releases.items() if all(map(newest.defines, needs))), None))
@@ -119,12 +119,12 @@ class SystemLibraries:
         )
         return tuple(f"{name} {release}" for name, release in first if release)
 
-    def origin(self, need: Need) -> str:
+    def origin(self, need: LibraryNeed) -> str:
         """Return what to add to a version of libstdc++: `` of GCC 13.2``. Nothing for glibc."""
         compiler = self.compiler_of(need)
         return f" of GCC {compiler}" if compiler else ""
 
-    def remedy(self, need: Need) -> str:
+    def remedy(self, need: LibraryNeed) -> str:
         """Return where a version is to be had, as the beginning of a sentence."""
         systems = self.systems_with(need)
         listed = f"a system that has {need} ({', '.join(systems)})" if systems else f"a system that has {need}"
@@ -156,7 +156,7 @@ class SystemLibraries:
         """Return the CXXABI of the newest libstdc++ that ends at a GLIBCXX."""
         return next((n.cxxabi for n in self.gcc.releases.values() if n.glibcxx == glibcxx), None)
 
-    def sources_of(self, need: Need) -> tuple[Evidence, ...]:
+    def sources_of(self, need: LibraryNeed) -> tuple[Evidence, ...]:
         """Return where it stands which compilers and systems have a version."""
         systems = self.systems[0].evidence
         return (*self.gcc.evidence, *systems) if need.library == "libstdc++" else systems

@@ -10,7 +10,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from envsmith.knowledge.graph.load import components
-from envsmith.knowledge.graph.runtime import Stated, load_runtime
+from envsmith.knowledge.graph.runtime import StatedText, load_runtime
 from envsmith.knowledge.wheels.offers import Offer, offers, target_of
 from envsmith.model.cell import Cell, WheelPolicy
 from envsmith.model.version import Spec
@@ -21,7 +21,7 @@ _NEAREST = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class CellWheels:
     """The wheels of a distribution for a cell.
 
     ``locked`` are those that a lock of their release takes. ``nearest`` are some that do not fit. ``time`` is what
@@ -36,7 +36,7 @@ class Answer:
     nearest: tuple[Offer, ...]
     total: int
     locked: tuple[ReadyWheel, ...] = ()
-    time: Stated | None = None
+    time: StatedText | None = None
     on_index: tuple[Offer, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -80,13 +80,13 @@ def distributions_of(name: str) -> tuple[str, ...]:
 
 def answer(
     name: str, releases: Spec, cell: Cell, *, policy: WheelPolicy = WheelPolicy.OFFICIAL, root: Path | None = None
-) -> Answer:
+) -> CellWheels:
     """Hold every wheel of some releases against a cell."""
     names = distributions_of(name)
     target = target_of(cell)
     judged = [o for each in names for o in offers(each, target, root=root) if releases.contains(o.wheel.release)]
     fitting = tuple(offer.wheel for offer in judged if not offer.against)
-    return Answer(
+    return CellWheels(
         name=name,
         cell=cell,
         cxx11_abi=target.cxx11_abi,

@@ -11,7 +11,7 @@ from envsmith.knowledge.graph.wheels import ready_wheels
 from envsmith.model.cell import Cell, Platform, WheelPolicy
 from envsmith.model.rule import Knowledge
 from envsmith.model.version import version_key
-from envsmith.model.wheel import ReadyWheel, Target
+from envsmith.model.wheel import ReadyWheel, WheelTarget
 
 # From a distribution, one of its releases and a cell to the wheel that a lock takes, or nothing.
 Ready = Callable[[str, str, Cell], "ReadyWheel | None"]
@@ -34,12 +34,12 @@ def torch_abi(facts: Knowledge, torch: str, platform: Platform) -> bool | None:
     return None
 
 
-def target_of(cell: Cell) -> Target:
+def target_of(cell: Cell) -> WheelTarget:
     """Return what a wheel must fit to go into a cell."""
-    return Target.of(cell, cxx11_abi=torch_abi(knowledge(), cell.components.get("torch", ""), cell.platform))
+    return WheelTarget.of(cell, cxx11_abi=torch_abi(knowledge(), cell.components.get("torch", ""), cell.platform))
 
 
-def offers(distribution: str, target: Target, *, root: Path | None = None) -> tuple[Offer, ...]:
+def offers(distribution: str, target: WheelTarget, *, root: Path | None = None) -> tuple[Offer, ...]:
     """Return every wheel of a distribution: those that fit first, then by how little speaks against them."""
     judged = [Offer(wheel=w, against=w.reasons_against(target)) for w in ready_wheels(distribution, root)]
     return tuple(sorted(judged, key=lambda offer: _order(offer, target)))
@@ -55,7 +55,7 @@ def best_wheel(
     return next((w for w in fitting if w.release == release and w.admitted(policy)), None)
 
 
-def _order(offer: Offer, target: Target) -> tuple[object, ...]:
+def _order(offer: Offer, target: WheelTarget) -> tuple[object, ...]:
     """Order by fit, trust, newest release, nearest CUDA, then more witnesses and the name, so that it is total."""
     wheel = offer.wheel
     key = version_key(wheel.release)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.launch.ranks.differences import call_text, is_usual
-from envsmith.launch.ranks.evidence import Disk, Evidence, RankError, RankEvidence, user_place
+from envsmith.launch.ranks.evidence import Disk, LaunchEvidence, RankError, RankEvidence, user_place
 
 _Value = TypeVar("_Value")
 # What a rank says when another one is gone, or does not come.
@@ -89,7 +89,7 @@ def cause_of(error: str) -> Cause:
     return next((cause for cause, pattern in _CAUSES if pattern.search(error)), Cause.RAISED)
 
 
-def own_error(evidence: Evidence) -> Blame | None:
+def own_error(evidence: LaunchEvidence) -> Blame | None:
     """Blame the first rank with an error that is not another's end."""
     errors = evidence.errors
     silent = _first_silent_end(evidence)
@@ -128,7 +128,7 @@ def _meaning(error: str) -> str:
     return " That is what a full disk does to torch.save." if _CUT_OFF.search(error) else ""
 
 
-def _every_rank(evidence: Evidence, ranks: list[int], first: RankError) -> Blame | None:
+def _every_rank(evidence: LaunchEvidence, ranks: list[int], first: RankError) -> Blame | None:
     """Return what every rank says: no matter of ranks, and no news for who reads the launcher's own text."""
     if evidence.launcher is None:
         return None
@@ -145,7 +145,7 @@ def _every_rank(evidence: Evidence, ranks: list[int], first: RankError) -> Blame
     )
 
 
-def _first_silent_end(evidence: Evidence) -> float:
+def _first_silent_end(evidence: LaunchEvidence) -> float:
     """Return when the first rank ended without a word, or 0. What the others raise after that follows from it."""
     return min((one.exit.at for one in evidence.ranks if one.exit and _is_silent(one) and one.exit.at), default=0.0)
 
@@ -159,7 +159,7 @@ def _is_silent(one: RankEvidence) -> bool:
     return one.exit.code not in {0, 1} or (one.exit.code == 1 and bool(one.way_out))
 
 
-def different_sizes(evidence: Evidence) -> Blame | None:
+def different_sizes(evidence: LaunchEvidence) -> Blame | None:
     """Say that one collective was given tensors of different sizes. Which rank is wrong is not in the text."""
     stated = evidence.sizes or _in_errors(evidence, sizes_in)
     if stated is None:
@@ -189,7 +189,7 @@ def sizes_in(text: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def absent(evidence: Evidence) -> Blame | None:
+def absent(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that did not come to init_process_group while the store could be reached."""
     stated = evidence.absent or _in_errors(evidence, absent_in)
     if stated is None:
@@ -207,7 +207,7 @@ def absent(evidence: Evidence) -> Blame | None:
     )
 
 
-def missed(evidence: Evidence) -> Blame | None:
+def missed(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that a monitored barrier names, unless one of them has ended in a way that says more."""
     match, place = next(
         ((match, error.place) for _, error in evidence.errors if (match := _MISSED.search(error.error))), (None, "")
@@ -229,11 +229,11 @@ def missed(evidence: Evidence) -> Blame | None:
     )
 
 
-def _place_of_error(evidence: Evidence, rank: int) -> str:
+def _place_of_error(evidence: LaunchEvidence, rank: int) -> str:
     return next((error.place for number, error in evidence.errors if number == rank), "")
 
 
-def ended(evidence: Evidence) -> Blame | None:
+def ended(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that a signal or an exit status ended without an error of Python."""
     if set(evidence.exits.values()) == {-SIGTERM} and not any(_is_of_launcher(one) for one in evidence.ranks):
         return None  # somebody ended them all
@@ -252,7 +252,7 @@ def ended(evidence: Evidence) -> Blame | None:
     return None
 
 
-def killed(evidence: Evidence) -> Blame | None:
+def killed(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that somebody, or the kernel, ended first: no difference between calls does that."""
     answer = ended(evidence)
     return answer if answer and answer.cause in {Cause.KILLED, Cause.OUT_OF_MEMORY} else None
@@ -270,7 +270,7 @@ def _without_a_word(one: RankEvidence) -> Blame:
     )
 
 
-def _of_status(evidence: Evidence, one: RankEvidence, status: int) -> Blame:
+def _of_status(evidence: LaunchEvidence, one: RankEvidence, status: int) -> Blame:
     cause = Cause.EXITED if status > 0 else Cause.KILLED if status in {-SIGKILL, -SIGTERM} else Cause.CRASHED
     ending = f"was ended by {signal_name(status)}" if status < 0 else f"ended with exit status {status}"
     because, fix, facts = "", _ADVICE.get(status, ""), [f"exitcode: {status}"]
@@ -299,7 +299,7 @@ def _of_status(evidence: Evidence, one: RankEvidence, status: int) -> Blame:
     )
 
 
-def different_places(evidence: Evidence) -> Blame | None:
+def different_places(evidence: LaunchEvidence) -> Blame | None:
     """Say that ranks waited at different lines: they do not issue the same collectives."""
     errors = evidence.errors
     places = _places(evidence)
@@ -321,7 +321,7 @@ def different_places(evidence: Evidence) -> Blame | None:
     )
 
 
-def late(evidence: Evidence) -> Blame | None:
+def late(evidence: LaunchEvidence) -> Blame | None:
     """Blame the one rank that others waited for and that said nothing until the launcher ended it."""
     spoke = {rank for rank, _ in evidence.errors}
     waiting = [error for _, error in evidence.errors if waited(error)]
@@ -340,7 +340,7 @@ def late(evidence: Evidence) -> Blame | None:
     )
 
 
-def departed(evidence: Evidence) -> Blame | None:
+def departed(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that ended with status 0 before the others lost it."""
     first_error = min((error.at for _, error in evidence.errors if error.at), default=0.0)
     early = [one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < first_error]
@@ -360,7 +360,7 @@ def departed(evidence: Evidence) -> Blame | None:
     )
 
 
-def _further_calls(evidence: Evidence, early: Sequence[RankEvidence]) -> Blame | None:
+def _further_calls(evidence: LaunchEvidence, early: Sequence[RankEvidence]) -> Blame | None:
     """Blame the few that call something which the others, who have come to the end of their script, do not."""
     lost = [one for one in evidence.ranks if one.error and one.calls]
     if not lost or len(lost) > len(early) or not all(one.exit and one.exit.is_clean for one in early):
@@ -390,12 +390,12 @@ def departure(one: RankEvidence) -> tuple[Cause, str]:
     return Cause.LEFT, "left in the middle"
 
 
-def _call_counts(evidence: Evidence) -> tuple[str, ...]:
+def _call_counts(evidence: LaunchEvidence) -> tuple[str, ...]:
     counts = {one.rank: sum(not call.is_p2p for call in one.calls) for one in evidence.ranks if one.calls}
     return tuple(f"rank {rank}: {count} collectives in its recorder" for rank, count in sorted(counts.items()))
 
 
-def _unlisted(evidence: Evidence) -> Blame | None:
+def _unlisted(evidence: LaunchEvidence) -> Blame | None:
     """Blame the one rank that is in no list of failures while all others lost it."""
     errors = evidence.errors
     missing = set(range(evidence.world)) - set(evidence.exits) - {rank for rank, _ in errors}
@@ -425,7 +425,7 @@ def _full_shm(disks: Iterable[Disk]) -> Disk | None:
     return next((disk for disk in disks if disk.path == "/dev/shm" and 0 <= disk.free < SMALL_SHM), None)  # noqa: S108
 
 
-def _in_errors(evidence: Evidence, read: Callable[[str], _Value | None]) -> _Value | None:
+def _in_errors(evidence: LaunchEvidence, read: Callable[[str], _Value | None]) -> _Value | None:
     return next(filter(None, (read(error.error) for _, error in evidence.errors)), None)
 
 
@@ -434,7 +434,7 @@ def _last_place(one: RankEvidence) -> str:
     return user_place(main.frames) if main else ""
 
 
-def _places(evidence: Evidence) -> dict[str, list[int]]:
+def _places(evidence: LaunchEvidence) -> dict[str, list[int]]:
     places: dict[str, list[int]] = {}
     for rank, error in evidence.errors:
         if error.place:

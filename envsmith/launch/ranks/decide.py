@@ -21,7 +21,7 @@ from envsmith.launch.ranks.deaths import (
     waited,
 )
 from envsmith.launch.ranks.differences import aborted_in_call, different_calls, different_worlds
-from envsmith.launch.ranks.evidence import Evidence
+from envsmith.launch.ranks.evidence import LaunchEvidence
 from envsmith.launch.ranks.stalls import stall
 
 # A stall is judged where there is one. Of deaths the rank's own words come first, then what the recorders disagree on.
@@ -41,7 +41,7 @@ _JUDGES = (
 )
 
 
-def decide(evidence: Evidence) -> Blame | None:
+def decide(evidence: LaunchEvidence) -> Blame | None:
     """Return which rank failed first, and why. ``None`` where the evidence does not say that ranks failed.
 
     The text of one rank says nothing of the others: it takes two, or a launcher that was watched.
@@ -57,7 +57,7 @@ def decide(evidence: Evidence) -> Blame | None:
     return next((answer for judge in _JUDGES if (answer := judge(evidence))), None)
 
 
-def decide_end(standing: Blame | None, evidence: Evidence) -> Blame | None:
+def decide_end(standing: Blame | None, evidence: LaunchEvidence) -> Blame | None:
     """Return the verdict on a launch that failed. ``standing`` is what was said when its ranks last stood still.
 
     A hang stands. Of a rank that was only waited for, its own end or another's says more, if it has a cause of its own.
@@ -80,7 +80,7 @@ _ONLY_THE_END = frozenset(
 )
 
 
-def verdict(evidence: Evidence) -> Blame | None:
+def verdict(evidence: LaunchEvidence) -> Blame | None:
     """Return which rank failed first, and why, from whatever was collected."""
     answer = decide(evidence)
     if answer is not None and answer.cause not in _ONLY_THE_END:
@@ -89,7 +89,7 @@ def verdict(evidence: Evidence) -> Blame | None:
     return next((each for judge in judges if (each := judge(evidence))), None)
 
 
-def _killed_for_memory(evidence: Evidence) -> Blame | None:
+def _killed_for_memory(evidence: LaunchEvidence) -> Blame | None:
     """Blame the rank whose process the kernel's own log names."""
     lines = [line for machine in evidence.machines for line in machine.kernel]
     for one in evidence.ranks:
@@ -109,7 +109,7 @@ def _killed_for_memory(evidence: Evidence) -> Blame | None:
     return None
 
 
-def _of_standstill(evidence: Evidence) -> Blame | None:
+def _of_standstill(evidence: LaunchEvidence) -> Blame | None:
     """Judge dumps and stacks of ranks that waited in vain: they were taken while the launch stood still."""
     if sum(bool(one.calls or one.stacks) for one in evidence.ranks) < 2:
         return None
@@ -119,7 +119,7 @@ def _of_standstill(evidence: Evidence) -> Blame | None:
     return decide(replace(evidence, ranks=ranks, stalled=evidence.stalled or 1.0, launcher=None))
 
 
-def _reported(evidence: Evidence) -> Blame | None:
+def _reported(evidence: LaunchEvidence) -> Blame | None:
     """Return what another program says of a rank: that it does not answer, or that it is behind."""
     silent = [event for event in evidence.events if event.kind == "unreachable" and event.rank is not None]
     behind = [event for event in evidence.events if event.kind == "fewer-calls" and event.rank is not None]
@@ -149,7 +149,7 @@ def _reported(evidence: Evidence) -> Blame | None:
     )
 
 
-def _left(evidence: Evidence) -> Blame | None:
+def _left(evidence: LaunchEvidence) -> Blame | None:
     """Say that a rank left, where the launcher's list holds only ranks that lost another one."""
     errors = [error for _, error in evidence.errors]
     lost = [error for error in errors if follows(error) and not waited(error)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from signal import SIGABRT
 
 from envsmith.launch.ranks.causes import Blame, Cause, ranks_text
-from envsmith.launch.ranks.evidence import Call, Evidence, RankEvidence, Stack, user_place
+from envsmith.launch.ranks.evidence import Call, LaunchEvidence, RankEvidence, ThreadStack, user_place
 
 # Operations to which every rank gives tensors of one size. Others may differ by right (a gather's root, all_to_all).
 _EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "reduce_scatter_tensor", "barrier")
@@ -100,7 +100,7 @@ def _usual_next(history: Sequence[Call], call: Call) -> set[Signature]:
     return {after for before, after in itertools.pairwise(rows) if before == signature(call)}
 
 
-def different_calls(evidence: Evidence) -> Blame | None:
+def different_calls(evidence: LaunchEvidence) -> Blame | None:
     """Blame the rank whose collective differs from that of the others at the same place in the sequence."""
     difference = first_difference(evidence.ranks)
     if difference is None:
@@ -142,7 +142,7 @@ def different_calls(evidence: Evidence) -> Blame | None:
     )
 
 
-def _under_condition(evidence: Evidence, calls: Mapping[int, Call]) -> tuple[int, ...]:
+def _under_condition(evidence: LaunchEvidence, calls: Mapping[int, Call]) -> tuple[int, ...]:
     """Return the ranks that stand under a test of the rank, where some do and others do not."""
     standing = [one for one in evidence.ranks if one.rank in calls and one.calls[-1] == calls[one.rank]]
     under = tuple(one.rank for one in standing if _condition(one))
@@ -191,7 +191,7 @@ def _cause(calls: Sequence[Call]) -> Cause:
     return Cause.DIFFERENT_SHAPES
 
 
-def _group_words(evidence: Evidence, name: str) -> str:
+def _group_words(evidence: LaunchEvidence, name: str) -> str:
     for one in evidence.ranks:
         for group in one.groups:
             if group.name == name and group.description not in {"", "undefined"}:
@@ -199,7 +199,7 @@ def _group_words(evidence: Evidence, name: str) -> str:
     return "the default group" if name in {"0", ""} else f"group {name}"
 
 
-def aborted_in_call(evidence: Evidence) -> Blame | None:
+def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     """Judge a rank that gloo or NCCL aborted inside a collective: what it received was not what it expected.
 
     The aborted rank leaves no recorder, at most what it said at an earlier look. Either a survivor called what does not follow from its earlier calls, or they
@@ -221,7 +221,7 @@ def aborted_in_call(evidence: Evidence) -> Blame | None:
     else:
         cause = Cause.DIFFERENT_CALLS
         what = f"did not call {call_text(survivors[0].calls[-1])} as the others, but another collective or another size"
-    place = user_place(((odd or inside)[0].main or inside[0].main or Stack(thread="", frames=())).frames)
+    place = user_place(((odd or inside)[0].main or inside[0].main or ThreadStack(thread="", frames=())).frames)
     rows = tuple(f"rank {one.rank}: {call_text(one.calls[-1])}" for one in survivors)
     return Blame(
         cause=cause,
@@ -251,7 +251,7 @@ def in_flight(one: RankEvidence) -> Call | None:
     return next((call for call in reversed(one.calls) if call.ended is False), None)
 
 
-def late_to_most(evidence: Evidence) -> Blame | None:
+def late_to_most(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that is the last one at almost every collective, by much of the time between them."""
     table: dict[tuple[str, int], dict[int, float]] = {}
     for one in evidence.ranks:
@@ -310,7 +310,7 @@ def different_environments(ranks: Sequence[RankEvidence]) -> tuple[str, ...]:
     return tuple(lines[:_MOST])
 
 
-def different_worlds(evidence: Evidence) -> Blame | None:
+def different_worlds(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that believe in another size of the world than the most."""
     worlds = {one.rank: one.world for one in evidence.ranks if one.world}
     counts = Counter(worlds.values())

@@ -14,7 +14,7 @@ LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<froze
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exit:
+class ExitStatus:
     """The end of a process. ``code`` is negative for a signal, ``None`` where only the end is certain.
 
     ``at`` is in seconds of the epoch, 0 where unknown. ``is_clean`` tells that the script came to its end by itself.
@@ -63,7 +63,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class ProcessGroup:
     """A process group: its name (the one in :class:`Call`), what the program calls it, and its ranks."""
 
     name: str
@@ -99,7 +99,7 @@ def user_place(frames: Iterable[Frame]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stack:
+class ThreadStack:
     """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook."""
 
     thread: str
@@ -139,11 +139,11 @@ class RankEvidence:
     rank: int
     host: str = ""
     pid: int = 0
-    exit: Exit | None = None
+    exit: ExitStatus | None = None
     error: RankError | None = None
     calls: tuple[Call, ...] = ()
-    groups: tuple[Group, ...] = ()
-    stacks: tuple[Stack, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
+    stacks: tuple[ThreadStack, ...] = ()
     process: ProcessState | None = None
     rss: int = 0
     gpu_bytes: int = 0
@@ -154,7 +154,7 @@ class RankEvidence:
     still: int = 0
 
     @property
-    def main(self) -> Stack | None:
+    def main(self) -> ThreadStack | None:
         """Return the stack of its main thread."""
         return next((stack for stack in self.stacks if stack.is_main), None)
 
@@ -174,7 +174,7 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class LaunchHost:
     """One host. ``oom_kills`` counts what the kernel ended for lack of memory during the launch.
 
     ``kernel`` are telling lines of its log: Xid, out of memory, segfault.
@@ -187,7 +187,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class LaunchEvent:
     """Something that happened, in the order of the launch: a death, a stall, an answer that stayed away.
 
     ``kind`` is set where another program reported it: ``unreachable`` or ``fewer-calls``.
@@ -200,7 +200,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class LaunchEvidence:
     """All that is known of a launch. ``world`` is how many ranks it has, 0 where unknown.
 
     ``stalled`` is for how many seconds no rank has moved, 0 where ranks move or that is unknown. ``is_listed`` tells
@@ -212,12 +212,12 @@ class Evidence:
     """
 
     ranks: tuple[RankEvidence, ...] = ()
-    machines: tuple[Machine, ...] = ()
+    machines: tuple[LaunchHost, ...] = ()
     world: int = 0
-    launcher: Exit | None = None
+    launcher: ExitStatus | None = None
     is_listed: bool = False
     stalled: float = 0.0
-    events: tuple[Event, ...] = ()
+    events: tuple[LaunchEvent, ...] = ()
     sizes: tuple[int, int] | None = None
     absent: tuple[int, float] | None = None
     line: int = 0

@@ -13,7 +13,7 @@ from typing import Any
 from envsmith.base.files import read_text
 from envsmith.base.schema import parse_json
 from envsmith.errors import DataError
-from envsmith.launch.ranks.evidence import Call, Frame, Group, Stack, user_place
+from envsmith.launch.ranks.evidence import Call, Frame, ProcessGroup, ThreadStack, user_place
 
 # The last calls that are kept of a rank. Ranks are rarely further apart.
 MOST_CALLS = 400
@@ -104,14 +104,16 @@ def _frames(value: object) -> Iterable[Frame]:
             )
 
 
-def groups_of(dump: Mapping[str, Any]) -> tuple[Group, ...]:
+def groups_of(dump: Mapping[str, Any]) -> tuple[ProcessGroup, ...]:
     """Return the process groups that NCCL's dump lists. That of gloo has none with a name."""
     config = dump.get("pg_config")
     rows = []
     for name, row in config.items() if isinstance(config, Mapping) else ():
         if name and isinstance(row, Mapping):
             rows.append(
-                Group(name=str(name)[:100], description=str(row.get("desc", ""))[:100], ranks=_ranks(row.get("ranks")))
+                ProcessGroup(
+                    name=str(name)[:100], description=str(row.get("desc", ""))[:100], ranks=_ranks(row.get("ranks"))
+                )
             )
     return tuple(rows)
 
@@ -124,10 +126,10 @@ def _ranks(value: object) -> tuple[int, ...]:
     return tuple(number for number in numbers if isinstance(number, int)) if isinstance(numbers, list) else ()
 
 
-def stated_groups(rows: Iterable[Mapping[str, Any]]) -> tuple[Group, ...]:
+def stated_groups(rows: Iterable[Mapping[str, Any]]) -> tuple[ProcessGroup, ...]:
     """Return the process groups that a witness lists."""
     return tuple(
-        Group(
+        ProcessGroup(
             name=str(row.get("name", "")),
             description=str(row.get("description", "")),
             ranks=_ranks(list(row.get("ranks", ()))),
@@ -136,10 +138,10 @@ def stated_groups(rows: Iterable[Mapping[str, Any]]) -> tuple[Group, ...]:
     )
 
 
-def stacks_of(answer: Mapping[str, Any]) -> tuple[Stack, ...]:
+def stacks_of(answer: Mapping[str, Any]) -> tuple[ThreadStack, ...]:
     """Return the stacks that a witness lists."""
     return tuple(
-        Stack(
+        ThreadStack(
             thread=str(row.get("thread", "")),
             frames=frames_of(row.get("frames")),
             is_main=bool(row.get("is_main")),

@@ -17,7 +17,7 @@ from envsmith.launch.ranks.differences import (
     in_flight,
     is_usual,
 )
-from envsmith.launch.ranks.evidence import Evidence, Frame, ProcessState, RankEvidence, place_of, user_place
+from envsmith.launch.ranks.evidence import Frame, LaunchEvidence, ProcessState, RankEvidence, place_of, user_place
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
 STILL = 5
@@ -42,7 +42,7 @@ _LOADER_FIX = (
 )
 
 
-def stall(evidence: Evidence) -> Blame | None:
+def stall(evidence: LaunchEvidence) -> Blame | None:
     """Return who is waited for, and why that one does not come. ``None`` where the ranks do not stand still."""
     if not evidence.stalled:
         return None
@@ -95,11 +95,11 @@ def _is_stopped(one: RankEvidence) -> bool:
     return bool(one.process and one.process.state in {"T", "t"})
 
 
-def _living(evidence: Evidence) -> list[RankEvidence]:
+def _living(evidence: LaunchEvidence) -> list[RankEvidence]:
     return [one for one in evidence.ranks if one.is_alive]
 
 
-def _waiting_words(evidence: Evidence, ranks: Sequence[int]) -> str:
+def _waiting_words(evidence: LaunchEvidence, ranks: Sequence[int]) -> str:
     """Return a sentence that says in what the other ranks wait."""
     waiting = [one for one in _living(evidence) if one.rank not in ranks and waits(one)]
     if not waiting:
@@ -114,7 +114,7 @@ def _place(one: RankEvidence) -> str:
     return user_place(one.main.frames) if one.main else ""
 
 
-def _dead(evidence: Evidence) -> Blame | None:
+def _dead(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that has ended while the others wait for it."""
     ends = sorted(
         (one for one in evidence.ranks if one.exit and not one.exit.by_launcher),
@@ -148,7 +148,7 @@ def _ending(code: int) -> str:
     return f"by {signal_name(code)}" if code < 0 else f"with status {code}"
 
 
-def _stopped(evidence: Evidence) -> Blame | None:
+def _stopped(evidence: LaunchEvidence) -> Blame | None:
     """Blame ranks that do not run because somebody stopped them."""
     stopped = [one for one in _living(evidence) if _is_stopped(one)]
     if not stopped or len(stopped) == len(_living(evidence)):
@@ -166,7 +166,7 @@ def _stopped(evidence: Evidence) -> Blame | None:
     )
 
 
-def _left_loop(evidence: Evidence) -> Blame | None:
+def _left_loop(evidence: LaunchEvidence) -> Blame | None:
     """Blame ranks that have come out of a loop in which the others still make the collectives that all of them made."""
     living = _living(evidence)
     loops = {one.rank: loop for one in living for peer in living if (loop := _loop_behind(one, peer))}
@@ -205,7 +205,7 @@ def _loop_behind(one: RankEvidence, peer: RankEvidence) -> str:
     return ""
 
 
-def _not_waiting(evidence: Evidence) -> Blame | None:
+def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that are not in a collective while the others are."""
     living = _living(evidence)
     late = [one for one in living if not waits(one)]
@@ -319,7 +319,7 @@ def _facts(one: RankEvidence) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _different_groups(evidence: Evidence) -> Blame | None:
+def _different_groups(evidence: LaunchEvidence) -> Blame | None:
     """Say that ranks wait for each other in different groups, or in different collectives."""
     open_calls = {one.rank: (one, call) for one in _living(evidence) if (call := in_flight(one))}
     if len({call.group for _, call in open_calls.values()}) < 2:
@@ -352,7 +352,7 @@ def _different_groups(evidence: Evidence) -> Blame | None:
     )
 
 
-def _never_came(evidence: Evidence) -> Blame | None:
+def _never_came(evidence: LaunchEvidence) -> Blame | None:
     """Blame the rank that is not where the process group is made."""
     living = _living(evidence)
     inside = [one for one in living if one.main and any(_RENDEZVOUS.search(f.function) for f in one.main.frames)]
@@ -376,7 +376,7 @@ def _never_came(evidence: Evidence) -> Blame | None:
     )
 
 
-def _all_wait(evidence: Evidence) -> Blame | None:
+def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     """Say where everybody stands when nobody can be blamed."""
     standing: dict[str, list[int]] = {}
     for one in _living(evidence):
@@ -410,7 +410,7 @@ def _split_words(odd: Sequence[int]) -> str:
     return f"{ranks_text(odd)} {'waits' if len(odd) == 1 else 'wait'} at another place than the others"
 
 
-def _odd_places(evidence: Evidence, standing: Mapping[str, list[int]]) -> tuple[int, ...]:
+def _odd_places(evidence: LaunchEvidence, standing: Mapping[str, list[int]]) -> tuple[int, ...]:
     """Return the minority by place, and on a tie those whose last call is not open or does not follow from earlier ones."""
     fewest, *larger = sorted(standing.values(), key=len)
     if not larger:
@@ -427,7 +427,7 @@ def _makes_group(one: RankEvidence) -> bool:
     return any(frame.function in {"new_group", "_new_group_with_tag"} for frame in _above_user(one))
 
 
-def _behind(evidence: Evidence) -> tuple[int, ...]:
+def _behind(evidence: LaunchEvidence) -> tuple[int, ...]:
     """Return the minority that has called fewer collectives of a group than the others."""
     last: dict[int, int] = {}
     for one in _living(evidence):
@@ -439,7 +439,7 @@ def _behind(evidence: Evidence) -> tuple[int, ...]:
     return behind if 0 < len(behind) * 2 < len(last) else ()
 
 
-def _main_group(evidence: Evidence) -> str:
+def _main_group(evidence: LaunchEvidence) -> str:
     counts: dict[str, int] = {}
     for one in evidence.ranks:
         for call in one.calls:

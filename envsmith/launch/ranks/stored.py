@@ -10,7 +10,7 @@ from typing import Any
 from envsmith.base.schema import Problems, UnreadableError, check, parse_json, to_json
 from envsmith.errors import DataError
 from envsmith.launch.ranks.causes import Blame
-from envsmith.launch.ranks.evidence import Evidence, Machine, RankEvidence
+from envsmith.launch.ranks.evidence import LaunchEvidence, LaunchHost, RankEvidence
 
 # The key by which such a file is recognised, and the number of its format.
 KEY, FORMAT = "envsmith_evidence", 1
@@ -19,11 +19,11 @@ KEY, FORMAT = "envsmith_evidence", 1
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Document:
     envsmith_evidence: int
-    evidence: Evidence
+    evidence: LaunchEvidence
     verdict: dict[str, object] | None = None
 
 
-def write_evidence(evidence: Evidence, blame: Blame | None) -> str:
+def write_evidence(evidence: LaunchEvidence, blame: Blame | None) -> str:
     """Return the text of a file with the evidence and the verdict on it."""
     document = {KEY: FORMAT, "verdict": to_json(blame) if blame else None, "evidence": to_json(evidence)}
     return json.dumps(document, indent=1) + "\n"
@@ -34,7 +34,7 @@ def is_evidence(text: str) -> bool:
     return f'"{KEY}"' in text[:200]
 
 
-def read_evidence(text: str, source: str) -> Evidence:
+def read_evidence(text: str, source: str) -> LaunchEvidence:
     """Return the evidence of a file. ``DataError`` names every field that is wrong."""
     problems = Problems()
     try:
@@ -47,14 +47,14 @@ def read_evidence(text: str, source: str) -> Evidence:
     return document.evidence
 
 
-def merged(pieces: Sequence[Evidence]) -> Evidence:
+def merged(pieces: Sequence[LaunchEvidence]) -> LaunchEvidence:
     """Return the evidence of all pieces. What two of them say of the same thing is taken from the first."""
     if len(pieces) == 1:
         return pieces[0]
     ranks: dict[int, RankEvidence] = {}
     for one in (one for piece in pieces for one in piece.ranks):
         ranks[one.rank] = _joined(ranks[one.rank], one) if one.rank in ranks else one
-    return Evidence(
+    return LaunchEvidence(
         ranks=tuple(ranks[rank] for rank in sorted(ranks)),
         machines=_machines(machine for piece in pieces for machine in piece.machines),
         world=max((piece.world for piece in pieces), default=0),
@@ -85,9 +85,9 @@ def _joined(first: RankEvidence, second: RankEvidence) -> RankEvidence:
     return replace(first, **changes)
 
 
-def _machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
+def _machines(machines: Iterable[LaunchHost]) -> tuple[LaunchHost, ...]:
     """Return each host once, with the lines of all its logs."""
-    hosts: dict[str, Machine] = {}
+    hosts: dict[str, LaunchHost] = {}
     for each in machines:
         if (host := hosts.get(each.name)) is None:
             hosts[each.name] = each

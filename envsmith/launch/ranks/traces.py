@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from envsmith.launch.ranks.evidence import Frame, Stack
+from envsmith.launch.ranks.evidence import Frame, ThreadStack
 
 _THREAD = re.compile(
     r"(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]\n]{1,64})\])?(?: \(most recent call first\))?:"
@@ -16,9 +16,9 @@ _SPY_FRAME = re.compile(r"    (.{1,200}?) \(([^()]{1,400}?)(?::(\d{1,7}))?\)$")
 _MOST_FRAMES = 100
 
 
-def faulthandler_dumps(text: str) -> list[tuple[str, tuple[Stack, ...]]]:
+def faulthandler_dumps(text: str) -> list[tuple[str, tuple[ThreadStack, ...]]]:
     """Return what faulthandler wrote, one pair for each dump: its headline (``Fatal Python error: …``) and its stacks."""
-    dumps: list[tuple[str, tuple[Stack, ...]]] = []
+    dumps: list[tuple[str, tuple[ThreadStack, ...]]] = []
     headline, lines = "", list[str]()
     for line in text.splitlines():
         if line.startswith(("Fatal Python error", "Timeout (")):
@@ -32,7 +32,7 @@ def faulthandler_dumps(text: str) -> list[tuple[str, tuple[Stack, ...]]]:
     return dumps
 
 
-def _faulthandler_stacks(lines: list[str]) -> Iterator[Stack]:
+def _faulthandler_stacks(lines: list[str]) -> Iterator[ThreadStack]:
     """Yield the stacks of one dump. The main thread began first: faulthandler writes it last."""
     stacks: list[tuple[str, bool, list[Frame]]] = []
     for line in lines:
@@ -41,7 +41,7 @@ def _faulthandler_stacks(lines: list[str]) -> Iterator[Stack]:
         elif stacks and (match := _FRAME.match(line)) and len(stacks[-1][2]) < _MOST_FRAMES:
             stacks[-1][2].append(Frame(function=match[3], file=match[1], line=int(match[2])))
     for number, (thread, is_current, frames) in enumerate(stacks):
-        yield Stack(
+        yield ThreadStack(
             thread=thread,
             frames=tuple(frames),
             is_main=number == len(stacks) - 1,
@@ -50,23 +50,23 @@ def _faulthandler_stacks(lines: list[str]) -> Iterator[Stack]:
         )
 
 
-def py_spy_stacks(text: str) -> tuple[Stack, ...]:
+def py_spy_stacks(text: str) -> tuple[ThreadStack, ...]:
     """Return the stacks that ``py-spy dump`` prints."""
-    stacks: list[Stack] = []
+    stacks: list[ThreadStack] = []
     frames: list[Frame] = []
     for line in text.splitlines():
         if match := _SPY_THREAD.match(line):
             frames = []
             name = match[3] or match[1]
             stacks.append(
-                Stack(
+                ThreadStack(
                     thread=name, frames=(), is_main=name == "MainThread", holds_gil="gil" in match[2], source="py-spy"
                 )
             )
         elif stacks and (match := _SPY_FRAME.match(line)) and len(frames) < _MOST_FRAMES:
             frames.append(Frame(function=match[1], file=match[2], line=int(match[3] or 0)))
             last = stacks[-1]
-            stacks[-1] = Stack(
+            stacks[-1] = ThreadStack(
                 thread=last.thread,
                 frames=tuple(frames),
                 is_main=last.is_main,

@@ -21,7 +21,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
-class Rank:
+class WatchedRank:
     """One rank under watch. ``answer`` is its last full answer, ``open_questions`` what it has not answered yet, by id."""
 
     rank: int
@@ -103,12 +103,12 @@ class Ranks:
         self.listener.bind(str(folder / "s"))
         self.listener.listen(256)
         self.listener.settimeout(0)
-        self.all: list[Rank] = []
+        self.all: list[WatchedRank] = []
         self._number = 0
         self._fresh: list[tuple[socket.socket, bytearray]] = []
 
     @property
-    def living(self) -> list[Rank]:
+    def living(self) -> list[WatchedRank]:
         """Return the ranks that have not ended."""
         return [rank for rank in self.all if not rank.ended_at]
 
@@ -167,11 +167,11 @@ class Ranks:
         stem = self.folder / f"{rank}-{pid}"
         # A launcher that starts its ranks again has one of the same number, which has ended.
         self.all = [each for each in self.all if each.rank != rank or not each.ended_at]
-        self.all.append(Rank(rank=rank, pid=pid, stem=stem, talk=talk, process=open_process(pid)))
+        self.all.append(WatchedRank(rank=rank, pid=pid, stem=stem, talk=talk, process=open_process(pid)))
         return True
 
     @staticmethod
-    def _take(rank: Rank) -> bool:
+    def _take(rank: WatchedRank) -> bool:
         news = False
         for answer in rank.hear():
             progress = answer.get("progress") or {}
@@ -185,7 +185,7 @@ class Ranks:
         return news
 
     @staticmethod
-    def _has_ended(rank: Rank, ready: set[int]) -> bool:
+    def _has_ended(rank: WatchedRank, ready: set[int]) -> bool:
         if rank.process is None:
             if process_state(rank.pid)[0] not in {"", "Z"}:
                 return False
@@ -199,7 +199,7 @@ class Ranks:
         for path in self.folder.glob("*-*.marks"):
             rank, _, pid = path.stem.partition("-")
             if rank.isdigit() and pid.isdigit() and int(rank) not in {each.rank for each in self.all}:
-                silent = Rank(rank=int(rank), pid=int(pid), stem=path.with_suffix(""), talk=None, process=None)
+                silent = WatchedRank(rank=int(rank), pid=int(pid), stem=path.with_suffix(""), talk=None, process=None)
                 silent.ended_at = path.stat().st_mtime if process_state(silent.pid)[0] in {"", "Z"} else 0.0
                 self.all.append(silent)
 
@@ -212,7 +212,7 @@ class Ranks:
                     os.close(rank.process)
                     rank.process = None
 
-    def look_at(self, rank: Rank, now: float, silence: float) -> Any:
+    def look_at(self, rank: WatchedRank, now: float, silence: float) -> Any:
         """Return the process of a rank as the kernel shows it, with what the watcher knows."""
         from dataclasses import replace
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envsmith.agent.processes import process_state, read_text
 from envsmith.base.programs import execute
-from envsmith.launch.ranks.evidence import Disk, ProcessState, Stack
+from envsmith.launch.ranks.evidence import Disk, ProcessState, ThreadStack
 from envsmith.launch.ranks.traces import py_spy_stacks
 
 _SHM = "/dev/shm"  # noqa: S108 - the path that every program uses
@@ -112,7 +112,7 @@ def parse_kernel_lines(lines: Iterable[str], since: float) -> tuple[str, ...]:
     return tuple(line for stamp, line in rows if stamp and float(stamp[1]) >= since)[-20:]
 
 
-def spy(pid: int) -> tuple[tuple[Stack, ...], str]:
+def spy(pid: int) -> tuple[tuple[ThreadStack, ...], str]:
     """Return the stacks that py-spy reads of a process, and why it could not."""
     if not shutil.which("py-spy"):
         return (), "py-spy is not installed: the stacks of a rank that does not answer come from faulthandler"

@@ -14,11 +14,11 @@ from envsmith.base.files import write_whole
 from envsmith.errors import UsageError
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.differences import different_environments
-from envsmith.launch.ranks.evidence import Evidence
+from envsmith.launch.ranks.evidence import LaunchEvidence
 from envsmith.launch.ranks.stored import write_evidence
 from envsmith.launch.run.connection import Ranks
 from envsmith.launch.run.launcher import Launcher
-from envsmith.launch.run.watch import Settings, Watch
+from envsmith.launch.run.watch import LaunchWatch, WatchSettings
 
 HOOK = Path(__file__).with_name("hook")
 
@@ -28,7 +28,7 @@ class Launch:
     """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence."""
 
     command: Sequence[str]
-    settings: Settings
+    settings: WatchSettings
     say: Callable[[str], None]
     keep: Path | None = None
     preflight: bool = False
@@ -42,7 +42,7 @@ class Launch:
         try:
             ranks = Ranks(folder)
             launcher = Launcher(self.command, self._environment(folder))
-            status = Watch(
+            status = LaunchWatch(
                 launcher, ranks, self.settings, lambda blame, facts: self._report(blame, facts, folder)
             ).run()
         except BaseException:
@@ -66,7 +66,7 @@ class Launch:
             environment["ENVSMITH_RUN_PREFLIGHT"] = str(package)
         return environment
 
-    def _report(self, blame: Blame | None, evidence: Evidence, folder: Path) -> None:
+    def _report(self, blame: Blame | None, evidence: LaunchEvidence, folder: Path) -> None:
         """Print the block, and keep the evidence in the user's folder, or in our own."""
         is_repeated = blame is not None and blame is self.blame
         self.has_said, self.blame = True, blame
@@ -101,17 +101,17 @@ def check_command(command: Sequence[str]) -> None:
 _MOST_FACTS = 8
 
 
-def block(blame: Blame | None, evidence: Evidence, folder: Path | None) -> str:
+def block(blame: Blame | None, evidence: LaunchEvidence, folder: Path | None) -> str:
     """Return the block as lines."""
     return "\n".join(_lines(blame, evidence, folder))
 
 
-def ending(evidence: Evidence) -> str:
+def ending(evidence: LaunchEvidence) -> str:
     """Return the line that ends a launch of which a block has said why it stands still."""
     return f"envsmith run: {_ended(evidence)}, after it stood still: see above"
 
 
-def _lines(blame: Blame | None, evidence: Evidence, folder: Path | None) -> Iterator[str]:
+def _lines(blame: Blame | None, evidence: LaunchEvidence, folder: Path | None) -> Iterator[str]:
     yield f"envsmith run: {_headline(blame, evidence)}"
     if blame:
         yield f"  {blame.message}"
@@ -137,7 +137,7 @@ def _lines(blame: Blame | None, evidence: Evidence, folder: Path | None) -> Iter
         yield f"  all evidence: {folder}"
 
 
-def _ended(evidence: Evidence) -> str:
+def _ended(evidence: LaunchEvidence) -> str:
     count, code = len(evidence.ranks), evidence.launcher.code if evidence.launcher else None
     ranks = f"{count} rank{'' if count == 1 else 's'}"
     if code is not None and code < 0:
@@ -145,7 +145,7 @@ def _ended(evidence: Evidence) -> str:
     return f"the launch of {ranks} ended with exit code {code}"
 
 
-def _headline(blame: Blame | None, evidence: Evidence) -> str:
+def _headline(blame: Blame | None, evidence: LaunchEvidence) -> str:
     if evidence.stalled:
         still = f"no rank of {len(evidence.ranks)} has called a collective for {evidence.stalled:.0f} s"
         if blame is None or not any(one.calls for one in evidence.ranks):

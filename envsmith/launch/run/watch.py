@@ -17,19 +17,19 @@ from envsmith.launch.ranks.decide import decide, decide_end
 from envsmith.launch.ranks.differences import late_to_most
 from envsmith.launch.ranks.evidence import (
     Disk,
-    Event,
-    Evidence,
-    Exit,
-    Machine,
+    ExitStatus,
+    LaunchEvent,
+    LaunchEvidence,
+    LaunchHost,
     ProcessState,
     RankError,
     RankEvidence,
-    Stack,
+    ThreadStack,
     user_place,
 )
 from envsmith.launch.ranks.recorder import calls_of, frames_of, groups_of, stacks_of, stated_groups
 from envsmith.launch.ranks.traces import faulthandler_dumps
-from envsmith.launch.run.connection import Rank, Ranks
+from envsmith.launch.run.connection import Ranks, WatchedRank
 from envsmith.launch.run.host import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
 from envsmith.launch.run.launcher import Launcher
 
@@ -47,7 +47,7 @@ _MOST_EVENTS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class WatchSettings:
     """``stall`` in seconds: nothing is said before. ``stops`` asks the launcher to end after a hang."""
 
     stall: float = 300.0
@@ -55,18 +55,22 @@ class Settings:
     stops: bool = False
 
 
-class Watch:
+class LaunchWatch:
     """One launch under watch. ``say`` gets each verdict, with its evidence, when it is due."""
 
     def __init__(
-        self, launcher: Launcher, ranks: Ranks, settings: Settings, say: Callable[[Blame | None, Evidence], None]
+        self,
+        launcher: Launcher,
+        ranks: Ranks,
+        settings: WatchSettings,
+        say: Callable[[Blame | None, LaunchEvidence], None],
     ) -> None:
         self.launcher, self.ranks, self.settings, self.say = launcher, ranks, settings, say
         self.began = self.moved_at = self.asked_at = time.monotonic()
         self.booted_for = time.clock_gettime(time.CLOCK_BOOTTIME)
         self.longest_pause, self.oom_before = 0.0, oom_kills()
         self.disks: dict[str, Disk] = {}
-        self.events: list[Event] = []
+        self.events: list[LaunchEvent] = []
         self.unread: set[str] = set()
         self.has_asked_dying = self.has_looked = self.has_judged = self.has_stopped = False
         self.looks = 0
@@ -174,7 +178,7 @@ class Watch:
 
     def _note(self, text: str, rank: int | None) -> None:
         if len(self.events) < _MOST_EVENTS:
-            self.events.append(Event(at=time.time(), text=text, rank=rank))
+            self.events.append(LaunchEvent(at=time.time(), text=text, rank=rank))
 
     def _finish(self, handle: int | None) -> None:
         """Take in what came last, and judge how the ranks ended."""
@@ -193,7 +197,7 @@ class Watch:
             self.blame = blame
             self.say(blame, evidence)
 
-    def evidence(self, stalled: float) -> Evidence:
+    def evidence(self, stalled: float) -> LaunchEvidence:
         """Return all that is known now."""
         now = time.monotonic()
         self.ranks.find_silent()
@@ -205,10 +209,10 @@ class Watch:
         if failure:
             self.unread.add(f"the kernel's log cannot be read: {failure}")
         status = self.launcher.status
-        return Evidence(
+        return LaunchEvidence(
             ranks=with_launcher_ends(rows),
             machines=(
-                Machine(
+                LaunchHost(
                     name=socket.gethostname(),
                     disks=tuple(self.disks.values()),
                     oom_kills=max(0, oom_kills() - self.oom_before),
@@ -216,7 +220,7 @@ class Watch:
                 ),
             ),
             world=max([row.world for row in rows], default=0),
-            launcher=Exit(code=status, at=time.time() if status is not None else 0.0),
+            launcher=ExitStatus(code=status, at=time.time() if status is not None else 0.0),
             stalled=stalled,
             events=tuple(self.events),
             communicators=ras_text() if stalled and any(row.gpu_bytes for row in rows) else "",
@@ -224,7 +228,7 @@ class Watch:
             unread=tuple(sorted(self.unread)),
         )
 
-    def _rank(self, rank: Rank, now: float) -> RankEvidence:
+    def _rank(self, rank: WatchedRank, now: float) -> RankEvidence:
         process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
         row = rank_evidence(
             rank.stem, answer=rank.answer, code=rank.code, ended_at=rank.ended_at, process=process, still=rank.still
@@ -308,7 +312,7 @@ def rank_evidence(
         rank=int(start.get("rank", stem.name.partition("-")[0])),
         host=str(start.get("host", "")),
         pid=int(start.get("pid", 0)),
-        exit=Exit(code=status, at=ended_at, is_clean=clean) if ended_at else None,
+        exit=ExitStatus(code=status, at=ended_at, is_clean=clean) if ended_at else None,
         error=None if status == 0 else _error(marks),
         calls=calls_of(dump),
         groups=stated_groups(answer.get("groups") or marks.groups) or groups_of(dump),
@@ -370,7 +374,7 @@ def _way_out(marks: Marks) -> str:
 
 def _stacks(
     stem: Path, answer: Mapping[str, Any], process: ProcessState | None, *, has_ended: bool
-) -> tuple[tuple[Stack, ...], str]:
+) -> tuple[tuple[ThreadStack, ...], str]:
     """Return the stacks of a rank and faulthandler's headline: of its death, of its silence, or of its answer."""
     dumps = faulthandler_dumps(_text(stem.with_name(stem.name + ".stacks")))
     fatal = [dump for dump in dumps if dump[0].startswith("Fatal")]
@@ -381,7 +385,7 @@ def _stacks(
     return stacks_of(answer), ""
 
 
-def _main_first(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
+def _main_first(stacks: Sequence[ThreadStack]) -> tuple[ThreadStack, ...]:
     """Put the thread first that the signal met: its stack is the place of a crash."""
     current = next((stack for stack in stacks if stack.holds_gil), None)
     if current is None or not current.frames:

@@ -20,7 +20,7 @@ from pathlib import Path
 from envsmith.base.files import read_bounded, read_text, scratch, sha256_of, write_whole
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import child
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.errors import (
     BuildError,
@@ -80,7 +80,7 @@ def realise(
     target = prefix.absolute()
     python = python_in(target)
     if _is_done(part, target):
-        progress(Event(kind=EventKind.CACHED, step=_STEP, text=f"{target} is this lock already"))
+        progress(ProgressEvent(kind=EventKind.CACHED, step=_STEP, text=f"{target} is this lock already"))
         return python
     _check_files(part)
     try:
@@ -99,8 +99,8 @@ def realise(
     return python
 
 
-def _event(line: str) -> Event:
-    return Event(kind=EventKind.LINE, step=_STEP, text=line)
+def _event(line: str) -> ProgressEvent:
+    return ProgressEvent(kind=EventKind.LINE, step=_STEP, text=line)
 
 
 def _stamp(part: PlatformLock) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urldefrag
 
 from envsmith.base.files import read_bounded
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.lock.conda.channels import Channels, base_url, open_channels, with_channels
 from envsmith.lock.conda.foreign import MAX_BYTES
@@ -22,7 +22,15 @@ from envsmith.lock.conda.lock_files import files, load_lock
 from envsmith.lock.conda.model import CondaLock, CondaPackage, CondaRequest, PipPackage, PlatformLock, Tell
 from envsmith.lock.conda.names import candidates, clean, cuda_of_build, fold, listing, public_url, same_version
 from envsmith.lock.conda.solve import MOVABLE, Ask, Unsolvable, compare, nearest_to_pip, solve
-from envsmith.lock.conda.specs import Plan, core_problems, cuda_of, is_python, make_plan, python_of, virtual_packages
+from envsmith.lock.conda.specs import (
+    CondaPlan,
+    core_problems,
+    cuda_of,
+    is_python,
+    make_plan,
+    python_of,
+    virtual_packages,
+)
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.wheel_tags import best_artifact, wheel_tags
 from envsmith.lock.query import cutoff
@@ -66,7 +74,7 @@ def lock_conda(
     _without(cell, conda.tolerate)  # refuse a name that cannot be tolerated before any channel is asked
 
     def tell(line: str) -> None:
-        progress(Event(kind=EventKind.LINE, step="conda", text=line))
+        progress(ProgressEvent(kind=EventKind.LINE, step="conda", text=line))
 
     parts: list[PlatformLock] = []
     notes: list[str] = []
@@ -148,7 +156,7 @@ def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
     return PlatformLock(platform=platform, specs=specs, virtual_packages=virtual, packages=packages, pip=pip)
 
 
-def _plan(cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], platform: Platform, ask: Ask) -> Plan:
+def _plan(cell: Cell, tolerate: Sequence[str], pins: Sequence[Pin], platform: Platform, ask: Ask) -> CondaPlan:
     """Plan as near to the cell as the channel allows: give up nothing, else one of what is tolerated, else all."""
     alone = [(name,) for name in tolerate] if len(tolerate) > 1 else []
     for dropped in [(), *alone] if tolerate else []:
@@ -318,7 +326,7 @@ def _package(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class CondaPart:
     """The files of a Conda lock with their text, what to tell, and whether they were there already."""
 
     lock: CondaLock
@@ -327,7 +335,7 @@ class Part:
     reused: bool = False
 
 
-def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Progress = silent) -> Part:
+def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Progress = silent) -> CondaPart:
     """Return the Conda lock in ``directory`` where it answers the same request, else a new one."""
     if (part := stored(lock, directory, conda)) is not None:
         return part
@@ -338,7 +346,7 @@ def conda_part(lock: Lock, directory: Path, conda: CondaRequest, *, progress: Pr
         progress=progress,
         files_of=None if conda.offline else _files_on_index,
     )
-    return Part(lock=new, texts=files(new), notes=new.notes)
+    return CondaPart(lock=new, texts=files(new), notes=new.notes)
 
 
 def _files_on_index(pin: Pin) -> tuple[Artifact, ...]:
@@ -357,7 +365,7 @@ def _files_on_index(pin: Pin) -> tuple[Artifact, ...]:
     )
 
 
-def stored(lock: Lock, directory: Path, conda: CondaRequest) -> Part | None:
+def stored(lock: Lock, directory: Path, conda: CondaRequest) -> CondaPart | None:
     """Return the existing Conda lock when it was made for this request and every file of it stands, else ``None``."""
     try:
         text = _text(directory / LOCK_FILE)
@@ -368,7 +376,7 @@ def stored(lock: Lock, directory: Path, conda: CondaRequest) -> Part | None:
     except DataError:
         return None
     findings = [f.message for f in compare(lock.cell, lock.pins, existing) if f.severity is not Severity.NOTE]
-    return Part(lock=existing, texts=texts, notes=tuple(dict.fromkeys(findings)), reused=True)
+    return CondaPart(lock=existing, texts=texts, notes=tuple(dict.fromkeys(findings)), reused=True)
 
 
 def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bool) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from envsmith.lock.conda.names import (
     require_rattler,
     same_version,
 )
-from envsmith.lock.conda.specs import HOST, Plan
+from envsmith.lock.conda.specs import HOST, CondaPlan
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Finding
 from envsmith.model.lock import Pin
@@ -157,7 +157,7 @@ MOVABLE = ("nccl", "cudnn", "triton")
 Solved = tuple[tuple[CondaSpec, ...], tuple[CondaPackage, ...], tuple[str, ...]]
 
 
-def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
+def nearest_to_pip(plan: CondaPlan, ask: Ask, what: str) -> Solved:
     """Return the specs that were solved, the packages, and notes. The releases of the cell are never given up.
 
     First with every release of the pip lock that the channel has, then only where Conda installs it anyway, then
@@ -182,7 +182,7 @@ def nearest_to_pip(plan: Plan, ask: Ask, what: str) -> Solved:
     )
 
 
-def _instead(plan: Plan, ask: Ask) -> tuple[list[str], str]:
+def _instead(plan: CondaPlan, ask: Ask) -> tuple[list[str], str]:
     """Find which Conda build exists when NCCL, cuDNN or Triton, or all of them, may be another release."""
     for free in (*((name,) for name in MOVABLE), MOVABLE):
         specs = [CondaSpec(s.name) if s.name in free else s for s in plan.specs]

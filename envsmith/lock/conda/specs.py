@@ -26,7 +26,7 @@ _GLIBC, _KERNEL = "2.28", "5.10"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class CondaPlan:
     """What is asked of the solver, and what is left to pip.
 
     ``specs`` must be installed, ``extra`` are pip's dependencies that the channel has as well. ``limits`` bind what is
@@ -74,7 +74,7 @@ def core_problems(cell: Cell, offer: Offer, platform: Platform) -> list[str]:
     return problems
 
 
-def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform) -> Plan:
+def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform) -> CondaPlan:
     """Return what to ask for. ``LockError`` lists every component that the channel cannot give."""
     by_name = {fold(p.name): p for p in pins}
     problems: list[str] = []
@@ -97,7 +97,7 @@ def make_plan(cell: Cell, pins: Sequence[Pin], offer: Offer, platform: Platform)
     soft = [s for pin in by_name.values() if pin.name not in roots and (s := _python_spec(pin, offer, bound))]
     if roots:
         specs.append(CondaSpec("pip"))
-    return Plan(
+    return CondaPlan(
         specs=tuple(specs),
         extra=tuple(extra),
         limits=tuple(limits),

@@ -50,7 +50,7 @@ _METADATA = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
+class SourceWish:
     """``--source NAME[==VERSION]@PLACE#sha256=HEX`` as it was typed; ``place`` is a path or an https address."""
 
     name: str
@@ -65,7 +65,7 @@ class Wish:
         return f"--source {self.name}{version}@sha256:{self.sha256}"
 
 
-def parse_wish(text: str) -> Wish:
+def parse_wish(text: str) -> SourceWish:
     """Parse what was typed. ``UsageError`` for anything that is not a name, a place and a hash."""
     match = _WISH.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
@@ -88,10 +88,12 @@ def parse_wish(text: str) -> Wish:
         version = str(Version(match["version"])) if match["version"] else None
     except InvalidVersion:
         raise UsageError(f"Cannot use --source {match['name']}: {match['version'][:40]!r} is not a version.") from None
-    return Wish(name=canonicalize_name(match["name"]), version=version, place=place, sha256=match["sha256"].lower())
+    return SourceWish(
+        name=canonicalize_name(match["name"]), version=version, place=place, sha256=match["sha256"].lower()
+    )
 
 
-def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
+def read_archive(wish: SourceWish, fetcher: Fetcher) -> GivenArchive:
     """Fetch and look into it.
 
     ``UsageError`` when the file is not there, ``NetworkError`` when the address does not answer, ``ContentError`` when
@@ -118,7 +120,7 @@ def read_archive(wish: Wish, fetcher: Fetcher) -> GivenArchive:
     )
 
 
-def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
+def _fetch(wish: SourceWish, fetcher: Fetcher) -> tuple[bytes, str]:
     if wish.place.startswith("https:"):
         try:
             return fetcher.get(wish.place, max_bytes=MAX_ARCHIVE, sha256=wish.sha256).body, wish.place
@@ -141,7 +143,7 @@ def _fetch(wish: Wish, fetcher: Fetcher) -> tuple[bytes, str]:
     return data, path.resolve().as_uri()
 
 
-def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
+def _members(data: bytes, wish: SourceWish) -> tuple[dict[str, bytes], bool]:
     """Return the files at the top that say what it is, and whether CUDA code is anywhere.
 
     Every member is looked at: the builder unpacks them all.
@@ -170,7 +172,7 @@ def _members(data: bytes, wish: Wish) -> tuple[dict[str, bytes], bool]:
     return metadata, cuda
 
 
-def _place(member: tarfile.TarInfo, wish: Wish) -> tuple[str, str]:
+def _place(member: tarfile.TarInfo, wish: SourceWish) -> tuple[str, str]:
     """Return the top folder and the path below it.
 
     ``ContentError`` for a member that would be written, or lead, elsewhere.
@@ -280,7 +282,7 @@ def _literal(node: ast.expr) -> object:
     return None
 
 
-def _version(stated: str | None, wish: Wish) -> str:
+def _version(stated: str | None, wish: SourceWish) -> str:
     try:
         version = str(Version(stated)) if stated else None
     except InvalidVersion:

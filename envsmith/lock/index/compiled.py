@@ -17,7 +17,7 @@ from envsmith.knowledge.symbols.elf import MAGIC, Binary, read_binary
 from envsmith.knowledge.symbols.fit import FAILS, LINKS, UNKNOWN, WheelNeeds, fits, needs_of
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.lock.index.remote_wheel import RemoteWheel
-from envsmith.model.wheel import ReadyWheel, Target
+from envsmith.model.wheel import ReadyWheel, WheelTarget
 from envsmith.net.http import Fetcher, RangeReply, Reply
 
 # libtorch_cuda.so of 2.9.1 unpacks to 975 MiB, the whole wheel of vllm to 1 GiB.
@@ -127,7 +127,7 @@ class Link:
         }
 
 
-def measure(wheel: ReadyWheel, target: Target, fetcher: Fetcher, table: SymbolTable) -> Link:
+def measure(wheel: ReadyWheel, target: WheelTarget, fetcher: Fetcher, table: SymbolTable) -> Link:
     """Read the compiled files of a wheel by ranges and hold them against the target's build of torch.
 
     Raises ``NetworkError`` or ``ContentError`` when they cannot be read.
@@ -137,7 +137,7 @@ def measure(wheel: ReadyWheel, target: Target, fetcher: Fetcher, table: SymbolTa
     return judged(needs, target, table)
 
 
-def judged(needs: WheelNeeds, target: Target, table: SymbolTable) -> Link:
+def judged(needs: WheelNeeds, target: WheelTarget, table: SymbolTable) -> Link:
     """Hold what a wheel needs against the target's build of torch."""
     glibc, gpu = needs.versions.get("GLIBC"), tuple(f"sm_{number}" for number in needs.sass)
     build = table.nearest(target.torch, target.platform.value)

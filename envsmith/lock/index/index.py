@@ -76,7 +76,7 @@ class IndexFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Project:
+class IndexProject:
     """All files of a project, in the order of the index, and what it lists that cannot be believed."""
 
     name: str
@@ -322,7 +322,7 @@ class PackageIndex:
         self.fetcher = fetcher
         self.url = url.rstrip("/") + "/"
 
-    def project(self, name: str) -> Project:
+    def project(self, name: str) -> IndexProject:
         """Return every file of a project.
 
         ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read.
@@ -332,7 +332,7 @@ class PackageIndex:
         files = tuple(listing.files)
         if any(file.uploaded is None or file.size is None for file in files) or not files:
             files = _joined(files, self._document(name))
-        return Project(name=canonicalize_name(name), files=files, left_out=tuple(listing.left_out))
+        return IndexProject(name=canonicalize_name(name), files=files, left_out=tuple(listing.left_out))
 
     def _document(self, name: str) -> tuple[IndexFile, ...]:
         """Return the project document, which tells times and sizes that a page in HTML does not, or nothing."""

@@ -10,10 +10,10 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.knowledge.wheels.offers import Offer
 from envsmith.lock.index.distribution import read_release
-from envsmith.lock.index.index import IndexFile, PackageIndex, Project
+from envsmith.lock.index.index import IndexFile, IndexProject, PackageIndex
 from envsmith.model.cell import Platform
 from envsmith.model.version import public
-from envsmith.model.wheel import ReadyWheel, Target
+from envsmith.model.wheel import ReadyWheel, WheelTarget
 from envsmith.net.http import Fetcher
 
 PUBLISHER = "the package index"
@@ -21,7 +21,7 @@ PUBLISHER = "the package index"
 _RELEASES = 8
 
 
-def index_offers(name: str, target: Target, fetcher: Fetcher, index: str) -> tuple[Offer, ...]:
+def index_offers(name: str, target: WheelTarget, fetcher: Fetcher, index: str) -> tuple[Offer, ...]:
     """Return a wheel of each of the newest releases on the index, newest first, with what speaks against it.
 
     The index serves what runs with any torch under the same name as what does not: METADATA tells them apart. Raises
@@ -33,7 +33,7 @@ def index_offers(name: str, target: Target, fetcher: Fetcher, index: str) -> tup
     return tuple(offer for offer in offers if offer)
 
 
-def next_with_wheel(project: Project, version: str, python: str, platform: Platform) -> str | None:
+def next_with_wheel(project: IndexProject, version: str, python: str, platform: Platform) -> str | None:
     """Return the oldest release after ``version`` that has a wheel for a Python and a platform.
 
     ``None`` where nothing is gained: ``version`` has such a wheel, it has compiled wheels for nothing else either, or
@@ -65,7 +65,7 @@ def _final(versions: Iterable[str]) -> Iterator[tuple[Version, str]]:
             yield version, text
 
 
-def _of_release(name: str, files: tuple[IndexFile, ...], target: Target, fetcher: Fetcher) -> Offer | None:
+def _of_release(name: str, files: tuple[IndexFile, ...], target: WheelTarget, fetcher: Fetcher) -> Offer | None:
     """Return the wheel of a release against which least speaks. ``None`` for a release without wheels."""
     judged = []
     for file in files:
@@ -102,7 +102,7 @@ def _wheel(name: str, file: IndexFile, requires: tuple[str, ...]) -> ReadyWheel:
     )
 
 
-def _torch(requires: Iterable[str], target: Target) -> Iterator[str]:
+def _torch(requires: Iterable[str], target: WheelTarget) -> Iterator[str]:
     """Yield what METADATA asks of torch that the cell's torch is not."""
     for text in requires:
         try:

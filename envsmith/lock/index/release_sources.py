@@ -28,7 +28,7 @@ _BUDGET = 128 << 20
 _LAYOUTS = ("src/", "lib/", "python/")
 
 
-class Member(NamedTuple):
+class SourceMember(NamedTuple):
     """One source of an archive. ``path`` is relative to the folder that is on ``sys.path``."""
 
     path: str
@@ -40,7 +40,7 @@ class Member(NamedTuple):
 class Archive:
     """An open archive: its sources, the dotted names of its compiled modules, and a reader of chosen paths."""
 
-    members: tuple[Member, ...]
+    members: tuple[SourceMember, ...]
     compiled: frozenset[str]
     read: Callable[[Iterable[str]], Iterator[tuple[str, bytes]]]
 
@@ -67,7 +67,7 @@ def open_archive(fetcher: Fetcher, file: IndexFile) -> Iterator[Archive]:
     with RemoteWheel(fetcher, file.url, budget=_BUDGET) as wheel:
         entries = {_purelib(name): (name, crc, size) for name, crc, size in wheel.entries()}
         yield Archive(
-            members=tuple(Member(p, crc, size) for p, (_, crc, size) in entries.items() if is_source(p)),
+            members=tuple(SourceMember(p, crc, size) for p, (_, crc, size) in entries.items() if is_source(p)),
             compiled=compiled_modules(entries),
             read=lambda paths: _named(wheel, {entries[p][0]: p for p in paths}),
         )
@@ -101,7 +101,7 @@ def _sdist(fetcher: Fetcher, file: IndexFile) -> Archive:
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, ValueError, zlib.error) as error:
         raise NetworkError(f"Cannot read {file.filename}: it is not a valid archive ({error}).") from None
     return Archive(
-        members=tuple(Member(p, zlib.crc32(s), len(s)) for p, s in sources.items()),
+        members=tuple(SourceMember(p, zlib.crc32(s), len(s)) for p, s in sources.items()),
         compiled=frozenset(),
         read=lambda paths: ((p, sources[p]) for p in paths),
     )

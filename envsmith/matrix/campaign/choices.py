@@ -29,7 +29,7 @@ from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.fields import SpecText
 from envsmith.knowledge.graph.stacks import find_stack
 from envsmith.lock.index.archives import parse_wish
-from envsmith.matrix.campaign.job import Settings
+from envsmith.matrix.campaign.job import CampaignSettings
 from envsmith.model.component import ComponentTable
 from envsmith.model.version import Spec
 
@@ -41,7 +41,7 @@ _KINDS = ("grid", "solved", "cover", "bad", "ids", "expired", "changed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class CellChoice:
     """One line of ``cells:``. ``kind`` is one of grid, solved, cover, bad, ids, expired, changed.
 
     ``where`` maps a component to specs (each alone for ``grid``, their union for the others). ``words`` are cell ids,
@@ -61,11 +61,11 @@ class Campaign:
     """A campaign file, parsed."""
 
     name: str
-    choices: tuple[Choice, ...]
+    choices: tuple[CellChoice, ...]
     ranks: int = 2
     tier: str = "quick"
     exclude_newer: str | None = None
-    executor: Settings = field(default_factory=Settings)
+    executor: CampaignSettings = field(default_factory=CampaignSettings)
     sources: tuple[str, ...] = ()
 
 
@@ -110,7 +110,7 @@ class _CampaignFile:
     ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
     tier: Literal["import", "quick", "full", "framework"] = "quick"
     exclude_newer: Day | None = None
-    executor: Settings = field(default_factory=Settings)
+    executor: CampaignSettings = field(default_factory=CampaignSettings)
     sources: tuple[Annotated[str, Parsed(_source)], ...] = ()
 
 
@@ -165,7 +165,7 @@ def read_campaign(path: Path, table: ComponentTable) -> Campaign:
     )
 
 
-def _choice(value: object, place: str, file: str, table: ComponentTable, problems: Problems) -> Choice | None:
+def _choice(value: object, place: str, file: str, table: ComponentTable, problems: Problems) -> CellChoice | None:
     line = check(_Line, value, file, problems, root=place)
     if line is None:
         return None
@@ -178,7 +178,7 @@ def _choice(value: object, place: str, file: str, table: ComponentTable, problem
     place = f"{place}.{kind}"
     if kind == "ids":
         words = check(_WORDS, content, file, problems, root=place)
-        return Choice(kind=kind, words=words or (), take=line.take, why=line.why)
+        return CellChoice(kind=kind, words=words or (), take=line.take, why=line.why)
     words, since = (), None
     if isinstance(content, dict) and kind == "bad" and "stages" in content:
         words = check(_WORDS, content.pop("stages"), file, problems, root=f"{place}.stages")
@@ -187,7 +187,7 @@ def _choice(value: object, place: str, file: str, table: ComponentTable, problem
     specs = check(_WHERE, content, file, problems, root=place, context=table) or {}
     members = _members(line.stack, kind, place, file, problems)
     texts = {**members, **{name: tuple(spec.text for spec in several) for name, several in specs.items()}}
-    return Choice(kind=kind, where=texts, words=words or (), since=since, take=line.take, why=line.why)
+    return CellChoice(kind=kind, where=texts, words=words or (), since=since, take=line.take, why=line.why)
 
 
 def _members(name: str | None, kind: str, place: str, file: str, problems: Problems) -> dict[str, tuple[str, ...]]:

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from envsmith.base.files import write_whole
 from envsmith.base.programs import execute
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.builder.engines.base import Built
 from envsmith.builder.engines.venv import realise
-from envsmith.builder.proof import Subject, make_record, refuse_fault_of_host, rungs_of
+from envsmith.builder.proof import RecordSubject, make_record, refuse_fault_of_host, rungs_of
 from envsmith.errors import EnvsmithError, is_of_the_system
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
@@ -33,7 +33,7 @@ from envsmith.lock.index.uv import Uv
 from envsmith.lock.pip_files import layer_text
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.matrix.campaign.composer import without
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, Lock
@@ -43,8 +43,7 @@ from envsmith.smoke.failure import failure_of
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
 from envsmith.smoke.result import SmokeResult
-from envsmith.smoke.run import Progress as SmokeProgress
-from envsmith.smoke.run import run
+from envsmith.smoke.run import SmokeProgress, run
 from envsmith.solver import check, constraints_for, default_solver
 
 # Verdicts that a busy machine can cause; what Python itself raised does not change by waiting.
@@ -88,7 +87,7 @@ class Ground:
         return {**variables, "PATH": os.pathsep.join(path)}
 
 
-def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) -> Record:
+def climb(job: CampaignJob, plan: CampaignPlan, ground: Ground, *, progress: Progress = silent) -> Record:
     """Run ``job``. A failure that was not expected, or that waiting may cure, is tried once more.
 
     Raises only what says nothing about the cell: what :func:`envsmith.errors.is_of_the_system` knows.
@@ -98,7 +97,7 @@ def climb(job: Job, plan: Plan, ground: Ground, *, progress: Progress = silent) 
     failure = record.failure
     if failure is None or not _worth_another(record, failure):
         return record
-    progress(Event(kind=EventKind.NOTE, step="", text=f"{failure.symptom}; once more"))
+    progress(ProgressEvent(kind=EventKind.NOTE, step="", text=f"{failure.symptom}; once more"))
     return dataclasses.replace(_attempt(job, plan, ground, progress, started), earlier=(failure,))
 
 
@@ -109,8 +108,8 @@ def _worth_another(record: Record, failure: Failure) -> bool:
     return not failure.of_host and failure.rung is not Rung.IMPORTED and record.expected is not Expected.BAD
 
 
-def _attempt(job: Job, plan: Plan, ground: Ground, progress: Progress, started: str) -> Record:
-    subject = Subject(cell=job.id, components=job.cell.components, engine="venv", environment="")
+def _attempt(job: CampaignJob, plan: CampaignPlan, ground: Ground, progress: Progress, started: str) -> Record:
+    subject = RecordSubject(cell=job.id, components=job.cell.components, engine="venv", environment="")
     rungs: tuple[Rung, ...] = (Rung.SOLVED,)
     seconds: dict[str, float] = {}
     result: SmokeResult | None = None
@@ -153,7 +152,7 @@ class _EndError(Exception):
 def _step(name: str, rung: Rung, seconds: dict[str, float], progress: Progress) -> Iterator[None]:
     """Announce a step and take its time. What fails in it fails the ``rung``."""
     began = time.monotonic()
-    progress(Event(kind=EventKind.START, step=name))
+    progress(ProgressEvent(kind=EventKind.START, step=name))
     try:
         yield
     except EnvsmithError as error:
@@ -162,7 +161,7 @@ def _step(name: str, rung: Rung, seconds: dict[str, float], progress: Progress) 
         raise _EndError(Failure(rung=rung, symptom=_symptom(error), log=error.details)) from error
     finally:
         seconds[name] = time.monotonic() - began
-    progress(Event(kind=EventKind.DONE, step=name, seconds=seconds[name]))
+    progress(ProgressEvent(kind=EventKind.DONE, step=name, seconds=seconds[name]))
 
 
 def _symptom(error: EnvsmithError) -> str:
@@ -171,7 +170,7 @@ def _symptom(error: EnvsmithError) -> str:
     return f"{error.message} {named[-1]}" if named else error.message
 
 
-def _lock(job: Job, plan: Plan, ground: Ground, progress: Progress) -> Lock:
+def _lock(job: CampaignJob, plan: CampaignPlan, ground: Ground, progress: Progress) -> Lock:
     """Lock the cell under every rule but those that it breaks on purpose."""
     solver = without(default_solver(), frozenset(job.rules) if job.expected is Expected.BAD else frozenset())
 
@@ -189,7 +188,7 @@ def _lock(job: Job, plan: Plan, ground: Ground, progress: Progress) -> Lock:
     )
 
 
-def _archives_of(job: Job, plan: Plan, ground: Ground) -> Compile:
+def _archives_of(job: CampaignJob, plan: CampaignPlan, ground: Ground) -> Compile:
     """Return the archives of the campaign that are releases of this cell's components."""
     fetcher = HttpClient(offline=ground.offline)
     wishes = [parse_wish(text) for text in plan.sources]
@@ -255,19 +254,19 @@ def ccache_folder() -> Path | None:
     return None
 
 
-def _smoke(job: Job, plan: Plan, built: Built, target: _Target, progress: Progress) -> SmokeResult:
+def _smoke(job: CampaignJob, plan: CampaignPlan, built: Built, target: _Target, progress: Progress) -> SmokeResult:
     smoke = SmokePlan.build(job.cell, tier=plan.tier, ranks=plan.ranks).with_(image=built.digest)
     steps = tuple(dataclasses.replace(step, deadline=max(step.deadline, _STEP_PATIENCE)) for step in smoke.steps)
 
     def line(now: SmokeProgress) -> None:
-        progress(Event(kind=EventKind.LINE, step="smoke", text=now.line))
+        progress(ProgressEvent(kind=EventKind.LINE, step="smoke", text=now.line))
 
     result = run(smoke.with_(timeouts=Timeouts(**_PATIENCE), steps=steps), target, progress=line)
     refuse_fault_of_host(result)
     return result
 
 
-def _reached(job: Job, result: SmokeResult, target: _Target) -> tuple[tuple[Rung, ...], Failure | None]:
+def _reached(job: CampaignJob, result: SmokeResult, target: _Target) -> tuple[tuple[Rung, ...], Failure | None]:
     """Return the rungs that a smoke test proved, and at which one it failed."""
     rungs = rungs_of(result)
     failure = failure_of(result, rungs)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from envsmith.errors import UsageError
-from envsmith.matrix.campaign.job import Job
+from envsmith.matrix.campaign.job import CampaignJob
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.record import Expected
@@ -38,7 +38,7 @@ class Composer:
     pythons: tuple[str, ...] = ()
     _reduced: dict[frozenset[str], Solver] = field(default_factory=dict)
 
-    def compose(self, releases: Mapping[str, str], why: str = "") -> Job | str:
+    def compose(self, releases: Mapping[str, str], why: str = "") -> CampaignJob | str:
         """Return the job of a combination, or one sentence why such a cell cannot exist.
 
         torch means its default build unless the build is named. Raises ``UsageError`` for names and versions that are
@@ -101,13 +101,13 @@ class Composer:
         ]
         return next((b for b in builds if not b.endswith("+cpu")), builds[0] if builds else version)
 
-    def _job(self, cell: Cell, broken: frozenset[str], why: str) -> Job:
+    def _job(self, cell: Cell, broken: frozenset[str], why: str) -> CampaignJob:
         if broken:
             rules = [r for r in self.solver.knowledge().rules if r.id in broken]
             stages = tuple(sorted({r.stage for r in rules if r.stage}))
-            return Job(cell=cell, expected=Expected.BAD, rules=tuple(sorted(broken)), stages=stages, why=why)
+            return CampaignJob(cell=cell, expected=Expected.BAD, rules=tuple(sorted(broken)), stages=stages, why=why)
         judgement = judge(cell.components, cell.platform, solver=self.solver)
         warned = tuple(sorted({f.rule for f in judgement.findings if f.severity is Severity.WARNING}))
         if warned:
-            return Job(cell=cell, expected=Expected.WARNED, rules=warned, why=why)
-        return Job(cell=cell, expected=Expected.GOOD if judgement.status == "ok" else Expected.UNKNOWN, why=why)
+            return CampaignJob(cell=cell, expected=Expected.WARNED, rules=warned, why=why)
+        return CampaignJob(cell=cell, expected=Expected.GOOD if judgement.status == "ok" else Expected.UNKNOWN, why=why)

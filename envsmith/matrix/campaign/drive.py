@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from envsmith.errors import DataError
-from envsmith.matrix.campaign.job import Job
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.job import CampaignJob
+from envsmith.matrix.campaign.state import CampaignState
 from envsmith.model.record import Expected, Record, put_record, read_record
 
 # A cell whose worker died twice in one run is left for the next: something kills it.
@@ -43,10 +43,10 @@ class Executor(Protocol):
     def why_waiting(self) -> str:
         """Return the limit that forbids."""
 
-    def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
+    def submit(self, state: CampaignState, jobs: Sequence[CampaignJob]) -> Sequence[Handle]:
         """Start ``jobs``, one handle each."""
 
-    def tidy(self, state: State, jobs: Sequence[Job]) -> None:
+    def tidy(self, state: CampaignState, jobs: Sequence[CampaignJob]) -> None:
         """Throw away what none of ``jobs`` needs any more (the wheels of a torch whose cells are all done)."""
 
 
@@ -69,7 +69,7 @@ class Tally:
         return None if count <= 0 else self.seconds / count * (self.total - self.done)
 
 
-def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | None:
+def run_one(state: CampaignState, job: CampaignJob, climb: Callable[[Path], Record]) -> Path | None:
     """Run one job here and write its record, or return ``None`` when it is done or another process runs it."""
     with state.claim(job) as mine:
         if not mine or state.is_done(job):
@@ -79,7 +79,12 @@ def run_one(state: State, job: Job, climb: Callable[[Path], Record]) -> Path | N
 
 
 def drive(
-    state: State, executor: Executor, *, jobs: Sequence[Job], tell: Callable[[Tally, str], None], poll: float = 0.5
+    state: CampaignState,
+    executor: Executor,
+    *,
+    jobs: Sequence[CampaignJob],
+    tell: Callable[[Tally, str], None],
+    poll: float = 0.5,
 ) -> Tally:
     """Run ``jobs`` in their order. ``tell`` is called whenever something changed, with one line of news.
 
@@ -111,12 +116,12 @@ def drive(
 class _Drive:
     """One run of :func:`drive`."""
 
-    state: State
+    state: CampaignState
     executor: Executor
-    waiting: list[Job]
+    waiting: list[CampaignJob]
     tally: Tally
     tell: Callable[[Tally, str], None]
-    running: dict[str, tuple[Job, Handle]] = field(default_factory=dict)
+    running: dict[str, tuple[CampaignJob, Handle]] = field(default_factory=dict)
     tries: dict[str, int] = field(default_factory=dict)
 
     def reap(self) -> None:
@@ -149,13 +154,13 @@ class _Drive:
             self.running[job.id] = (job, handle)
         self.tally.running = tuple(self.running)
 
-    def _free(self, room: int) -> list[Job]:
+    def _free(self, room: int) -> list[CampaignJob]:
         """Return the next jobs that have no record and that no other process holds."""
         finished = self.state.done()
         before = len(self.waiting)
         self.waiting = [job for job in self.waiting if job.id not in finished]
         self.tally.done += before - len(self.waiting)
-        chosen: list[Job] = []
+        chosen: list[CampaignJob] = []
         for job in list(self.waiting):
             if len(chosen) >= room:
                 break

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from envsmith.matrix.campaign.drive import Executor
-from envsmith.matrix.campaign.job import Plan
+from envsmith.matrix.campaign.job import CampaignPlan
 from envsmith.matrix.campaign.local import LocalExecutor
 from envsmith.matrix.campaign.slurm import SlurmExecutor
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.state import CampaignState
 
 
-def executor_of(name: str, plan: Plan, state: State, jobs: int | None) -> Executor:
+def executor_of(name: str, plan: CampaignPlan, state: CampaignState, jobs: int | None) -> Executor:
     """Return the place where the jobs of a plan run, within its limits."""
     settings = plan.executor
     if name == "slurm":

@@ -32,7 +32,7 @@ _Number = Annotated[int, whole_number(0, 100_000, "a number")]
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings(AsJson):
+class CampaignSettings(AsJson):
     """What a campaign says of where it runs, as its file and its frozen plan spell it.
 
     ``jobs`` at once and what they leave free are for this machine, the rest for Slurm: ``cpus`` (``None``: one a rank),
@@ -53,7 +53,7 @@ class Settings(AsJson):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class CampaignJob:
     """``rules`` are those that the cell breaks on purpose: solver and lock leave them out. ``why`` chose it."""
 
     cell: Cell
@@ -103,17 +103,17 @@ class _JobFile:
     why: str = ""
 
 
-def _job(file: _JobFile, _context: object) -> Job:
+def _job(file: _JobFile, _context: object) -> CampaignJob:
     if not {*file.chosen, "torch", "python"} <= file.components.keys():
         raise WrongValueError("`chosen`, torch and python must be among `components`")
     cell = Cell(components=file.components, chosen=file.chosen, platform=file.platform, index=file.index)
     CellId.parse(str(cell.id))  # it becomes a file name
-    return Job(cell=cell, expected=file.expected, rules=file.rules, stages=file.stages, why=file.why)
+    return CampaignJob(cell=cell, expected=file.expected, rules=file.rules, stages=file.stages, why=file.why)
 
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class CampaignPlan:
     """What a campaign runs, frozen when it starts: a resumed campaign runs the same cells against the same date.
 
     ``left_out`` are combinations that cannot exist, each with its reason. ``sources`` are archives of releases that are
@@ -125,12 +125,12 @@ class Plan:
     exclude_newer: str
     ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
     tier: str = "quick"
-    executor: Settings = field(default_factory=Settings)
+    executor: CampaignSettings = field(default_factory=CampaignSettings)
     sources: tuple[str, ...] = ()
-    jobs: tuple[Annotated[Job, Made(_JobFile, _job)], ...]
+    jobs: tuple[Annotated[CampaignJob, Made(_JobFile, _job)], ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
-    def job(self, name: str) -> Job | None:
+    def job(self, name: str) -> CampaignJob | None:
         """Return the job of a cell."""
         return next((job for job in self.jobs if job.id == name), None)
 
@@ -150,7 +150,7 @@ class Plan:
         return f'{json.dumps(head)[:-1]},\n"jobs": [\n{jobs}\n],\n"left_out": [\n{pairs}\n]}}\n'
 
     @classmethod
-    def parse(cls, text: str | bytes, where: str) -> Plan:
+    def parse(cls, text: str | bytes, where: str) -> CampaignPlan:
         """Return the plan of a text. ``DataError`` lists every problem."""
         hint = "Remove the folder and start the campaign again."
         try:
@@ -164,7 +164,7 @@ class Plan:
         return plan
 
 
-def listing(plan: Plan) -> dict[str, Any]:
+def listing(plan: CampaignPlan) -> dict[str, Any]:
     """Return a plan as ``strategy.matrix`` of GitHub Actions: ``{"jobs": [...], "left_out": [...]}``, each job an entry for ``include``.
 
     GitHub takes 256 entries in one matrix: who has more splits the campaign file or uses ``take:``.

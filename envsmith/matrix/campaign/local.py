@@ -14,8 +14,8 @@ from pathlib import Path
 
 from envsmith.agent.machine import memory_info
 from envsmith.matrix.campaign.drive import Handle
-from envsmith.matrix.campaign.job import Job
-from envsmith.matrix.campaign.state import State, forget_unneeded
+from envsmith.matrix.campaign.job import CampaignJob
+from envsmith.matrix.campaign.state import CampaignState, forget_unneeded
 from envsmith.matrix.campaign.worker import Command, last_words, worker_command
 
 _GIB = 1 << 30
@@ -75,11 +75,11 @@ class LocalExecutor:
             return f"waiting: {memory / _GIB:.1f} GiB of memory are free, {self.free_memory / _GIB:.0f} are kept"
         return ""
 
-    def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
+    def submit(self, state: CampaignState, jobs: Sequence[CampaignJob]) -> Sequence[Handle]:
         """Start a process for each job."""
         return [self._start(state, job) for job in jobs]
 
-    def _start(self, state: State, job: Job) -> _Worker:
+    def _start(self, state: CampaignState, job: CampaignJob) -> _Worker:
         log = state.log(job)
         with log.open("ab") as file:
             process = subprocess.Popen(
@@ -91,7 +91,7 @@ class LocalExecutor:
             )
         return _Worker(process, log)
 
-    def tidy(self, state: State, jobs: Sequence[Job]) -> None:
+    def tidy(self, state: CampaignState, jobs: Sequence[CampaignJob]) -> None:
         """Remove a torch's wheels from the cache as soon as no cell needs them. They are the bulk of it."""
         needed = {job.cell.components["torch"] for job in jobs}
         if needed != self._needed:

@@ -10,9 +10,9 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, frameworks_of
 from envsmith.knowledge.graph.expiry import latest, load_expiry
 from envsmith.knowledge.graph.location import find_matrix
-from envsmith.matrix.campaign.choices import Campaign, Choice
+from envsmith.matrix.campaign.choices import Campaign, CellChoice
 from envsmith.matrix.campaign.composer import Composer
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
 from envsmith.matrix.grid import default_builds
 from envsmith.model.cell import Cell, CellId, Request
 from envsmith.model.component import Role
@@ -31,9 +31,9 @@ _FOLLOWS = frozenset({"nccl", "cudnn", "triton"})
 _MOST = 20_000
 
 
-def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> Plan:
+def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> CampaignPlan:
     """Return the jobs of every choice in order, each cell once. ``UsageError`` when there are none."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, CampaignJob] = {}
     left_out: dict[str, str] = {}
     for choice in campaign.choices:
         count = 0
@@ -49,7 +49,7 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
         reasons = [f"{k}: {v}" for k, v in itertools.islice(left_out.items(), 3)]
         because = f"Cannot run the campaign {campaign.name}: it chooses no cell."
         raise UsageError(because, details=reasons, hint="Change its `cells:`.")
-    return Plan(
+    return CampaignPlan(
         name=campaign.name,
         exclude_newer=campaign.exclude_newer or exclude_newer,
         jobs=_ordered(jobs.values()),
@@ -61,7 +61,7 @@ def make_plan(campaign: Campaign, composer: Composer, *, exclude_newer: str) -> 
     )
 
 
-def _ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
+def _ordered(jobs: Iterable[CampaignJob]) -> tuple[CampaignJob, ...]:
     """Sort by torch, then Python, the frameworks in turn: long and short compilations alternate."""
     turns: dict[tuple[object, ...], int] = {}
     keyed = []
@@ -72,7 +72,7 @@ def _ordered(jobs: Iterable[Job]) -> tuple[Job, ...]:
     return tuple(job for _, job in sorted(keyed, key=lambda pair: pair[0]))
 
 
-def _combinations(choice: Choice, composer: Composer) -> Iterator[Combination]:
+def _combinations(choice: CellChoice, composer: Composer) -> Iterator[Combination]:
     """Return what a choice chooses, best first. Raises ``UsageError``."""
     if choice.kind == "grid":
         for values in itertools.product(*choice.where.values()):
@@ -133,7 +133,7 @@ def _fits(components: Mapping[str, str], where: Mapping[str, Iterable[str]]) -> 
     )
 
 
-def valid_cells(choice: Choice, composer: Composer) -> Iterator[Cell]:
+def valid_cells(choice: CellChoice, composer: Composer) -> Iterator[Cell]:
     """Return the valid cells of default builds, one framework each, in the solver's order."""
     solver = composer.solver
     specs = {name: Spec.parse(" || ".join(texts)) for name, texts in choice.where.items()}
@@ -207,7 +207,7 @@ def _changed(knowledge: Knowledge, cell: Cell, since: str) -> str:
     return ""
 
 
-def _expired(choice: Choice) -> Iterator[Combination]:
+def _expired(choice: CellChoice) -> Iterator[Combination]:
     root = find_matrix()
     expiry = load_expiry(root)
     today = dt.datetime.now(dt.timezone.utc).date()

@@ -21,8 +21,8 @@ from typing import Any
 from envsmith.base.programs import execute
 from envsmith.errors import EngineError
 from envsmith.matrix.campaign.drive import Handle
-from envsmith.matrix.campaign.job import Job, Settings
-from envsmith.matrix.campaign.state import State, forget_unneeded
+from envsmith.matrix.campaign.job import CampaignJob, CampaignSettings
+from envsmith.matrix.campaign.state import CampaignState, forget_unneeded
 from envsmith.matrix.campaign.worker import Command, last_words, worker_command
 from envsmith.model import plain
 
@@ -79,7 +79,7 @@ class _Task:
 class SlurmExecutor:
     """Hands over all jobs there are; how many run at once is the cluster's business."""
 
-    settings: Settings
+    settings: CampaignSettings
     name_of_campaign: str
     ranks: int
     command: Command = worker_command
@@ -98,7 +98,7 @@ class SlurmExecutor:
         """Return nothing: how many jobs run at once is the cluster's business."""
         return ""
 
-    def submit(self, state: State, jobs: Sequence[Job]) -> Sequence[Handle]:
+    def submit(self, state: CampaignState, jobs: Sequence[CampaignJob]) -> Sequence[Handle]:
         """Submit one array job. ``EngineError`` when Slurm or submitit is not there, or refuses."""
         try:
             import submitit
@@ -134,6 +134,6 @@ class SlurmExecutor:
         }
         return {name: value for name, value in parameters.items() if value}
 
-    def tidy(self, state: State, jobs: Sequence[Job]) -> None:
+    def tidy(self, state: CampaignState, jobs: Sequence[CampaignJob]) -> None:
         """Remove the caches that none of ``jobs`` needs."""
         forget_unneeded(state, jobs)

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from envsmith.base.files import read_bounded, write_whole
 from envsmith.errors import StorageError, UsageError
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
 
 _MAX_PLAN = 64 << 20
 _LOOKS, _LOOK_SECONDS = 5, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class CampaignState:
     """``root`` is the campaign's folder."""
 
     root: Path
@@ -40,12 +40,12 @@ class State:
         """Caches of uv and of the compiler, of this campaign alone."""
         return self.root / "cache"
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> CampaignPlan | None:
         """Return the frozen plan, or ``None`` when the campaign has not begun, ``DataError`` when it is broken."""
         path = self.root / "plan.json"
-        return Plan.parse(read_bounded(path, _MAX_PLAN), str(path)) if path.exists() else None
+        return CampaignPlan.parse(read_bounded(path, _MAX_PLAN), str(path)) if path.exists() else None
 
-    def begin(self, plan: Plan) -> Plan:
+    def begin(self, plan: CampaignPlan) -> CampaignPlan:
         """Freeze ``plan``, unless there is one: the first to come decides, and everybody works on that.
 
         ``UsageError`` when the folder holds another campaign, ``StorageError`` when it cannot be written or is being
@@ -77,12 +77,12 @@ class State:
         pairs = ((name.rpartition(".json")[0].rpartition("."), name) for name in names if not name.startswith("."))
         return {cell: self.records / name for (cell, dot, _), name in pairs if dot}
 
-    def is_done(self, job: Job) -> bool:
+    def is_done(self, job: CampaignJob) -> bool:
         """Return whether the job has a record."""
         return job.id in self.done()
 
     @contextmanager
-    def claim(self, job: Job) -> Iterator[bool]:
+    def claim(self, job: CampaignJob) -> Iterator[bool]:
         """Hold the job while the block runs, or ``False`` when somebody else holds it.
 
         Who only looks (:meth:`claimed`) holds it for an instant: that is waited out.
@@ -94,7 +94,7 @@ class State:
                     return
             time.sleep(_LOOK_SECONDS)
 
-    def claimed(self, job: Job) -> bool:
+    def claimed(self, job: CampaignJob) -> bool:
         """Return whether some living process holds the job."""
         with self._held(job.id) as mine:
             return not mine
@@ -135,14 +135,14 @@ class State:
                     if mine:
                         shutil.rmtree(folder, ignore_errors=True)
 
-    def log(self, job: Job) -> Path:
+    def log(self, job: CampaignJob) -> Path:
         """Return the file of everything that the job printed."""
         folder = self.root / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / f"{job.id}.log"
 
 
-def forget_unneeded(state: State, jobs: Sequence[Job]) -> None:
+def forget_unneeded(state: CampaignState, jobs: Sequence[CampaignJob]) -> None:
     """Remove the caches of torch releases that none of ``jobs`` has, unless another process runs such a cell.
 
     With no jobs, the environments go too.
@@ -158,6 +158,6 @@ def forget_unneeded(state: State, jobs: Sequence[Job]) -> None:
         state.clear_slots()
 
 
-def _in_use(state: State, torch: str) -> bool:
+def _in_use(state: CampaignState, torch: str) -> bool:
     plan = state.plan()
     return plan is not None and any(job.cell.components["torch"] == torch and state.claimed(job) for job in plan.jobs)

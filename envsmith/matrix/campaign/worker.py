@@ -7,14 +7,14 @@ from pathlib import Path
 
 from envsmith.base.files import open_regular
 from envsmith.base.programs import Kept
-from envsmith.matrix.campaign.job import Job
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.job import CampaignJob
+from envsmith.matrix.campaign.state import CampaignState
 
 # State, job and interpreter -> what runs the job.
-Command = Callable[[State, Job, str], list[str]]
+Command = Callable[[CampaignState, CampaignJob, str], list[str]]
 
 
-def worker_command(state: State, job: Job, python: str) -> list[str]:
+def worker_command(state: CampaignState, job: CampaignJob, python: str) -> list[str]:
     """Return what runs one job of a campaign, anywhere its folder can be seen."""
     return [python, "-m", "envsmith", "matrix", "run", "--state", str(state.root), "--only", job.id, "--here"]
 

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from envsmith.lock.index.remote_wheel import RemoteWheel
 from envsmith.matrix.refresh.linking import wheels_of
-from envsmith.matrix.refresh.shared import Context, in_parallel
+from envsmith.matrix.refresh.shared import RefreshRun, in_parallel
 from envsmith.model.version import Spec
 from envsmith.net.http import Fetcher
 
@@ -48,7 +48,7 @@ _RULE = """\
 
 
 def update_arrays(
-    old: str | None, name: str, records: Iterable[Mapping[str, Any]], context: Context
+    old: str | None, name: str, records: Iterable[Mapping[str, Any]], context: RefreshRun
 ) -> tuple[str | None, list[str]]:
     """Return the file with the releases of a component of :data:`ARRAYS` that it does not have yet, and what is new."""
     kinds = {} if old is None else _read(old)

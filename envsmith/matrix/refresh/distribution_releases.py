@@ -19,8 +19,8 @@ from envsmith.lock.index.component_needs import ComponentNeeds
 from envsmith.lock.index.distribution import ReleaseFacts, best_file, read_release
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.torch_wheel import linux_wheels, pythons_of
-from envsmith.matrix.refresh.line_table import Table
-from envsmith.matrix.refresh.shared import Context, in_parallel, same_spec, yanked_text
+from envsmith.matrix.refresh.line_table import LineTable
+from envsmith.matrix.refresh.shared import RefreshRun, in_parallel, same_spec, yanked_text
 from envsmith.model.version import WORDS
 from envsmith.net.http import NotFoundError
 
@@ -64,7 +64,7 @@ def policy_of(component: str) -> Policy:
 
 
 def _wanted(
-    table: Table, policy: Policy, releases: Mapping[str, tuple[IndexFile, ...]]
+    table: LineTable, policy: Policy, releases: Mapping[str, tuple[IndexFile, ...]]
 ) -> dict[str, tuple[IndexFile, ...]]:
     """Return the releases that belong into a file: not older than its oldest line, or the oldest of recent years."""
     published = {v: files for v, files in releases.items() if not policy.finals or not Version(v).is_prerelease}
@@ -130,7 +130,7 @@ def by_version(record: Mapping[str, Any]) -> Version:
     return Version("9999!0") if record["version"] in WORDS else Version(record["version"])
 
 
-def _read(context: Context, file: IndexFile) -> ReleaseFacts:
+def _read(context: RefreshRun, file: IndexFile) -> ReleaseFacts:
     return context.read_once(ReleaseFacts, _KIND, file, lambda: read_release(context.index.fetcher, file))
 
 
@@ -147,7 +147,7 @@ def _of(releases: Mapping[str, tuple[IndexFile, ...]], version: str) -> tuple[In
     return next((files for v, files in releases.items() if Version(v) == Version(version)), ())
 
 
-def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts) -> list[str]:
+def _joined(context: RefreshRun, policy: Policy, version: str, facts: ReleaseFacts) -> list[str]:
     """Return the requirements of the distributions that belong to a release, where they have that version."""
     requires: list[str] = []
     for name in policy.joins:
@@ -158,7 +158,7 @@ def _joined(context: Context, policy: Policy, version: str, facts: ReleaseFacts)
     return requires
 
 
-def update_releases(table: Table, context: Context, component: str) -> list[str]:
+def update_releases(table: LineTable, context: RefreshRun, component: str) -> list[str]:
     """Bring one file up to date and return what changed. ``NetworkError`` when the index does not answer."""
     policy = policy_of(component)
     entry = context.components.by_name.get(component)
@@ -203,7 +203,7 @@ def update_releases(table: Table, context: Context, component: str) -> list[str]
     return summary
 
 
-def _evidence(table: Table, context: Context) -> str:
+def _evidence(table: LineTable, context: RefreshRun) -> str:
     """Return the key under which what was read today is filed."""
     source = str(table.named.get("index", {}).get("source", ""))
     reads_metadata = "METADATA" in source
@@ -211,8 +211,8 @@ def _evidence(table: Table, context: Context) -> str:
 
 
 def _merge(
-    table: Table,
-    context: Context,
+    table: LineTable,
+    context: RefreshRun,
     component: str,
     *,
     line: dict[str, Any] | None,
@@ -255,7 +255,7 @@ def _merge(
     return [f"{component} {line['version']}: {words or 'read, the same'}"]
 
 
-def _touch(table: Table, component: str, line: dict[str, Any], fresh: Mapping[str, Any]) -> list[str]:
+def _touch(table: LineTable, component: str, line: dict[str, Any], fresh: Mapping[str, Any]) -> list[str]:
     """Bring up to date what the file list tells of a release that was not read: that is the evidence already."""
     new = {k: v for k, v in line.items() if k not in _LISTED[1:]} | {k: fresh[k] for k in _LISTED if k in fresh}
     changed = table.replace(line, ordered(new))

@@ -21,7 +21,7 @@ from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Checkout, ToolkitTable
 from envsmith.lock.index.distribution import ReleaseFacts
-from envsmith.matrix.refresh.line_table import Table, flow, parse_record
+from envsmith.matrix.refresh.line_table import LineTable, flow, parse_record
 from envsmith.model.version import Spec
 
 _MAX_FILE = 16 << 20
@@ -70,7 +70,7 @@ def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return version(row["version"]), version(row["torch"]), version(row.get("cuda", "0")), str(row.get("kind", "ci"))
 
 
-def _covered(table: Table, row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _covered(table: LineTable, row: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the line that says the same already."""
     for line in table.records:
         if line.get("kind", "ci") != row["kind"] or line.get("cuda") != row.get("cuda") or "python" in line:
@@ -93,7 +93,7 @@ def _bounds(releases: Iterable[Mapping[str, Any]]) -> dict[str, Spec]:
     return {v: Spec.parse(str(text)) for v, text in bounds.items() if text}
 
 
-def update_tested(table: Table, releases: Table, framework: str, folder: Path, day: str) -> list[str]:
+def update_tested(table: LineTable, releases: LineTable, framework: str, folder: Path, day: str) -> list[str]:
     """Add what the tags of a clone say and the table does not. ``releases`` are those of the framework.
 
     Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is not a clone,

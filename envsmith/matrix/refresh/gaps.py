@@ -47,7 +47,7 @@ _RULE = """\
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
+class MeasuredRules:
     """The rules of one package as text, and the releases that they were made from."""
 
     name: str
@@ -75,7 +75,7 @@ def plan_gaps(matrix_dir: Path, today: str) -> tuple[FileChange, ...]:
     return (FileChange(path=path, old=old, new=new, summary=(f"{FILE}: {counts}; new: {names}",)),)
 
 
-def measure_gaps(matrix_dir: Path) -> Iterator[Measured]:
+def measure_gaps(matrix_dir: Path) -> Iterator[MeasuredRules]:
     """Yield the rules of each package that takes names which a release of another lacks."""
     knowledge = read_knowledge(matrix_dir)
     index, packages = NameIndex(matrix_dir / "names"), read_packages(matrix_dir / "names")
@@ -97,7 +97,7 @@ def measure_gaps(matrix_dir: Path) -> Iterator[Measured]:
             _rules(knowledge, (user, versions), offering, gaps[offering], parts) for offering in sorted(gaps)
         )
         if text:
-            yield Measured(name=user, first=versions[0], last=versions[-1], text=text)
+            yield MeasuredRules(name=user, first=versions[0], last=versions[-1], text=text)
 
 
 def _component(distribution: str, table: ComponentTable) -> str | None:

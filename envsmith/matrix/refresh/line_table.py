@@ -53,7 +53,7 @@ def flow(record: Mapping[str, Any]) -> str:
 
 
 @dataclass(slots=True)
-class Line:
+class TableLine:
     """A line of the table: its text, and the record in it (``None`` for a comment)."""
 
     text: str
@@ -61,16 +61,16 @@ class Line:
 
 
 @dataclass(slots=True)
-class Table:
+class LineTable:
     """One file. ``name`` is shown in errors; ``named`` is its ``evidence:``."""
 
     name: str
     head: list[str]
-    lines: list[Line]
+    lines: list[TableLine]
     named: dict[str, dict[str, Any]]
 
     @classmethod
-    def parse(cls, text: str, name: str) -> Table:
+    def parse(cls, text: str, name: str) -> LineTable:
         """Read a file. ``DataError`` has every line that is not a record."""
         rows = text.split("\n")
         start = next((i for i, row in enumerate(rows) if _SECTION.fullmatch(row)), None)
@@ -90,12 +90,12 @@ class Table:
         return cls(name, rows[: start + 1], lines, parse_record("\n".join(rows[:start]), name).get("evidence") or {})
 
     @staticmethod
-    def _line(row: str, where: str, problems: list[str]) -> Line:
+    def _line(row: str, where: str, problems: list[str]) -> TableLine:
         if not row.startswith("- {"):
             if row.strip() and not row.lstrip().startswith("#"):
                 problems.append(f"{where}: {row[:60]}")
-            return Line(row)
-        return Line(row, parse_record(row[2:], where))
+            return TableLine(row)
+        return TableLine(row, parse_record(row[2:], where))
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -117,7 +117,7 @@ class Table:
 
     def insert(self, record: Mapping[str, Any], key: Callable[[Mapping[str, Any]], Any]) -> None:
         """Add a record before the first one whose ``key`` is greater (files are oldest first)."""
-        line = Line("- " + flow(record), dict(record))
+        line = TableLine("- " + flow(record), dict(record))
         numbered = [(i, one.record) for i, one in enumerate(self.lines) if one.record is not None]
         end = numbered[-1][0] + 1 if numbered else 0
         place = next((i for i, one in numbered if key(one) > key(record)), end)

@@ -29,7 +29,7 @@ from envsmith.knowledge.symbols.table import MAX_BYTES, SymbolTable, TorchBuild,
 from envsmith.lock.index.compiled import WHEEL_BUDGET, library_names, read_compiled, read_needs
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.remote_wheel import RemoteWheel
-from envsmith.matrix.refresh.shared import Context, in_parallel
+from envsmith.matrix.refresh.shared import RefreshRun, in_parallel
 from envsmith.model.cell import Platform
 from envsmith.model.version import public
 from envsmith.net.http import Fetcher
@@ -96,7 +96,7 @@ LINKED: Mapping[str, Linked] = {
 
 
 def update_linking(
-    old: str | None, releases: Mapping[str, Iterable[Mapping[str, Any]]], table: SymbolTable, context: Context
+    old: str | None, releases: Mapping[str, Iterable[Mapping[str, Any]]], table: SymbolTable, context: RefreshRun
 ) -> tuple[str | None, list[str]]:
     """Return the file with a row for each set of releases that link with the same torch, and what is new.
 
@@ -125,7 +125,7 @@ def _pins_torch(record: Mapping[str, Any]) -> bool:
     return _PINNED.fullmatch(str((record.get("requires") or {}).get("torch", ""))) is not None
 
 
-def wheels_of(context: Context, name: str) -> dict[str, IndexFile]:
+def wheels_of(context: RefreshRun, name: str) -> dict[str, IndexFile]:
     """Return a wheel for x86-64 of every final release."""
     wheels = {}
     for version, files in context.project(name).releases().items():
@@ -210,7 +210,9 @@ def _is_torch_library(name: str) -> bool:
     return "/lib/" in name and name.rpartition("/")[2].startswith(_LIBRARIES)
 
 
-def update_symbols(path: Path, lines: Iterable[Mapping[str, Any]], context: Context) -> tuple[bytes | None, list[str]]:
+def update_symbols(
+    path: Path, lines: Iterable[Mapping[str, Any]], context: RefreshRun
+) -> tuple[bytes | None, list[str]]:
     """Return the table with every default build of ``lines``, and what changed. ``None`` when nothing did."""
     stored = _read_exports(path)
     read = {row["sha256"] for row in stored.header["builds"]} if stored else set()

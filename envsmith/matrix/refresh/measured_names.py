@@ -22,7 +22,7 @@ from envsmith.knowledge.names import takes
 from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.name_index import SUFFIX, SUMMARY
-from envsmith.knowledge.names.names_file import Head, Measured, NamesFile, Table, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, Table, encode
 from envsmith.knowledge.names.reach import Memo, PackageUses
 from envsmith.knowledge.names.source import read_module
 from envsmith.knowledge.names.stars import write_out
@@ -30,8 +30,8 @@ from envsmith.knowledge.names.stubs import additions
 from envsmith.knowledge.names.takes import takes_of
 from envsmith.knowledge.names.walk import UNMEASURED
 from envsmith.lock.index.index import IndexFile
-from envsmith.lock.index.release_sources import Archive, Member, choose_file, open_archive
-from envsmith.matrix.refresh.shared import Context
+from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
+from envsmith.matrix.refresh.shared import RefreshRun
 from envsmith.matrix.refresh.updates import FileChange
 
 _SINCE = "2022-10-28"
@@ -57,7 +57,7 @@ class _Packages:
     packages: Mapping[str, Package] = field(default_factory=dict)
 
 
-def plan_names(folder: Path, context: Context, chosen: Sequence[str], store: Path) -> tuple[FileChange, ...]:
+def plan_names(folder: Path, context: RefreshRun, chosen: Sequence[str], store: Path) -> tuple[FileChange, ...]:
     """Measure what is new on the index for the packages of ``folder`` (``matrix/names``), or the chosen ones.
 
     ``UsageError`` for a package that the list does not have. What cannot be read is a problem of the context.
@@ -107,7 +107,7 @@ _KINDS = (
 )
 
 
-def _plan_package(folder: Path, context: Context, name: str, package: Package, store: Path) -> Iterator[FileChange]:
+def _plan_package(folder: Path, context: RefreshRun, name: str, package: Package, store: Path) -> Iterator[FileChange]:
     package = package if package.roots else replace(package, roots=(name.replace("-", "_"),))
     try:
         listed = _releases(context, name, package.since)
@@ -170,7 +170,7 @@ def _plan_file(
         yield FileChange(path=state.path, old=before_bytes, new=content, summary=(f"{state.path.name}: {counts}",))
 
 
-def _releases(context: Context, name: str, since: str) -> dict[str, IndexFile]:
+def _releases(context: RefreshRun, name: str, since: str) -> dict[str, IndexFile]:
     """Return the file to read of each final release since that day, oldest version first."""
     releases = {}
     for version, files in context.project(name).releases().items():
@@ -180,11 +180,11 @@ def _releases(context: Context, name: str, since: str) -> dict[str, IndexFile]:
     return releases
 
 
-def _measured(version: str, file: IndexFile) -> Measured:
-    return Measured(version=version, date=file.day or "", filename=file.filename, sha256=file.sha256 or "")
+def _measured(version: str, file: IndexFile) -> MeasuredRelease:
+    return MeasuredRelease(version=version, date=file.day or "", filename=file.filename, sha256=file.sha256 or "")
 
 
-def _fetch(context: Context, name: str, files: Mapping[str, IndexFile], sources: SourceStore) -> list[str]:
+def _fetch(context: RefreshRun, name: str, files: Mapping[str, IndexFile], sources: SourceStore) -> list[str]:
     """Return the releases whose sources are in the store now, oldest first."""
     complete = []
     for count, (version, file) in enumerate(files.items(), 1):
@@ -231,7 +231,7 @@ def summary_row(content: bytes, path: Path) -> str:
 def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -> Table:
     """Return the lines of every module, each with the bits of the releases that have it."""
     table: Table = defaultdict(lambda: defaultdict(int))
-    sources: dict[str, dict[str, dict[Member, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
+    sources: dict[str, dict[str, dict[SourceMember, int]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(int)))
     roots = tuple(roots)
     with_compiled = 0
     for at, version in enumerate(versions):
@@ -254,7 +254,11 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
 
 
 def _add_module(
-    lines: dict[str, int], store: SourceStore, module: str, paths: Mapping[str, Mapping[Member, int]], no_stub: int
+    lines: dict[str, int],
+    store: SourceStore,
+    module: str,
+    paths: Mapping[str, Mapping[SourceMember, int]],
+    no_stub: int,
 ) -> None:
     """Add what the sources of a module bind. In the releases of ``no_stub`` a stub alone cannot be imported."""
     contents: list[tuple[frozenset[str], int]] = []
@@ -374,7 +378,7 @@ def measure_takes(store: SourceStore, versions: Sequence[str], roots: Sequence[s
     when they are called.
     """
     table: Table = {entry: defaultdict(int) for entry in entries}
-    memo: Memo[Member] = Memo()
+    memo: Memo[SourceMember] = Memo()
     for at, version in enumerate(versions):
         members, _ = store.members(version)
         uses = PackageUses(roots, {member.path: member for member in members}, store.read, memo)
@@ -419,7 +423,7 @@ class SourceStore:
         row = self._database.execute("select sha256 from release where version = ?", (version,)).fetchone()
         return row is not None and row[0] == sha256
 
-    def add(self, version: str, sha256: str, archive: Archive, members: Iterable[Member]) -> int:
+    def add(self, version: str, sha256: str, archive: Archive, members: Iterable[SourceMember]) -> int:
         """Store the sources of a release and return how many were read: those that no other release has."""
         members = tuple(members)
         new = {m.path: m for m in members if not self._holds(m)}
@@ -432,17 +436,17 @@ class SourceStore:
         self._database.commit()
         return len(new)
 
-    def _holds(self, member: Member) -> bool:
+    def _holds(self, member: SourceMember) -> bool:
         query = "select 1 from source where path = ? and crc = ? and size = ?"
         return self._database.execute(query, member).fetchone() is not None
 
-    def members(self, version: str) -> tuple[tuple[Member, ...], frozenset[str]]:
+    def members(self, version: str) -> tuple[tuple[SourceMember, ...], frozenset[str]]:
         """Return the sources of a release and its compiled modules."""
         query = "select members, compiled from release where version = ?"
         members, compiled = self._database.execute(query, (version,)).fetchone()
-        return tuple(Member(*m) for m in json.loads(members)), frozenset(json.loads(compiled))
+        return tuple(SourceMember(*m) for m in json.loads(members)), frozenset(json.loads(compiled))
 
-    def read(self, member: Member) -> bytes:
+    def read(self, member: SourceMember) -> bytes:
         """Return one source."""
         query = "select data from source where path = ? and crc = ? and size = ?"
         return zlib.decompress(self._database.execute(query, member).fetchone()[0])

@@ -15,7 +15,7 @@ from envsmith.base.cache import read_cache, write_cache
 from envsmith.base.schema import parse_value, to_json
 from envsmith.errors import ContentError, NetworkError
 from envsmith.lock.index.distribution import ReleaseFacts
-from envsmith.lock.index.index import IndexFile, PackageIndex, Project
+from envsmith.lock.index.index import IndexFile, IndexProject, PackageIndex
 from envsmith.lock.index.torch_wheel import TorchFacts
 from envsmith.model.component import ComponentTable
 
@@ -35,7 +35,7 @@ class Progress(Protocol):
 
 
 @dataclass(kw_only=True)
-class Context:
+class RefreshRun:
     """One run. ``today`` is the ISO day that new evidence carries; ``again`` reads what was measured already once more.
 
     ``problems`` collects what could not be read: those lines stay as they are, the others are updated all the same.
@@ -54,9 +54,9 @@ class Context:
     problems: list[str] = field(default_factory=list)
     read: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    _projects: dict[str, Project] = field(default_factory=dict)
+    _projects: dict[str, IndexProject] = field(default_factory=dict)
 
-    def project(self, name: str) -> Project:
+    def project(self, name: str) -> IndexProject:
         """Return the files of a project, asked for once in a run."""
         if name not in self._projects:
             self._projects[name] = self.index.project(name)
@@ -77,7 +77,7 @@ class Context:
 
 
 def in_parallel(
-    context: Context, what: str, tasks: Mapping[_Task, str], work: Callable[[_Task], _Answer]
+    context: RefreshRun, what: str, tasks: Mapping[_Task, str], work: Callable[[_Task], _Answer]
 ) -> dict[_Task, _Answer]:
     """Return the answer of ``work`` for each task, ``context.jobs`` at a time. Failures become problems.
 

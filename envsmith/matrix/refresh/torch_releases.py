@@ -21,8 +21,8 @@ from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.metadata import active
 from envsmith.lock.index.torch_wheel import TorchFacts, glibc_floor, linux_wheels, pythons_of, read_torch_wheel
 from envsmith.matrix.refresh.distribution_releases import by_version, ordered
-from envsmith.matrix.refresh.line_table import Table
-from envsmith.matrix.refresh.shared import Context, in_parallel, yanked_text
+from envsmith.matrix.refresh.line_table import LineTable
+from envsmith.matrix.refresh.shared import RefreshRun, in_parallel, yanked_text
 from envsmith.model.cell import Platform
 from envsmith.model.version import WORDS, public
 from envsmith.net.http import NotFoundError
@@ -100,7 +100,7 @@ def _order(record: Mapping[str, Any]) -> tuple[Version, int, bool, bool, Version
     )
 
 
-def _releases(context: Context) -> dict[str, dict[Platform, tuple[IndexFile, ...]]]:
+def _releases(context: RefreshRun) -> dict[str, dict[Platform, tuple[IndexFile, ...]]]:
     """Return the wheels of each final release from :data:`OLDEST` on, by platform."""
     wheels = {}
     for version, files in context.project("torch").releases().items():
@@ -110,7 +110,7 @@ def _releases(context: Context) -> dict[str, dict[Platform, tuple[IndexFile, ...
 
 
 def _facts(
-    context: Context,
+    context: RefreshRun,
     memory: Mapping[str, TorchFacts],
     file: IndexFile,
     wheels: tuple[IndexFile, ...],
@@ -145,7 +145,7 @@ def record_facts(facts: Iterable[TorchFacts]) -> str:
     return '{"wheels": [\n' + lines + "\n]}\n"
 
 
-def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts] | None = None) -> list[str]:
+def update_torch(table: LineTable, context: RefreshRun, recorded: dict[str, TorchFacts] | None = None) -> list[str]:
     """Bring the table up to date. ``recorded`` (by sha256) receives every wheel that a line rests on."""
     memory = recorded if recorded is not None else {}
     lines = {(public(r["version"]), r["platform"]): r for r in table.records if r.get("index") == "default"}
@@ -179,7 +179,7 @@ def update_torch(table: Table, context: Context, recorded: dict[str, TorchFacts]
     return summary
 
 
-def _merge(table: Table, context: Context, facts: TorchFacts, line: dict[str, Any] | None) -> list[str]:
+def _merge(table: LineTable, context: RefreshRun, facts: TorchFacts, line: dict[str, Any] | None) -> list[str]:
     """Put what a wheel says into the table. Fields that an updater does not know (notes of people) are kept."""
     try:
         triton = [v for v in context.project("triton").releases() if not Version(v).is_prerelease]
@@ -224,7 +224,7 @@ def _ordered(record: Mapping[str, Any]) -> dict[str, Any]:
     return {k: record[k] for k in _FIELDS if k in record} | {k: v for k, v in record.items() if k not in _FIELDS}
 
 
-def _retag(table: Table, context: Context, line: dict[str, Any], files: tuple[IndexFile, ...]) -> list[str]:
+def _retag(table: LineTable, context: RefreshRun, line: dict[str, Any], files: tuple[IndexFile, ...]) -> list[str]:
     """Update what the file list tells of a measured build: Pythons that came later, and a withdrawal."""
     build = f"torch {line['version']} {line['platform']}"
     if not files:
@@ -260,12 +260,12 @@ _TOOLKIT_SOURCE = "METADATA of cuda-toolkit of that version on the package index
 _TORCH_WHEELS = "torch/version.py and METADATA of the torch wheels on the package index"
 
 
-def carried(torch: Table, component: str) -> set[str]:
+def carried(torch: LineTable, component: str) -> set[str]:
     """Return the releases of a component that the builds in ``torch.yaml`` name."""
     return {str(r[component]) for r in torch.records if component in r and r[component] not in WORDS}
 
 
-def _by_major(context: Context, component: str) -> dict[Version, dict[str, tuple[IndexFile, ...]]]:
+def _by_major(context: RefreshRun, component: str) -> dict[Version, dict[str, tuple[IndexFile, ...]]]:
     """Return files of every release by CUDA major, out of the projects ``nvidia-<component>-cuNN``."""
     releases_of: dict[Version, dict[str, tuple[IndexFile, ...]]] = {}
     for name in context.components.by_name[component].distributions:
@@ -290,7 +290,7 @@ def _line(majors: Mapping[str, tuple[IndexFile, ...]]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if v is not None}
 
 
-def update_cuda_wheels(table: Table, context: Context, component: str, torch: Table | None) -> list[str]:
+def update_cuda_wheels(table: LineTable, context: RefreshRun, component: str, torch: LineTable | None) -> list[str]:
     """Update NCCL or cuDNN. With ``torch`` only what its builds carry is added (that is how cuDNN is kept)."""
     lines = {Version(r["version"]): r for r in table.records if r["version"] not in WORDS}
     oldest = min(lines, default=Version("0"))
@@ -318,7 +318,7 @@ def _shown(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ", ".join(f"{k}: {old.get(k, '-')} -> {new.get(k, '-')}" for k in names)
 
 
-def update_cuda(table: Table, context: Context, torch: Table) -> list[str]:
+def update_cuda(table: LineTable, context: RefreshRun, torch: LineTable) -> list[str]:
     """Add the CUDA series of builds that no line names yet."""
     listed = {r["version"] for r in table.records}
     summary = []
@@ -329,7 +329,7 @@ def update_cuda(table: Table, context: Context, torch: Table) -> list[str]:
     return summary
 
 
-def update_toolkit(table: Table, context: Context) -> list[str]:
+def update_toolkit(table: LineTable, context: RefreshRun) -> list[str]:
     """Add the toolkit releases that came as component wheels. Lines that are there stay as people wrote them."""
     lines = {Version(r["version"]) for r in table.records}
     newest = max(lines, default=Version("0"))

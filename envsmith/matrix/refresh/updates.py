@@ -22,9 +22,9 @@ from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.matrix.refresh.array_abi import ARRAYS, update_arrays
 from envsmith.matrix.refresh.distribution_releases import update_releases
 from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
-from envsmith.matrix.refresh.line_table import Table
+from envsmith.matrix.refresh.line_table import LineTable
 from envsmith.matrix.refresh.linking import LINKED, update_linking, update_symbols
-from envsmith.matrix.refresh.shared import Context, Progress
+from envsmith.matrix.refresh.shared import Progress, RefreshRun
 from envsmith.matrix.refresh.torch_releases import (
     read_recorded,
     record_facts,
@@ -70,7 +70,7 @@ class FileChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class RefreshPlan:
     """What a refresh found. ``problems`` are artifacts that could not be read: their lines stay, the rest is right.
 
     ``left_out`` is what the index lists and cannot be believed.
@@ -122,7 +122,7 @@ def open_context(
     again: bool = False,
     progress: Progress | None = None,
     cache: Path | None = None,
-) -> Context:
+) -> RefreshRun:
     """Return what a refresh works with: the package index that uv or pip is configured with, and the cache.
 
     ``again`` reads even what was measured already. Raises ``DataError`` for broken knowledge and ``EngineError`` where
@@ -130,7 +130,7 @@ def open_context(
     """
     store = cache if cache is not None else cache_folder()
     table = read_components(matrix_dir)
-    context = Context(
+    context = RefreshRun(
         index=PackageIndex(HttpClient(cache=store, jobs=jobs, offline=offline), find_index()),
         components=table,
         today=now().date().isoformat(),
@@ -144,8 +144,12 @@ def open_context(
 
 
 def plan_refresh(
-    matrix_dir: Path, context: Context, *, components: Sequence[str] = (), checkouts: Mapping[str, Path] | None = None
-) -> Plan:
+    matrix_dir: Path,
+    context: RefreshRun,
+    *,
+    components: Sequence[str] = (),
+    checkouts: Mapping[str, Path] | None = None,
+) -> RefreshPlan:
     """Read what changed in the world since ``matrix_dir`` was written. Writes only below the cache.
 
     ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked.
@@ -160,7 +164,7 @@ def plan_refresh(
     for name, folder in clones.items():
         run.read_checkout(name, folder)
     client = context.index.fetcher
-    return Plan(
+    return RefreshPlan(
         changes=run.changes(),
         problems=tuple(context.problems),
         left_out=tuple(context.left_out),
@@ -172,23 +176,23 @@ def plan_refresh(
 class _Run:
     """The tables of one run, each read once, so that NCCL sees what was just learned of torch."""
 
-    def __init__(self, matrix_dir: Path, context: Context, tests: Path) -> None:
+    def __init__(self, matrix_dir: Path, context: RefreshRun, tests: Path) -> None:
         self._releases = matrix_dir / "releases"
         self._context = context
-        self._tables: dict[str, tuple[str | None, Table]] = {}
+        self._tables: dict[str, tuple[str | None, LineTable]] = {}
         self._summary: dict[str, list[str]] = {}
         self._apart: list[FileChange] = []
         self._record = tests / _WHEELS_RECORD
         self._recorded = read_recorded(self._record) if (tests / "cases").is_dir() else None
         self._recorded_before = self._record.read_text(encoding="utf-8") if self._record.is_file() else None
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> LineTable:
         """Return the table of a component. ``DataError`` when its file is not one that can be edited line by line."""
         if name not in self._tables:
             path = self._releases / f"{name}.yaml"
             old = _text(path) if path.is_file() else None
             text = _NEW_FILE.format(name=name) if old is None else old
-            self._tables[name] = (old, Table.parse(text, f"releases/{path.name}"))
+            self._tables[name] = (old, LineTable.parse(text, f"releases/{path.name}"))
         return self._tables[name][1]
 
     def update(self, name: str) -> None:
@@ -226,7 +230,7 @@ class _Run:
             return lambda: [*update_releases(table, context, name), *self._builder(toolkit_rule)]
         return lambda: update_releases(table, context, name)
 
-    def _symbols(self, torch: Table) -> list[str]:
+    def _symbols(self, torch: LineTable) -> list[str]:
         """Add to ``symbols/torch.bin`` what the builds export that are new in the table of torch."""
         path = self._releases.parent / "symbols" / FILE
         if not path.parent.is_dir():
@@ -273,7 +277,7 @@ class _Run:
             )
         path = self._releases.parent / "tested" / f"{framework}.yaml"
         old = _text(path)
-        table = Table.parse(old, f"tested/{path.name}")
+        table = LineTable.parse(old, f"tested/{path.name}")
         summary = update_tested(table, self.table(framework), framework, folder, self._context.today)
         if table.text() != old:
             self._apart.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))

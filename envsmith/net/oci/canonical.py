@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.base.files import scratch
-from envsmith.base.progress import Event, EventKind, Progress, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.errors import ContentError, DataError, UsageError, os_errors
 from envsmith.net.oci.image import MAX_CONFIG, OciImage, open_image, open_layer
 from envsmith.net.oci.layers import LayerWriter, Seen, normalise
@@ -55,7 +55,7 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
     that is empty then is left out. What was at ``directory`` is replaced at the end. Nothing half-written stays on a
     failure: ``ContentError`` for a layer that is not a tar, ``StorageError`` when the disk does not take it.
     """
-    progress(Event(kind=EventKind.START, step=_STEP, text=f"{len(saved.layers)} layers"))
+    progress(ProgressEvent(kind=EventKind.START, step=_STEP, text=f"{len(saved.layers)} layers"))
     with os_errors(f"write {directory}"), _replacing(directory) as folder:
         layers = []
         for fresh, layer in _written(saved, form, folder, progress):
@@ -72,7 +72,7 @@ def to_layout(saved: Saved, directory: Path, form: Form, *, progress: Progress =
         )
         _complete(folder, config, layers)
     image = open_image(directory)
-    progress(Event(kind=EventKind.DONE, step=_STEP, text=image.identity))
+    progress(ProgressEvent(kind=EventKind.DONE, step=_STEP, text=image.identity))
     return image
 
 
@@ -105,7 +105,7 @@ def canonical_config(
 
 def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress = silent) -> OciImage:
     """Write ``image`` to ``directory`` with its layers packed by ``packing``, and return it: another manifest, one identity."""
-    progress(Event(kind=EventKind.START, step=_PACKING, text=packing))
+    progress(ProgressEvent(kind=EventKind.START, step=_PACKING, text=packing))
     with os_errors(f"write {directory}"), _replacing(directory) as folder:
         layers = []
         for number, layer in enumerate(image.manifest.layers):
@@ -118,10 +118,10 @@ def repack(image: OciImage, directory: Path, packing: str, *, progress: Progress
             _place(fresh, folder / blob_path(digest), near=directory)
             layers.append(Descriptor(media_type=IMAGE_LAYER + SUFFIXES[packing], digest=digest, size=size))
             text = f"{layer.size / 1e6:.1f} MB, {size / 1e6:.1f} MB by {packing}"
-            progress(Event(kind=EventKind.LINE, step=_PACKING, text=text))
+            progress(ProgressEvent(kind=EventKind.LINE, step=_PACKING, text=text))
         _complete(folder, read_blob(image.store, image.manifest.config, "config", limit=MAX_CONFIG), layers)
     before, after = (sum(layer.size for layer in each) / 1e6 for each in (image.manifest.layers, layers))
-    progress(Event(kind=EventKind.DONE, step=_PACKING, text=f"{before:.1f} MB, {after:.1f} MB by {packing}"))
+    progress(ProgressEvent(kind=EventKind.DONE, step=_PACKING, text=f"{before:.1f} MB, {after:.1f} MB by {packing}"))
     return open_image(directory)
 
 
@@ -185,7 +185,7 @@ def _written(saved: Saved, form: Form, folder: Path, progress: Progress) -> Iter
                         continue
         except tarfile.TarError as error:
             raise unreadable(f"layer {number + 1}: {error}") from error
-        progress(Event(kind=EventKind.LINE, step=_STEP, text=f"{written.size} bytes {written.digest[:19]}"))
+        progress(ProgressEvent(kind=EventKind.LINE, step=_STEP, text=f"{written.size} bytes {written.digest[:19]}"))
         yield fresh, written
 
 

@@ -17,7 +17,7 @@ from envsmith.project.declared import Declared
 from envsmith.solver import default_solver
 from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Net
-from envsmith.solver.problem import Group
+from envsmith.solver.problem import RuleNogoods
 from envsmith.solver.request import Posed
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import join_words, rule_sentence, shown_spec, strongest
@@ -26,7 +26,7 @@ from envsmith.solver.words import join_words, rule_sentence, shown_spec, stronge
 def check_library(library: Library) -> tuple[Located, ...]:
     """Return every finding, errors first, then by file and line."""
     solver = default_solver()
-    case = Case(library, solver, solver.knowledge(), solver.pose(judged_request(library, solver)))
+    case = LibraryCheck(library, solver, solver.knowledge(), solver.pose(judged_request(library, solver)))
     if _has_cell(case):
         _known_bad(case)
         _pythons(case)
@@ -38,7 +38,7 @@ def check_library(library: Library) -> tuple[Located, ...]:
     return tuple(sorted(case.findings, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
 
 
-def _has_cell(case: Case) -> bool:
+def _has_cell(case: LibraryCheck) -> bool:
     """Find ranges that no set of releases satisfies: the library cannot be installed, or cannot work."""
     stuck = case.solver.stuck(case.posed.problem)
     if stuck is None:
@@ -62,7 +62,7 @@ def _has_cell(case: Case) -> bool:
     return False
 
 
-def _pythons(case: Case) -> None:
+def _pythons(case: LibraryCheck) -> None:
     """Find Pythons that the library admits and for which no environment exists."""
     admits = case.spec("python")
     if admits.is_any:
@@ -93,11 +93,11 @@ def _pythons(case: Case) -> None:
         )
 
 
-def _solvable(case: Case, **narrower: Spec) -> bool:
+def _solvable(case: LibraryCheck, **narrower: Spec) -> bool:
     return case.solver.best(case.solver.pose(judged_request(case.library, case.solver, narrower))) is not None
 
 
-def _why_not(case: Case, **narrower: Spec) -> tuple[list[Evidence], str]:
+def _why_not(case: LibraryCheck, **narrower: Spec) -> tuple[list[Evidence], str]:
     """Return the evidence and the sentences of the smallest conflict of the ranges with ``narrower``."""
     refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, narrower))).refusal
     members = refusal.conflict if refusal else ()
@@ -105,7 +105,7 @@ def _why_not(case: Case, **narrower: Spec) -> tuple[list[Evidence], str]:
     return [e for m in members for e in m.evidence], "; ".join(m.message for m in rules) or "nothing fits"
 
 
-def _newest_torch(case: Case) -> None:
+def _newest_torch(case: LibraryCheck) -> None:
     """Find bounds that keep the newest torch out, and whether there is a reason."""
     platform = case.library.settings.platform
     releases = [r for r in case.stable("torch") if r.index == "default" and platform in r.platforms]
@@ -148,13 +148,13 @@ def _newest_torch(case: Case) -> None:
     )
 
 
-def _request_without(case: Case, component: str, version: str) -> tuple[list[Evidence], str] | None:
+def _request_without(case: LibraryCheck, component: str, version: str) -> tuple[list[Evidence], str] | None:
     """Return why the rest of the ranges cannot have a release either. ``None``: they can."""
     wider = {component: Spec.parse(f"=={version}")}
     return None if _solvable(case, **wider) else _why_not(case, **wider)
 
 
-def _proved(case: Case) -> None:
+def _proved(case: LibraryCheck) -> None:
     """Find ranges that leave out releases of torch with which a declared framework was proved to work."""
     table = components()
     own = table.find(case.library.name)
@@ -180,7 +180,7 @@ def _proved(case: Case) -> None:
             )
 
 
-def _proved_outside(case: Case, framework: str, mine: Spec) -> dict[str, list[Evidence]]:
+def _proved_outside(case: LibraryCheck, framework: str, mine: Spec) -> dict[str, list[Evidence]]:
     """Return releases of torch outside the library's range with which a release in ``mine`` was run, with evidence."""
     torch = case.spec("torch")
     releases = [public(r.version) for r in case.stable("torch")]
@@ -194,7 +194,7 @@ def _proved_outside(case: Case, framework: str, mine: Spec) -> dict[str, list[Ev
     return proved
 
 
-def _own_release(case: Case, framework: str) -> Spec:
+def _own_release(case: LibraryCheck, framework: str) -> Spec:
     """Return the newest release of a library that is itself a framework: what its checkout is about to replace."""
     releases = case.stable(framework)
     version = case.library.declaration.version
@@ -203,7 +203,7 @@ def _own_release(case: Case, framework: str) -> Spec:
     return Spec.parse(f"=={releases[-1].version}") if releases else Spec.parse("*")
 
 
-def _above(case: Case, version: str) -> bool:
+def _above(case: LibraryCheck, version: str) -> bool:
     """Return whether a release is newer than everything that is admitted."""
     admitted = case.admitted("torch")
     key = version_key(version)
@@ -219,7 +219,7 @@ def _above(case: Case, version: str) -> bool:
 _FOR_CUDA = re.compile(r"(?:^|[-_])cu(?:da)?[-_]?(1[0-9])(?:\d|x)?(?:$|[-_])", re.IGNORECASE)
 
 
-def _cuda_majors(case: Case) -> None:
+def _cuda_majors(case: LibraryCheck) -> None:
     """Find dependencies built for one CUDA major beside a torch range whose default builds are of another."""
     platform = case.library.settings.platform
     builds = [r for r in case.admitted("torch") if r.index == "default" and platform in r.platforms]
@@ -251,7 +251,7 @@ def _cuda_majors(case: Case) -> None:
         )
 
 
-def _nccl_pin(case: Case) -> None:
+def _nccl_pin(case: LibraryCheck) -> None:
     """Find a bound on NCCL that no admitted torch carries: torch's wheels pin theirs exactly."""
     nccl = case.spec("nccl")
     if nccl.is_any or case.library.declared("nccl") is None:
@@ -274,7 +274,7 @@ def _nccl_pin(case: Case) -> None:
         )
 
 
-def _carried_nccl(case: Case) -> dict[str, list[Evidence]]:
+def _carried_nccl(case: LibraryCheck) -> dict[str, list[Evidence]]:
     """Return the NCCL releases that admitted torch releases pin, each with what says so."""
     admitted = case.admitted("torch")
     carried: dict[str, list[Evidence]] = {}
@@ -285,7 +285,7 @@ def _carried_nccl(case: Case) -> dict[str, list[Evidence]]:
     return carried
 
 
-def _cuda_of(case: Case, release: Release) -> str | None:
+def _cuda_of(case: LibraryCheck, release: Release) -> str | None:
     platform = case.library.settings.platform
     for row in _rows(case, "torch-bundles-cuda"):
         if row.when["torch"].contains(release.version) and (not row.platforms or platform in row.platforms):
@@ -294,7 +294,7 @@ def _cuda_of(case: Case, release: Release) -> str | None:
     return None
 
 
-def _rows(case: Case, rule: str) -> Iterator[Row]:
+def _rows(case: LibraryCheck, rule: str) -> Iterator[Row]:
     return (row for r in case.knowledge.rules if r.id == rule for row in r.rows)
 
 
@@ -315,7 +315,7 @@ class Located:
 
 
 @dataclass(slots=True)
-class Case:
+class LibraryCheck:
     """A library beside the graph, and the findings so far."""
 
     library: Library
@@ -356,7 +356,7 @@ class Case:
 _BY_NAME = 3
 
 
-def _known_bad(case: Case) -> None:
+def _known_bad(case: LibraryCheck) -> None:
     """Find ranges that admit what is known to fail and what no package's metadata prevents."""
     unary = unary_of(case.posed)
     unbounded: dict[str, list[tuple[Rule, Row]]] = {}
@@ -375,7 +375,7 @@ def _known_bad(case: Case) -> None:
         _tell_unbounded(case, component, listed)
 
 
-def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[int]:
+def _broken_rows(group: RuleNogoods, net: Net, unary: list[tuple[int, int]]) -> list[int]:
     numbers = []
     for number, nogood in group.nogoods:
         if number >= 0 and number not in numbers and net.solvable(net.begin([*unary, *nogood])) is not None:
@@ -383,7 +383,7 @@ def _broken_rows(group: Group, net: Net, unary: list[tuple[int, int]]) -> list[i
     return numbers
 
 
-def _ours(case: Case, row: Row) -> bool:
+def _ours(case: LibraryCheck, row: Row) -> bool:
     """Return whether a row names only what the library declares.
 
     A library can say nothing of a machine and bound nothing that it does not name.
@@ -394,7 +394,7 @@ def _ours(case: Case, row: Row) -> bool:
     return all(roles.get(c) is not Role.HOST for c in row.scope) and bool(spoken) and all(c in named for c in spoken)
 
 
-def _newest_breaks(case: Case, net: Net, unary: list[tuple[int, int]], group: Group) -> bool:
+def _newest_breaks(case: LibraryCheck, net: Net, unary: list[tuple[int, int]], group: RuleNogoods) -> bool:
     """Return whether an installer that takes the newest of everything meets the rule."""
     domains = net.begin(unary)
     if domains is None:
@@ -403,7 +403,7 @@ def _newest_breaks(case: Case, net: Net, unary: list[tuple[int, int]], group: Gr
     return answer is not None and any(all(answer[v] & m for v, m in nogood) for n, nogood in group.nogoods if n >= 0)
 
 
-def _tell_known_bad(case: Case, rule: Rule, rows: list[Row], *, installed: bool) -> None:
+def _tell_known_bad(case: LibraryCheck, rule: Rule, rows: list[Row], *, installed: bool) -> None:
     scope = list(dict.fromkeys(c for row in rows for c in row.scope if c in case.library.ranges))
     named = [c for c in scope if c != "python"] or scope
     old = min(named, key=lambda c: (case.library.declared(c) is None, scope.index(c)))
@@ -434,7 +434,7 @@ def _mild(rule: Rule) -> Severity:
     return Severity.NOTE if rule.stage in ("install", "build") else Severity.WARNING
 
 
-def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) -> None:
+def _tell_unbounded(case: LibraryCheck, component: str, listed: list[tuple[Rule, Row]]) -> None:
     """Note one finding for a component without any bound: what its old releases break, and the floor that ends it."""
     rules = list(dict.fromkeys(rule.id for rule, _ in listed))
     releases = [public(r.version) for r in case.admitted(component)]
@@ -460,7 +460,7 @@ def _tell_unbounded(case: Case, component: str, listed: list[tuple[Rule, Row]]) 
     )
 
 
-def _bounds(case: Case, rows: list[Row]) -> tuple[str, str] | None:
+def _bounds(case: LibraryCheck, rows: list[Row]) -> tuple[str, str] | None:
     """Return the bound that keeps all rows out at the least cost: a floor, or a few releases excluded by name.
 
     A ceiling costs more than any floor: it keeps people from what is new.

@@ -28,7 +28,7 @@ from envsmith.project.declared import Declaration, read_declared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class CiJob:
     """One job.
 
     ``axes`` are its values; ``constraints`` pip constraints that give the cell; ``backend`` uv's word for a torch build
@@ -72,7 +72,7 @@ class Matrix(AsJson):
     """
 
     library: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[CiJob, ...]
     possible: int
     lower_bound: int
     uncovered: tuple[Pair, ...]
@@ -99,7 +99,7 @@ def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence
     notes = [f"small: {small}"] if small else []
     if cover.uncovered:
         notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {limit} jobs")
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, CiJob] = {}
     for row in cover.rows:
         job = _job(library, space, row, space.cell(row))
         jobs[job.id] = job
@@ -123,10 +123,10 @@ def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     )
 
 
-def _job(library: Library, space: Space, row: Sequence[str], cell: Cell, *, rule: str = "", symptom: str = "") -> Job:
+def _job(library: Library, space: Space, row: Sequence[str], cell: Cell, *, rule: str = "", symptom: str = "") -> CiJob:
     table = components().by_name
     pins = [(names[0], cell.components[each]) for each in cell.chosen if (names := table[each].distributions)]
-    return Job(
+    return CiJob(
         id=str(cell.id),
         axes=dict(zip((a.name for a in space.axes), row, strict=True)),
         cell=cell,

@@ -22,7 +22,7 @@ from envsmith.base.progress import Clock, Progress, silent
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
 from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.uv import Uv
-from envsmith.project.ci.jobs import Job
+from envsmith.project.ci.jobs import CiJob
 from envsmith.project.ci.library import FRAMEWORK_STEP, Library
 from envsmith.project.declared import read_toml
 from envsmith.smoke.plan import Plan
@@ -31,14 +31,14 @@ from envsmith.smoke.run import run as smoke
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class JobEnd:
     """How a job ended.
 
     ``stage`` is the last thing that was tried: ``install``, ``import`` or ``test``; ``as_expected`` decides the exit
     code.
     """
 
-    job: Job
+    job: CiJob
     passed: bool
     stage: str
     detail: str
@@ -84,7 +84,7 @@ class _Failed(Exception):  # noqa: N818 - an outcome, not an error for the user
 class _Run:
     """What every stage of one run needs; ``place`` is the environment."""
 
-    job: Job
+    job: CiJob
     root: Path
     place: Path
     clock: Clock
@@ -105,13 +105,13 @@ class _Run:
 
 def run_job(
     library: Library,
-    job: Job,
+    job: CiJob,
     root: Path,
     *,
     environment: Path | None = None,
     ranks: int = 2,
     progress: Progress = silent,
-) -> Verdict:
+) -> JobEnd:
     """Make the environment (``environment``, or one that is removed afterwards), install, test.
 
     :class:`EngineError` when this machine has no interpreter of the job's Python. A job that fails is a verdict, not an
@@ -140,8 +140,8 @@ def run_job(
                 else:
                     _command(run, library.settings.smoke)
         except _Failed as end:
-            return Verdict(job=job, passed=False, stage=end.stage, detail=end.detail, seconds=run.clock.seconds)
-    return Verdict(job=job, passed=True, stage="test", detail="", seconds=run.clock.seconds, smoke=smoke)
+            return JobEnd(job=job, passed=False, stage=end.stage, detail=end.detail, seconds=run.clock.seconds)
+    return JobEnd(job=job, passed=True, stage="test", detail="", seconds=run.clock.seconds, smoke=smoke)
 
 
 # The mark of an environment that ``ci run --environment`` may make anew, and what an environment consists of.

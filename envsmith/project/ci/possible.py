@@ -19,7 +19,7 @@ from envsmith.solver import default_solver
 from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Domains, Net, bits
 from envsmith.solver.known_bad import stated_by_metadata
-from envsmith.solver.problem import Group, Problem
+from envsmith.solver.problem import Problem, RuleNogoods
 from envsmith.solver.request import Posed, cell_of
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import rule_sentence
@@ -125,7 +125,7 @@ class Space:
         )
         return list(islice(filter(None, unfit), limit))
 
-    def _breaking(self, net: Net, group: Group, rule: Rule) -> Unfit | None:
+    def _breaking(self, net: Net, group: RuleNogoods, rule: Rule) -> Unfit | None:
         best: tuple[tuple[int, ...], Unfit] | None = None
         for number, nogood in group.nogoods:
             domains = net.begin([*self.base, *nogood])
@@ -141,7 +141,7 @@ class Space:
         return best[1] if best else None
 
 
-def unstated_rules(posed: Posed, solver: Solver) -> Iterator[tuple[Net, Group, Rule]]:
+def unstated_rules(posed: Posed, solver: Solver) -> Iterator[tuple[Net, RuleNogoods, Rule]]:
     """Yield each rule of severity error that no metadata states, after the net of all others of that severity."""
     problem = posed.problem
     rules = {r.id: r for r in solver.knowledge().rules}

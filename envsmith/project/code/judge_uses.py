@@ -38,7 +38,7 @@ class Index(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Need:
+class NameNeed:
     """A name, or an argument of it, that some releases have and some lack, and every place that takes it."""
 
     presence: Presence
@@ -93,7 +93,7 @@ class Questions:
                 return False
         return True
 
-    def needs(self, uses: Iterable[UsePlace]) -> list[Need]:
+    def needs(self, uses: Iterable[UsePlace]) -> list[NameNeed]:
         """Return every name that releases differ in, with its places. What no guard keeps from running comes first."""
         places: dict[tuple[str, str | None], list[UsePlace]] = {}
         answers: dict[tuple[str, str | None], Presence] = {}
@@ -103,7 +103,7 @@ class Questions:
                     key = (presence.path, presence.argument)
                     answers[key] = presence
                     places.setdefault(key, []).append(place)
-        return [Need(presence=answers[key], places=tuple(where)) for key, where in places.items()]
+        return [NameNeed(presence=answers[key], places=tuple(where)) for key, where in places.items()]
 
 
 def has(presence: Presence, version: str) -> bool | None:
@@ -193,7 +193,7 @@ def component_name(distribution: str) -> str:
     return component.name if component else distribution
 
 
-def _findings(need: Need, version: str, index: Index) -> Iterator[Finding]:
+def _findings(need: NameNeed, version: str, index: Index) -> Iterator[Finding]:
     """Yield a finding for each file that takes a name which ``version`` lacks."""
     presence = need.presence
     if has(presence, version) is not False:

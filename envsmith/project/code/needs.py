@@ -25,7 +25,7 @@ from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
-from envsmith.project.code.judge_uses import Index, Need, Questions, is_guarded, severity_of
+from envsmith.project.code.judge_uses import Index, NameNeed, Questions, is_guarded, severity_of
 from envsmith.project.code.reading import ProjectUses, UsePlace
 from envsmith.project.demand import Demand, Demands
 from envsmith.solver import solve
@@ -165,12 +165,12 @@ class _Wish:
         return [f"{self.name}: {self.uses[0].where} imports it"] if self.uses else []
 
 
-def _weight(need: Need) -> tuple[int, int, str]:
+def _weight(need: NameNeed) -> tuple[int, int, str]:
     worst = min(_ORDER.index(severity_of(place.use)) for place in need.places)
     return worst, -len(need.places), need.name
 
 
-def _places(need: Need) -> str:
+def _places(need: NameNeed) -> str:
     places = sorted(need.places, key=lambda t: _ORDER.index(severity_of(t.use)))
     further = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return f"{places[0].where}{further}"

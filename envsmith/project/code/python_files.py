@@ -31,7 +31,7 @@ _TIMED = re.compile(r"%%(?:time|timeit|capture|prun)\b")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class SourceText:
     """One text of Python. ``path`` is relative to the project, with slashes.
 
     ``cells`` are the first lines of a notebook's code cells in ``text``, by number of the cell.
@@ -51,21 +51,21 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Project:
+class ProjectSources:
     """Sources, what could not be read and why, and the day on which they were written.
 
     ``files`` are all paths of the project. ``day_of`` says what the day is that of.
     """
 
     root: Path
-    sources: tuple[Source, ...]
+    sources: tuple[SourceText, ...]
     unreadable: tuple[str, ...] = ()
     files: frozenset[str] = frozenset()
     day: str | None = None
     day_of: str = ""
 
 
-def read_project(path: Path) -> Project:
+def read_project(path: Path) -> ProjectSources:
     """Read what stands below a folder, or one file. ``DataError`` where that has no Python.
 
     In a git checkout those files are read that git knows or does not ignore.
@@ -79,7 +79,7 @@ def read_project(path: Path) -> Project:
     day, day_of = _commit_day(root, path), "its last commit"
     if names is None:
         names = sorted(_walk(root))
-    sources: list[Source] = []
+    sources: list[SourceText] = []
     unreadable: list[str] = []
     for name in [n for n in names if n.endswith(_SUFFIXES) or not is_folder][:_MOST_FILES]:
         try:
@@ -98,12 +98,12 @@ def read_project(path: Path) -> Project:
         )
     if day is None:
         day, day_of = _newest_change(root, [s.path for s in sources]), "its newest file"
-    return Project(
+    return ProjectSources(
         root=root, sources=tuple(sources), unreadable=tuple(unreadable), files=frozenset(names), day=day, day_of=day_of
     )
 
 
-def _source(path: Path, name: str) -> tuple[Source, list[str]]:
+def _source(path: Path, name: str) -> tuple[SourceText, list[str]]:
     """Read one file, and say which of its cells are left out.
 
     ``OSError`` or ``ValueError`` for what is not a text of Python.
@@ -113,12 +113,12 @@ def _source(path: Path, name: str) -> tuple[Source, list[str]]:
     if len(content) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
     if not name.endswith(".ipynb"):
-        return Source(path=name, text=content), []
+        return SourceText(path=name, text=content), []
     try:
         text, cells, broken = notebook_code(content)
     except UnreadableError as error:
         raise ValueError(f"not a notebook: {error}") from None
-    return Source(path=name, text=text.encode(), cells=cells), [f"{name}: cell {n}: not Python" for n in broken]
+    return SourceText(path=name, text=text.encode(), cells=cells), [f"{name}: cell {n}: not Python" for n in broken]
 
 
 def notebook_code(content: bytes) -> tuple[str, dict[int, int], list[int]]:

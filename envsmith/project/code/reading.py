@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from envsmith.knowledge.names.uses import Use, read_uses
-from envsmith.project.code.python_files import Project
+from envsmith.project.code.python_files import ProjectSources
 
 # Stands in front of the modules of the project, so that a relative import never names another package.
 _ROOT = "__project__"
@@ -41,7 +41,7 @@ class ProjectUses:
         return frozenset(place.use.chain[0] for place in self.uses)
 
 
-def read_project_uses(project: Project, is_package: Callable[[str], bool] = lambda _name: False) -> ProjectUses:
+def read_project_uses(project: ProjectSources, is_package: Callable[[str], bool] = lambda _name: False) -> ProjectUses:
     """Read every source of a project.
 
     ``is_package`` says whether a name is that of a package: an installed one comes before a folder without an

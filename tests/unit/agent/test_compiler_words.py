@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.agent import compiler_words
-from envsmith.agent.compiler_words import Refusal, refusal_of
+from envsmith.agent.compiler_words import CompilerRefusal, refusal_of
 from envsmith.agent.protocol import one_line
 from envsmith.base.os_packages import NAMES
 
@@ -85,7 +85,7 @@ ninja: build stopped: subcommand failed.
 )
 def test_first_refusal_is_told_and_what_is_missing(output: str, refusal: tuple[str, str] | None) -> None:
     expected = refusal or ("a.c:1:10: fatal error: Python.h: No such file or directory", "headers")
-    assert refusal_of(output) == Refusal(*expected)
+    assert refusal_of(output) == CompilerRefusal(*expected)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_first_refusal_is_told_and_what_is_missing(output: str, refusal: tuple[s
     ],
 )
 def test_error_of_a_compiler_that_is_there_is_nothing_missing(output: str, line: str | None) -> None:
-    assert refusal_of(output) == Refusal(line or output, "")
+    assert refusal_of(output) == CompilerRefusal(line or output, "")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from envsmith.agent.protocol import Board, Lines, Phase, Startup
+from envsmith.agent.protocol import Board, JsonLines, Phase, Startup
 
 
 def test_lines_come_whole_out_of_pieces() -> None:
-    lines = Lines()
+    lines = JsonLines()
     assert list(lines.feed(b'{"a":1}\n{"b"')) == [{"a": 1}]
     assert list(lines.feed(b":2}\n\n")) == [{"b": 2}]
 

@@ -14,7 +14,7 @@ from envsmith.agent.nursery import Rank
 from envsmith.agent.processes import KILL_SECONDS, Patience, processors, reaped
 from envsmith.agent.protocol import Board, Exit, Phase, Startup
 from envsmith.agent.rank import STACK_OF
-from envsmith.agent.watching import Halt, Watch, case_deadline, stacks
+from envsmith.agent.watching import Halt, JobWatch, case_deadline, stacks
 
 
 def test_nccl_has_time_to_make_its_communicator_with_the_group() -> None:
@@ -49,7 +49,7 @@ class _Nursery:
 
 def _watch(nursery: _Nursery, *, limit: float = 60.0, total: float = 60.0) -> Halt | None:
     patience = Patience(allowed=False)
-    watch = Watch(nursery, patience, forward=lambda: None, deadline_of=lambda _case: limit, total=total)
+    watch = JobWatch(nursery, patience, forward=lambda: None, deadline_of=lambda _case: limit, total=total)
     return watch.run()
 
 
@@ -195,7 +195,7 @@ def _crowded(*, is_starved: bool, seconds: float) -> Halt | None:
 
     nursery = _Nursery(16 * processors(), stand)
     patience = Patience(is_starved=lambda *_: is_starved)
-    return Watch(nursery, patience, forward=lambda: None, deadline_of=lambda _case: 0.02, total=60.0).run()
+    return JobWatch(nursery, patience, forward=lambda: None, deadline_of=lambda _case: 0.02, total=60.0).run()
 
 
 def test_ranks_that_share_a_processor_and_wait_for_their_turn_are_slow_and_not_stuck() -> None:

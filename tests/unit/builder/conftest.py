@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from build_helpers import FakeEngine, options_in
 
 from envsmith.builder import locking
-from envsmith.builder.engines import Choice
+from envsmith.builder.engines import EngineChoice
 from envsmith.errors import NetworkError
 from envsmith.lock.conda import lock as conda_lock
 from envsmith.model.cell import Request
@@ -25,7 +25,7 @@ def world(monkeypatch, tmp_path):
     engine = FakeEngine()
 
     def choose(_name=None, **_settings):
-        return Choice(engine=engine, why="it is here")
+        return EngineChoice(engine=engine, why="it is here")
 
     def lock_cell(cell, options, **_):
         pins = tuple(

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from envsmith.base.progress import Event, EventKind
+from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.builder import batch
-from envsmith.builder.engines import Choice
-from envsmith.builder.options import Options, Outcome
+from envsmith.builder.engines import EngineChoice
+from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import BuildError, InterruptedRunError, LockError, StorageError, UsageError
 from envsmith.model.cell import Request
 
@@ -58,13 +58,13 @@ class World:
         directory = self.folder / name
         directory.mkdir(exist_ok=True)
         lock = self.locks[name]
-        return Outcome(cell=lock.cell, lock=lock, directory=directory, files=())
+        return BuildOutcome(cell=lock.cell, lock=lock, directory=directory, files=())
 
     def build(self, options, *, engine, progress):
         assert engine is self.engine
         name = options.request_text.split()[1]
         self.story.append(f"build {name}")
-        progress(Event(kind=EventKind.START, step="build"))
+        progress(ProgressEvent(kind=EventKind.START, step="build"))
         with self.gate:
             self.began.append(name)
             self.at_once += 1
@@ -75,7 +75,7 @@ class World:
         self.story.append(f"built {name}")
         if name in self.fail:
             raise self.fail[name]
-        return Outcome(cell=self.locks[name].cell, lock=self.locks[name], directory=self.folder / name, files=())
+        return BuildOutcome(cell=self.locks[name].cell, lock=self.locks[name], directory=self.folder / name, files=())
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def world(tmp_path, monkeypatch, locks):
         "c": locks.megatron(),
         "d": locks.deepspeed(deepspeed="0.19.6"),
     }
-    monkeypatch.setattr(batch, "choose_engine", lambda _name: Choice(engine=made.engine, why="test"))
+    monkeypatch.setattr(batch, "choose_engine", lambda _name: EngineChoice(engine=made.engine, why="test"))
     monkeypatch.setattr(batch, "lock_for", made.lock_for)
     monkeypatch.setattr(batch, "build", made.build)
     return made

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.builder.engines.base import Built
-from envsmith.builder.options import Outcome
+from envsmith.builder.options import BuildOutcome
 from envsmith.cli.build import _OF_IMAGES, _SAID, _show
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.lock import Lock
@@ -17,7 +17,7 @@ LOCK = Lock(cell=CELL, request="r", exclude_newer="2026-11-20", python_version="
 
 
 def _shown(built: Built | None, capsys: pytest.CaptureFixture[str]) -> str:
-    outcome = Outcome(cell=CELL, lock=LOCK, directory=Path("out/cell"), files=tuple(_SAID), built=built)
+    outcome = BuildOutcome(cell=CELL, lock=LOCK, directory=Path("out/cell"), files=tuple(_SAID), built=built)
     _show(outcome, quiet=True)
     return capsys.readouterr().out
 

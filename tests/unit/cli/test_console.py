@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import envsmith.cli
-from envsmith.base.progress import Event, EventKind
+from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import printable
 from envsmith.cli.app import run
 from envsmith.cli.console import Console, Traffic, evidence_lines, received, wrapped
@@ -27,10 +27,10 @@ def test_a_line_of_a_build_that_looks_like_markup_neither_ends_the_display_nor_h
     monkeypatch.setenv("TERM", "xterm")
     terminal = _Terminal()
     with contextlib.redirect_stderr(terminal), Console() as console:
-        console(Event(kind=EventKind.START, step="build [/bold]", text="[/]"))
-        console(Event(kind=EventKind.LINE, step="build [/bold]", text="error: [/dim] in array[red] \x9b2J"))
+        console(ProgressEvent(kind=EventKind.START, step="build [/bold]", text="[/]"))
+        console(ProgressEvent(kind=EventKind.LINE, step="build [/bold]", text="error: [/dim] in array[red] \x9b2J"))
         time.sleep(0.3)
-        console(Event(kind=EventKind.FAILED, step="build [/bold]", text="no space in [/tmp]"))
+        console(ProgressEvent(kind=EventKind.FAILED, step="build [/bold]", text="no space in [/tmp]"))
     shown = terminal.getvalue()
     assert "array[red]" in shown
     assert "no space in [/tmp]" in shown

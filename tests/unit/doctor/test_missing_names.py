@@ -11,7 +11,7 @@ from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
-from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module
 from envsmith.model.rule import Severity
 
@@ -54,7 +54,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> NameIndex:
                 lines = table.setdefault(module, {})
                 for line in {"", *read_module(source.encode(), module, package=module == name)}:
                     lines[line] = lines.get(line, 0) | 1 << bit
-        measured = tuple(Measured(version=v, date="2024-05-01", filename="", sha256="") for v in releases)
+        measured = tuple(MeasuredRelease(version=v, date="2024-05-01", filename="", sha256="") for v in releases)
         head = Head(distribution=name, reader=1, roots=(name,), releases=measured)
         (folder / f"{name}.names").write_bytes(encode(head, table))
     (folder / SUMMARY).write_text("distribution\troots\n" + "".join(f"{name}\t{name}\n" for name in SOURCES))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.facts import Facts, Launch, Stated
+from envsmith.doctor.facts import Facts, LaunchCommand, StatedVersion
 from envsmith.doctor.rule_conditions import Scene, complaint_about, fits
 from envsmith.errors import DataError
 
 FACTS = Facts(
-    components={"deepspeed": Stated(version="0.14.3", source="given", strength=4)},
+    components={"deepspeed": StatedVersion(version="0.14.3", source="given", strength=4)},
     limits={"memlock": 65536, "nofile": 0},
     tools={"ninja": None, "nvcc": "/usr/bin/nvcc"},
     variables={"NCCL_DEBUG": "INFO", "EMPTY": ""},
@@ -63,7 +63,7 @@ def test_condition_is_met_by_its_values_only(value, condition, met):
     ],
 )
 def test_name_leads_to_the_fact(name, value):
-    assert Scene(FACTS, Launch(tool="torchrun", options={"nnodes": "2"})).value(name) == value
+    assert Scene(FACTS, LaunchCommand(tool="torchrun", options={"nnodes": "2"})).value(name) == value
 
 
 def test_unknown_name_is_refused():

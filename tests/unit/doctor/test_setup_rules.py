@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.facts import Draft, Facts, Library, Stated
+from envsmith.doctor.facts import Draft, Facts, SharedLibrary, StatedVersion
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
@@ -16,8 +16,8 @@ def rules(text: str) -> dict[str, str]:
     return {x.finding.rule: x.finding.severity.value for x in d.diagnosed}
 
 
-def known(name: str, version: str) -> dict[str, Stated]:
-    return {name: Stated(version=version, source="t", strength=4)}
+def known(name: str, version: str) -> dict[str, StatedVersion]:
+    return {name: StatedVersion(version=version, source="t", strength=4)}
 
 
 TORCHRUN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=h:29500 pretrain_gpt.py --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp}\n"
@@ -111,8 +111,10 @@ def test_a_sound_set_up_gives_nothing_but_notes(text):
 
 def test_a_library_put_first_by_ld_library_path_is_found():
     libraries = (
-        Library(name="libnccl", path="/opt/old/libnccl.so.2", version="2.18.1", how="ld_library_path", first=True),
-        Library(name="libnccl", path="/env/nvidia/nccl/lib/libnccl.so.2", version="2.27.5", how="wheel"),
+        SharedLibrary(
+            name="libnccl", path="/opt/old/libnccl.so.2", version="2.18.1", how="ld_library_path", first=True
+        ),
+        SharedLibrary(name="libnccl", path="/env/nvidia/nccl/lib/libnccl.so.2", version="2.27.5", how="wheel"),
     )
     found = judge_setup(Facts(libraries=libraries))
     assert [(d.finding.rule, d.finding.severity.value) for d in found] == [("nccl-shadowed", "error")]

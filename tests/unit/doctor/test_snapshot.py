@@ -7,7 +7,7 @@ import json
 import pytest
 
 from envsmith.base.text import redact
-from envsmith.doctor.facts import Facts, Stated
+from envsmith.doctor.facts import Facts, StatedVersion
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.snapshot import compare, dump, load
 from envsmith.errors import DataError
@@ -15,7 +15,7 @@ from envsmith.errors import DataError
 
 def node(**versions: str) -> Facts:
     return Facts(
-        components={k.replace("_", "-"): Stated(version=v, source="x", strength=4) for k, v in versions.items()},
+        components={k.replace("_", "-"): StatedVersion(version=v, source="x", strength=4) for k, v in versions.items()},
         variables={"NCCL_DEBUG": "INFO", "RANK": "0"},
         limits={"memlock": -1},
         interfaces=("lo", "eth0"),

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from envsmith.errors import ContradictionError
-from envsmith.lock.index.index import IndexFile, Project
+from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.lock.learn import Learned, learn_more
 from envsmith.model.cell import Request
 from envsmith.model.finding import UnsatisfiableError
@@ -26,7 +26,7 @@ class Index:
     def project(self, name):
         if name not in self.releases:
             raise NotFoundError(f"Cannot read {name}: it is not there.")
-        return Project(name=name, files=tuple(self._file(name, version) for version in self.releases[name]))
+        return IndexProject(name=name, files=tuple(self._file(name, version) for version in self.releases[name]))
 
     def _file(self, name, version):
         digest = hashlib.sha256(self._metadata(name, version)).hexdigest()

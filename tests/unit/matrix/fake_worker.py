@@ -19,7 +19,7 @@ from records_help import record
 
 from envsmith.matrix.campaign.drive import drive, run_one
 from envsmith.matrix.campaign.local import LocalExecutor
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.state import CampaignState
 
 
 def command(state, job, python):
@@ -27,7 +27,7 @@ def command(state, job, python):
 
 
 def one(root, cell_id):
-    state = State(Path(root))
+    state = CampaignState(Path(root))
     job = state.plan().job(cell_id)
     if node := os.environ.get("SLURMD_NODENAME"):
         (state.root / "nodes").mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ def one(root, cell_id):
 
 
 def main(root, jobs):
-    state = State(Path(root))
+    state = CampaignState(Path(root))
     plan = state.plan()
     executor = LocalExecutor(jobs=int(jobs), free_disk=0, free_memory=0, root=state.root, command=command)
     tally = drive(state, executor, jobs=plan.jobs, tell=lambda _tally, news: sys.stdout.write(f"{news}\n"), poll=0.02)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envsmith.matrix.campaign.job import Job, Plan
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
 from envsmith.model.cell import Cell
 from envsmith.model.record import CaseOutcome, Cases, Expected, Failure, Record, Rung, StepOutcome, Verdict
 
@@ -14,11 +14,11 @@ def cell(framework="0.16.4", torch="2.6.0+cu124", python="3.12"):
 
 
 def job(expected=Expected.GOOD, **parts):
-    return Job(cell=cell(**parts), expected=expected)
+    return CampaignJob(cell=cell(**parts), expected=expected)
 
 
 def plan(*jobs, name="test"):
-    return Plan(name=name, exclude_newer="2026-11-20", jobs=jobs)
+    return CampaignPlan(name=name, exclude_newer="2026-11-20", jobs=jobs)
 
 
 PASSED = tuple(CaseOutcome(case=f"all_reduce[{n}]", verdict=Verdict.PASS) for n in range(90))

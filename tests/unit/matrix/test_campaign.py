@@ -7,12 +7,12 @@ from records_help import cell, job, plan
 
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.matrix.campaign.choices import Campaign, Choice, read_campaign
+from envsmith.matrix.campaign.choices import Campaign, CellChoice, read_campaign
 from envsmith.matrix.campaign.composer import Composer
-from envsmith.matrix.campaign.job import Job, Plan, Settings
+from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan, CampaignSettings
 from envsmith.matrix.campaign.selection import covering, make_plan
 from envsmith.matrix.campaign.slurm import SlurmExecutor
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.state import CampaignState
 from envsmith.model.record import Expected
 from envsmith.solver import default_solver
 
@@ -48,7 +48,7 @@ def test_archives_of_a_campaign_come_into_its_plan(tmp_path, composer):
     source = "horovod@horovod.tar.gz#sha256=" + "0" * 64
     text = 'schema: 1\nname: x\nsources: ["%s"]\ncells:\n- grid: {horovod: ["0.28.2.dev25"], torch: ["2.13.0"]}\n'
     plan = make_plan(read(tmp_path, text % source), composer, exclude_newer="2026-11-20")
-    assert Plan.parse(plan.text(), "plan").sources == (source,)
+    assert CampaignPlan.parse(plan.text(), "plan").sources == (source,)
     with pytest.raises(DataError) as caught:
         read(tmp_path, text % "horovod.tar.gz")
     assert "not a source archive" in caught.value.details[0]
@@ -90,19 +90,19 @@ def test_a_line_with_a_stack_has_its_members_and_a_spec_of_the_line_counts_first
 def test_a_rule_is_broken_where_the_conflict_rests_on_what_a_wheel_brings_too(composer):
     releases = {"accelerate": "1.5.2", "torch": "2.6.0", "bitsandbytes": "0.44.1", "python": "3.11"}
     job = composer.compose(releases)
-    assert isinstance(job, Job), job
+    assert isinstance(job, CampaignJob), job
     assert (job.expected, job.rules) == (Expected.BAD, ("bitsandbytes-triton-ops",))
 
 
 def test_a_valid_combination_is_expected_to_be_good(composer):
     found = composer.compose({"deepspeed": "0.19.8", "torch": "2.13.0", "python": "3.12"})
-    assert isinstance(found, Job)
+    assert isinstance(found, CampaignJob)
     assert (found.id, found.expected, found.rules) == ("ds0.19.8-torch2.13.0-cu130-py312", Expected.GOOD, ())
 
 
 def test_a_combination_that_a_rule_forbids_is_composed_against_it(composer):
     found = composer.compose({"deepspeed": "0.8.1", "torch": "2.15.0"})
-    assert isinstance(found, Job)
+    assert isinstance(found, CampaignJob)
     assert found.expected is Expected.BAD
     assert "deepspeed-torch-six" in found.rules
     assert found.cell.components["torch"] == "2.15.0+cu132"
@@ -136,13 +136,13 @@ def chosen(composer, *choices):
 
 def test_a_grid_is_every_combination_once(composer):
     where = {"deepspeed": ("0.16.4", "0.16.9"), "torch": ("2.6.0", "2.7.1"), "python": ("3.12",)}
-    made = chosen(composer, Choice(kind="grid", where=where), Choice(kind="grid", where=where))
+    made = chosen(composer, CellChoice(kind="grid", where=where), CellChoice(kind="grid", where=where))
     assert len(made.jobs) == 4
     assert [j.cell.components["torch"] for j in made.jobs] == ["2.6.0+cu124"] * 2 + ["2.7.1+cu126"] * 2
 
 
 def test_known_bad_cells_of_an_import_rule_are_chosen(composer):
-    made = chosen(composer, Choice(kind="bad", words=("import",), where={"deepspeed": ("*",), "torch": (">=2.0",)}))
+    made = chosen(composer, CellChoice(kind="bad", words=("import",), where={"deepspeed": ("*",), "torch": (">=2.0",)}))
     assert made.jobs
     assert {j.expected for j in made.jobs} == {Expected.BAD}
     assert all(j.cell.components["python"] in composer.pythons for j in made.jobs)
@@ -150,7 +150,7 @@ def test_known_bad_cells_of_an_import_rule_are_chosen(composer):
 
 
 def test_a_choice_of_all_valid_cells_can_be_cut(composer):
-    made = chosen(composer, Choice(kind="solved", where={"deepspeed": ("0.16.4",), "torch": (">=2.5",)}, take=3))
+    made = chosen(composer, CellChoice(kind="solved", where={"deepspeed": ("0.16.4",), "torch": (">=2.5",)}, take=3))
     assert len(made.jobs) == 3
 
 
@@ -170,24 +170,25 @@ def test_a_covering_choice_has_every_pair_and_fewer_cells():
 
 def test_what_changed_since_a_day_is_chosen_with_its_reason(composer):
     where = {"deepspeed": ("0.19.8",), "torch": ("2.13.0",), "python": ("3.12",)}
-    made = chosen(composer, Choice(kind="changed", where=where, since="2026-11-01"))
+    made = chosen(composer, CellChoice(kind="changed", where=where, since="2026-11-01"))
     assert "2026-11-" in made.jobs[0].why
     with pytest.raises(UsageError, match="it chooses no cell"):
         chosen(
-            composer, Choice(kind="changed", where={"deepspeed": ("0.14.5",), "torch": ("2.4.1",)}, since="2030-01-01")
+            composer,
+            CellChoice(kind="changed", where={"deepspeed": ("0.14.5",), "torch": ("2.4.1",)}, since="2030-01-01"),
         )
 
 
 def test_named_cells_are_taken_as_they_are(composer):
-    made = chosen(composer, Choice(kind="ids", words=("ds0.16.4-torch2.6.0-cu124-py312",)))
+    made = chosen(composer, CellChoice(kind="ids", words=("ds0.16.4-torch2.6.0-cu124-py312",)))
     assert [j.id for j in made.jobs] == ["ds0.16.4-torch2.6.0-cu124-py312"]
     with pytest.raises(UsageError):
-        chosen(composer, Choice(kind="ids", words=("what",)))
+        chosen(composer, CellChoice(kind="ids", words=("what",)))
 
 
 def test_nothing_chosen_says_why(composer):
     with pytest.raises(UsageError) as caught:
-        chosen(composer, Choice(kind="grid", where={"colossalai": ("0.5.0",), "torch": ("2.9.1",)}))
+        chosen(composer, CellChoice(kind="grid", where={"colossalai": ("0.5.0",), "torch": ("2.9.1",)}))
     assert "colossalai-declares-torch" in str(caught.value)
 
 
@@ -196,7 +197,7 @@ def test_nothing_chosen_says_why(composer):
 
 def test_a_plan_reads_back_as_it_was_written():
     made = plan(job(), job(expected=Expected.BAD, framework="0.8.1"))
-    assert Plan.parse(made.text(), "plan") == made
+    assert CampaignPlan.parse(made.text(), "plan") == made
 
 
 @pytest.mark.parametrize(
@@ -213,14 +214,14 @@ def test_a_plan_reads_back_as_it_was_written():
 def test_a_broken_plan_is_refused(change):
     data = {**json.loads(plan(job()).text()), **change}
     with pytest.raises(DataError):
-        Plan.parse(json.dumps(data), "plan.json")
+        CampaignPlan.parse(json.dumps(data), "plan.json")
 
 
 def test_a_job_that_names_a_path_is_refused():
     data = json.loads(plan(job()).text())
     data["jobs"][0]["components"]["deepspeed"] = "../../etc"
     with pytest.raises(DataError, match=r"components\.deepspeed"):
-        Plan.parse(json.dumps(data), "plan.json")
+        CampaignPlan.parse(json.dumps(data), "plan.json")
 
 
 # -- GitHub Actions
@@ -241,7 +242,7 @@ def test_a_plan_is_a_list_that_a_workflow_can_include():
 
 
 def test_settings_of_slurm_come_from_the_campaign_file():
-    settings = Settings(partition="gpu", gpus=2, minutes=90, jobs=4)
+    settings = CampaignSettings(partition="gpu", gpus=2, minutes=90, jobs=4)
     executor = SlurmExecutor(settings, "nightly", ranks=4)
     asked = executor._parameters()
     assert (asked["partition"], asked["gpus_per_node"], asked["time"]) == ("gpu", 2, 90)
@@ -308,7 +309,7 @@ def test_setting_that_a_shell_would_read_otherwise_is_refused_in_the_file_and_in
     with pytest.raises(DataError) as in_file:
         read_campaign(file, components())
     with pytest.raises(DataError) as in_plan:
-        Plan.parse(frozen, "plan.json")
+        CampaignPlan.parse(frozen, "plan.json")
 
     for refused in (in_file, in_plan):
         assert any(f"executor.{setting}" in line for line in refused.value.details), refused.value.details
@@ -316,6 +317,6 @@ def test_setting_that_a_shell_would_read_otherwise_is_refused_in_the_file_and_in
 
 def test_campaign_in_a_folder_with_a_line_break_is_not_handed_to_slurm(tmp_path):
     pytest.importorskip("submitit")
-    state = State(tmp_path / "a\ntouch owned")
+    state = CampaignState(tmp_path / "a\ntouch owned")
     with pytest.raises(UsageError, match="single line"):
-        SlurmExecutor(Settings(), "x", 2).submit(state, ())
+        SlurmExecutor(CampaignSettings(), "x", 2).submit(state, ())

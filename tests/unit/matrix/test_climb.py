@@ -18,7 +18,7 @@ from envsmith.errors import (
 from envsmith.matrix.campaign.climb import Ground, climb
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.record import CaseOutcome, Expected, Fault, Rung, StepFailure, StepOutcome, Verdict, record_text
-from envsmith.smoke.fault import Cause
+from envsmith.smoke.fault import Attribution
 from envsmith.smoke.result import SmokeResult
 
 PIN = Pin(name="torch", version="2.6.0", layer="torch", artifacts=(Artifact(filename="torch.whl", sha256="a" * 64),))
@@ -254,7 +254,7 @@ def test_what_the_machine_refused_writes_no_record_against_the_cell(world, error
 
 @pytest.mark.parametrize("fault", [Fault.HOST, Fault.UNKNOWN])
 def test_run_that_failed_by_the_machine_s_fault_writes_no_record(world, fault):
-    cause = Cause(fault=fault, sentence="64 ranks share 2 processors")
+    cause = Attribution(fault=fault, sentence="64 ranks share 2 processors")
     world.smokes = [dataclasses.replace(result(cases=Verdict.HANG), cause=cause)]
     with pytest.raises(SmokeError, match="64 ranks share 2 processors"):
         ran(world)

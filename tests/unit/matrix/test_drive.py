@@ -16,7 +16,7 @@ from envsmith.base.files import write_whole
 from envsmith.errors import DataError, UsageError
 from envsmith.matrix.campaign.drive import drive, run_one
 from envsmith.matrix.campaign.local import LocalExecutor
-from envsmith.matrix.campaign.state import State
+from envsmith.matrix.campaign.state import CampaignState
 from envsmith.model.record import put_record, read_records
 
 WORKER = Path(__file__).with_name("fake_worker.py")
@@ -28,7 +28,7 @@ def jobs_of(count):
 
 
 def begun(root, jobs):
-    state = State(root)
+    state = CampaignState(root)
     state.begin(plan(*jobs))
     return state
 
@@ -211,12 +211,12 @@ def test_a_job_that_somebody_holds_is_not_run(tmp_path):
     with state.claim(one) as mine:
         assert mine
         assert state.claimed(one)
-        assert run_one(State(tmp_path), one, lambda _slot: good(one)) is None
+        assert run_one(CampaignState(tmp_path), one, lambda _slot: good(one)) is None
     assert not state.claimed(one)
 
 
 def test_two_workers_never_have_one_slot(tmp_path):
-    state = State(tmp_path)
+    state = CampaignState(tmp_path)
     with state.slot() as first, state.slot() as second:
         assert first != second
     with state.slot() as again:
@@ -225,16 +225,16 @@ def test_two_workers_never_have_one_slot(tmp_path):
 
 def test_a_plan_is_frozen_by_the_first_to_come(tmp_path):
     first, other = plan(*jobs_of(2)), plan(*jobs_of(3))
-    assert State(tmp_path).begin(first) == first
-    assert State(tmp_path).begin(other) == first
+    assert CampaignState(tmp_path).begin(first) == first
+    assert CampaignState(tmp_path).begin(other) == first
     with pytest.raises(UsageError, match="another --state"):
-        State(tmp_path).begin(plan(*jobs_of(1), name="another"))
+        CampaignState(tmp_path).begin(plan(*jobs_of(1), name="another"))
 
 
 def test_a_broken_plan_is_told_with_its_path(tmp_path):
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(DataError, match=r"plan\.json"):
-        State(tmp_path).plan()
+        CampaignState(tmp_path).plan()
 
 
 def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
-from envsmith.knowledge.names.names_file import Head, Measured, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, encode
 from envsmith.knowledge.names.takes import Take
 from envsmith.matrix.refresh.gaps import find_gaps
 
@@ -22,7 +22,9 @@ _NAMES["torch.compiler"]["disable (fn"] = 0b010
 
 @pytest.fixture
 def index(tmp_path: Path) -> NameIndex:
-    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0", "3.0"))
+    releases = tuple(
+        MeasuredRelease(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0", "3.0")
+    )
     head = Head(distribution="torch", reader=1, roots=("torch",), releases=releases)
     (tmp_path / "torch.names").write_bytes(encode(head, _NAMES))
     (tmp_path / SUMMARY).write_text("distribution\troots\ntorch\ttorch\n")
@@ -45,7 +47,7 @@ def test_the_error_is_the_one_of_the_newest_release_that_lacks_it(index):
 
 
 def test_what_a_package_makes_at_run_time_is_not_a_module_that_can_be_imported(tmp_path):
-    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0"))
+    releases = tuple(MeasuredRelease(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0"))
     head = Head(distribution="torch", reader=1, roots=("torch",), releases=releases)
     table = {"torch": {"": 0b11, "* ?": 0b10}, "torch.old": {"": 0b01, "inf =": 0b01}}
     (tmp_path / "torch.names").write_bytes(encode(head, table))
@@ -86,7 +88,7 @@ def test_what_runs_only_beside_a_third_package_is_no_gap_of_the_two(index):
 
 
 def test_of_a_compiled_module_nothing_is_said_since_its_stub_may_leave_names_out(tmp_path):
-    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0"))
+    releases = tuple(MeasuredRelease(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0"))
     head = Head(distribution="torch", reader=1, roots=("torch",), releases=releases)
     table = {"torch": {"": 0b11, "* >torch._C": 0b11}, "torch._C": {"": 0b11, "* !": 0b11, "HalfTensor :": 0b10}}
     (tmp_path / "torch.names").write_bytes(encode(head, table))
@@ -101,7 +103,7 @@ def test_a_package_without_an_index_is_not_judged(index):
 
 
 def test_a_module_of_its_own_that_a_release_no_longer_has_is_missing_where_it_is_imported(tmp_path):
-    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in ("81.0", "82.0"))
+    releases = tuple(MeasuredRelease(version=v, date="2024-01-01", filename="", sha256="") for v in ("81.0", "82.0"))
     head = Head(distribution="setuptools", reader=1, roots=("setuptools", "pkg_resources"), releases=releases)
     (tmp_path / "setuptools.names").write_bytes(encode(head, {"setuptools": {"": 0b11}, "pkg_resources": {"": 0b01}}))
     (tmp_path / SUMMARY).write_text("distribution\troots\nsetuptools\tsetuptools,pkg_resources\n")

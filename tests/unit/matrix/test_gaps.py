@@ -9,7 +9,7 @@ import pytest
 
 from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.knowledge.names.name_index import SUMMARY
-from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.takes import Take
 from envsmith.matrix.refresh.gaps import FILE, plan_gaps
 from envsmith.matrix.refresh.updates import apply
@@ -19,7 +19,7 @@ _NAMES: Table = {"offer": {"": 0b111, "new (": 0b110, "newest (": 0b100, "old ("
 
 
 def head(name: str, versions: tuple[str, ...]) -> Head:
-    releases = tuple(Measured(version=v, date="2024-01-01", filename="", sha256="") for v in versions)
+    releases = tuple(MeasuredRelease(version=v, date="2024-01-01", filename="", sha256="") for v in versions)
     return Head(distribution=name, reader=1, roots=(name,), releases=releases)
 
 

@@ -12,9 +12,9 @@ import pytest
 from envsmith.errors import UsageError
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.names_file import NamesFile
-from envsmith.lock.index.index import IndexFile, Project
+from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.matrix.refresh.measured_names import plan_names
-from envsmith.matrix.refresh.shared import Context
+from envsmith.matrix.refresh.shared import RefreshRun
 from envsmith.matrix.refresh.updates import apply
 from envsmith.model.component import ComponentTable
 
@@ -57,9 +57,9 @@ class Index:
         self.fetcher.files[f"pkg-{version}-py3-none-any.whl"] = wheel(sources)
         self.days[version] = day
 
-    def project(self, name: str) -> Project:
+    def project(self, name: str) -> IndexProject:
         names = {v: f"{name}-{v}-py3-none-any.whl" for v in self.days}
-        return Project(
+        return IndexProject(
             name=name,
             files=tuple(
                 IndexFile(filename=f, url=f, version=v, sha256=f"{v:0<64}", uploaded=self.days[v])
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def plan(folder: Path, index: Index, chosen: tuple[str, ...] = ()):
-    context = Context(index=index, components=ComponentTable.of(()), today="2026-01-01", cache=folder)
+    context = RefreshRun(index=index, components=ComponentTable.of(()), today="2026-01-01", cache=folder)
     return plan_names(folder, context, chosen, folder / "store")
 
 

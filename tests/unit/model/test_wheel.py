@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from envsmith.model.cell import Cell, Platform, WheelPolicy
-from envsmith.model.wheel import ReadyWheel, Target, glibc_of
+from envsmith.model.wheel import ReadyWheel, WheelTarget, glibc_of
 
 WHEEL = ReadyWheel(
     distribution="flash-attn",
@@ -23,7 +23,7 @@ WHEEL = ReadyWheel(
     glibc="2.32",
     requires=("torch",),
 )
-TARGET = Target(
+TARGET = WheelTarget(
     python="3.11", torch="2.8.0+cu128", cuda="12.8", platform=Platform.LINUX_64, cxx11_abi=True, glibc="2.36"
 )
 
@@ -118,7 +118,7 @@ def test_the_target_of_a_cell_is_its_python_minor_its_torch_build_and_its_gpus()
         index="default",
     )
 
-    assert Target.of(cell, cxx11_abi=True) == dataclasses.replace(TARGET, glibc=None, gpus=("sm_90", "sm_100"))
+    assert WheelTarget.of(cell, cxx11_abi=True) == dataclasses.replace(TARGET, glibc=None, gpus=("sm_90", "sm_100"))
 
 
 def test_a_variant_of_a_wheel_is_for_hardware_that_the_name_does_not_say():

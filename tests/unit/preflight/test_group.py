@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.preflight.group import Place, Trial, agree, unhandled_errors
+from envsmith.preflight.group import CollectiveTrial, JobPlace, agree, unhandled_errors
 
 
 class Store:
@@ -36,9 +36,9 @@ class Store:
         return self.values.setdefault(key, desired.encode()) if not expected else self.values[key]
 
 
-def _places(world: int) -> list[Place]:
+def _places(world: int) -> list[JobPlace]:
     store = Store()
-    return [Place(rank=rank, world=world, local=rank, store=store) for rank in range(world)]
+    return [JobPlace(rank=rank, world=world, local=rank, store=store) for rank in range(world)]
 
 
 class Backend:
@@ -64,13 +64,13 @@ def hanging() -> Iterator[Backend]:
     backend.ended.set()
 
 
-def _hang(backend: Any) -> Trial:
-    def collective(trial: Trial) -> dict[str, Any]:
+def _hang(backend: Any) -> CollectiveTrial:
+    def collective(trial: CollectiveTrial) -> dict[str, Any]:
         trial.group, trial.stage = backend, "all_reduce"
         backend.ended.wait()
         return {"ok": True}
 
-    return Trial(collective)
+    return CollectiveTrial(collective)
 
 
 def test_ranks_that_all_come_see_each_other() -> None:
@@ -146,7 +146,7 @@ def test_an_abort_that_hangs_as_well_holds_nobody_up() -> None:
 def test_the_abort_of_each_torch_is_found(name: str) -> None:
     calls: list[str] = []
     backend = type("Backend", (), {name: lambda self: calls.append(name)})()
-    trial = Trial(lambda trial: {"ok": True})
+    trial = CollectiveTrial(lambda trial: {"ok": True})
     trial.group = backend
 
     trial.close()
@@ -156,11 +156,11 @@ def test_the_abort_of_each_torch_is_found(name: str) -> None:
 
 
 def test_what_a_backend_raises_is_the_finding() -> None:
-    def collective(trial: Trial) -> dict[str, Any]:
+    def collective(trial: CollectiveTrial) -> dict[str, Any]:
         trial.stage = "all_reduce"
         raise RuntimeError("NCCL error: invalid usage")
 
-    assert Trial(collective).run(5.0) == {
+    assert CollectiveTrial(collective).run(5.0) == {
         "ok": False,
         "stage": "all_reduce",
         "detail": "RuntimeError: NCCL error: invalid usage",

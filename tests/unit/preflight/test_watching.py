@@ -11,7 +11,7 @@ import pytest
 from envsmith.errors import SmokeError, UsageError
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.preflight import watch
-from envsmith.preflight.group import Place
+from envsmith.preflight.group import JobPlace
 from envsmith.preflight.watcher import Alert, Limits, Sample, Watch, _own_alerts, _standing, alerts_of
 
 LIMITS = Limits(stall=10.0, silent=30.0)
@@ -110,7 +110,7 @@ def test_sample_survives_the_store_and_nonsense_does_not() -> None:
         assert Sample.parse(text, 1.0) is None
 
 
-ALONE = Place(rank=0, world=1, local=0)
+ALONE = JobPlace(rank=0, world=1, local=0)
 
 
 class Unreachable:
@@ -146,7 +146,7 @@ def _trained(watching: Watch) -> int:
 def test_a_watch_that_cannot_begin_warns_once_and_training_goes_on(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: float) -> Place:
+    def fail(_: float) -> JobPlace:
         raise error
 
     steps = _trained(watch(find=fail))
@@ -178,7 +178,7 @@ def test_a_watch_that_fails_in_its_thread_warns_and_training_goes_on(capsys: pyt
 
 
 def test_a_store_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    place = Place(rank=0, world=2, local=0, store=Unreachable())
+    place = JobPlace(rank=0, world=2, local=0, store=Unreachable())
 
     steps = _trained(watch(find=lambda _: place, interval=0.01))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import DataError
-from envsmith.project.folder import Part, read_folder
+from envsmith.project.folder import ProjectPart, read_folder
 
 PYPROJECT = """
 [project]
@@ -24,7 +24,7 @@ base = ["pytest"]
 def _read(folder, part=None, **files):
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)
-    return read_folder(folder, part or Part()).refuse_problems()
+    return read_folder(folder, part or ProjectPart()).refuse_problems()
 
 
 def _lines(demands):
@@ -41,16 +41,16 @@ def test_dependencies_have_file_and_line(tmp_path):
 
 
 def test_an_extra_brings_the_extras_that_it_names_itself(tmp_path):
-    read = _read(tmp_path, Part(extras=("all",)), pyproject__toml=PYPROJECT)
+    read = _read(tmp_path, ProjectPart(extras=("all",)), pyproject__toml=PYPROJECT)
     assert sorted(_lines(read)) == ["flash-attn==2.8.3", "peft", "torch>=2.4", "wandb"]
 
 
 def test_a_group_brings_the_groups_that_it_includes(tmp_path):
-    read = _read(tmp_path, Part(groups=("eval",)), pyproject__toml=PYPROJECT)
+    read = _read(tmp_path, ProjectPart(groups=("eval",)), pyproject__toml=PYPROJECT)
     assert sorted(_lines(read)) == ["lm-eval", "pytest", "torch>=2.4", "wandb"]
 
 
-@pytest.mark.parametrize("part", [Part(extras=("cuda",)), Part(groups=("cuda",))])
+@pytest.mark.parametrize("part", [ProjectPart(extras=("cuda",)), ProjectPart(groups=("cuda",))])
 def test_an_extra_or_group_that_the_project_does_not_have_is_refused(tmp_path, part):
     with pytest.raises(DataError, match="has no such"):
         _read(tmp_path, part, pyproject__toml=PYPROJECT)
@@ -77,8 +77,8 @@ pytest = "*"
     read = _read(tmp_path, pyproject__toml=text)
     assert _lines(read) == ["torch<3,>=2.4", 'triton<4,>=3.0; python_version >= "3.11"']
     assert read.python[0][0] == ">=3.10,<3.13"
-    assert "peft" in _lines(read_folder(tmp_path, Part(extras=("tune",))))
-    assert "pytest" in _lines(read_folder(tmp_path, Part(groups=("dev",))))
+    assert "peft" in _lines(read_folder(tmp_path, ProjectPart(extras=("tune",))))
+    assert "pytest" in _lines(read_folder(tmp_path, ProjectPart(groups=("dev",))))
 
 
 def test_the_builds_of_a_uv_project_s_only_torch_index_name_the_cuda(tmp_path):
@@ -87,7 +87,7 @@ def test_the_builds_of_a_uv_project_s_only_torch_index_name_the_cuda(tmp_path):
         '[[tool.uv.index]]\nname = "a"\nurl = "https://example.org/whl/cpu"\n'
         '[[tool.uv.index]]\nname = "b"\nurl = "https://example.org/whl/cu128"\n'
     )
-    assert _read(tmp_path, Part(extras=("gpu",)), pyproject__toml=text).cuda[0][0] == "12.8"
+    assert _read(tmp_path, ProjectPart(extras=("gpu",)), pyproject__toml=text).cuda[0][0] == "12.8"
     assert _read(tmp_path, pyproject__toml=text).cuda == ()
 
 
@@ -108,7 +108,7 @@ deps = {line.split("=")[0]: line for line in _deps}
 REQUIRES = [deps["accelerate"], "einops"]
 setup(name="x", install_requires=REQUIRES, extras_require={"gpu": ["vllm"]}, python_requires=">=3.10")
 """
-    read = _read(tmp_path, Part(extras=("gpu",)), setup__py=text)
+    read = _read(tmp_path, ProjectPart(extras=("gpu",)), setup__py=text)
     assert [(str(d.requirement), d.where.rpartition(":")[2]) for d in read.demands] == [
         ("accelerate==1.4.0", "3"),
         ("einops", "5"),
@@ -131,7 +131,7 @@ def test_a_requirement_of_a_repository_is_refused_and_can_be_left_out(tmp_path):
     text = '[project]\ndependencies = ["a", "b @ git+https://example.org/b"]\n'
     with pytest.raises(DataError, match="cannot be followed"):
         _read(tmp_path, pyproject__toml=text)
-    assert _lines(read_folder(tmp_path, Part(leave_out=("B",)))) == ["a"]
+    assert _lines(read_folder(tmp_path, ProjectPart(leave_out=("B",)))) == ["a"]
 
 
 def test_an_environment_file_is_read_last(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.agent.protocol import TIME_IS_OVER
-from envsmith.builder.proof import Subject, record_of_parts
+from envsmith.builder.proof import RecordSubject, record_of_parts
 from envsmith.errors import SmokeError
 from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Unmet, Verdict, put_record, read_record
 from envsmith.smoke import run
@@ -20,8 +20,8 @@ from envsmith.smoke.everything import (
     BUDGET,
     SHARES,
     Done,
-    Machine,
-    Part,
+    SmokeMachine,
+    SmokePart,
     ask,
     fitted,
     parts_of,
@@ -29,16 +29,16 @@ from envsmith.smoke.everything import (
     run_parts,
     supposed,
 )
-from envsmith.smoke.fault import Cause
+from envsmith.smoke.fault import Attribution
 from envsmith.smoke.plan import Tier
 from envsmith.smoke.result import SmokeResult
 
 VERSIONS = {"torch": "2.11.0", "python": "3.12.3"}
-H200 = Machine(backend="nccl", gpus=1, nccl="2.28.9", torch="2.11.0+cu130")
-NEW = Machine(backend="nccl", gpus=1, nccl="2.30.7", torch="2.15.0+cu132")
-EIGHT = Machine(backend="nccl", gpus=8, nccl="2.30.7", torch="2.15.0+cu132")
-CPU = Machine(backend="gloo", torch="2.13.0+cpu")
-FOUND = Subject(
+H200 = SmokeMachine(backend="nccl", gpus=1, nccl="2.28.9", torch="2.11.0+cu130")
+NEW = SmokeMachine(backend="nccl", gpus=1, nccl="2.30.7", torch="2.15.0+cu132")
+EIGHT = SmokeMachine(backend="nccl", gpus=8, nccl="2.30.7", torch="2.15.0+cu132")
+CPU = SmokeMachine(backend="gloo", torch="2.13.0+cpu")
+FOUND = RecordSubject(
     cell="ds0.19.8-torch2.11.0-cu130-py312", engine="found", environment="sha256:0",
     components={"deepspeed": "0.19.8", "torch": "2.11.0+cu130", "cuda": "13.0", "python": "3.12"},
 )  # fmt: skip
@@ -49,7 +49,7 @@ FAULTS = ["fault-hang", "fault-kill", "fault-wrong", "fault-dtype"]
 ORDER = ["one-rank", "hostid", "multi-rank", *FAULTS, "full", "framework", "engine-legacy", "bandwidth", "preflight"]
 
 
-def _parts(machine: Machine) -> dict[str, Part]:
+def _parts(machine: SmokeMachine) -> dict[str, SmokePart]:
     return {part.name: part for part in parts_of(VERSIONS, machine)}
 
 
@@ -94,7 +94,7 @@ def test_without_a_gpu_what_gloo_can_show_is_shown_in_the_same_order() -> None:
 
 
 @pytest.mark.parametrize("machine", [H200, NEW, EIGHT, CPU])
-def test_every_plan_ends_by_itself_before_it_is_ended(machine: Machine) -> None:
+def test_every_plan_ends_by_itself_before_it_is_ended(machine: SmokeMachine) -> None:
     for part in parts_of(VERSIONS, machine):
         if part.plan:
             assert part.plan.timeouts.case < part.limit
@@ -172,7 +172,7 @@ def _result(plan, *, passed: bool = True, **more: object) -> SmokeResult:
     )  # fmt: skip
 
 
-def _run(machine: Machine, folder, script, budget: float = 600.0) -> list[Done]:
+def _run(machine: SmokeMachine, folder, script, budget: float = 600.0) -> list[Done]:
     """``script`` maps a part's plan and limit to (seconds, result)."""
     clock = Clock()
 
@@ -367,7 +367,7 @@ def test_a_full_tier_that_failed_is_the_cell_s_failure(tmp_path) -> None:
 def test_a_part_that_the_machine_failed_does_not_speak_against_the_cell(tmp_path) -> None:
     def script(plan, limit):
         taken, result = _good(plan, limit)
-        cause = Cause(fault=Fault.HOST, sentence="GPU 0 is sick")
+        cause = Attribution(fault=Fault.HOST, sentence="GPU 0 is sick")
         sick = {"passed": False, "exit_code": 10, "summary": "GPU 0 is sick", "cause": cause}
         return taken, replace(result, **sick) if plan.tier is Tier.FRAMEWORK else result
 
@@ -387,7 +387,7 @@ def test_machine_is_what_cuda_says_when_it_is_started(monkeypatch) -> None:
     loaded = {"torch": "2.11.0+cu130", "nccl": "2.28.9", "nccl_runtime": "2.29.3"}
     result = SmokeResult(passed=True, exit_code=0, summary="", backend="nccl", loaded=loaded, cuda=CudaAnswer(count=1))  # fmt: skip
     _asked(monkeypatch, result)
-    assert ask(VERSIONS, None, "nccl") == Machine(backend="nccl", gpus=1, nccl="2.29.3", torch="2.11.0+cu130")
+    assert ask(VERSIONS, None, "nccl") == SmokeMachine(backend="nccl", gpus=1, nccl="2.29.3", torch="2.11.0+cu130")
 
 
 def test_no_gpu_is_told_with_the_way_to_go_on_without_one(monkeypatch) -> None:

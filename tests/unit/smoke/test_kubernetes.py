@@ -15,7 +15,7 @@ import yaml
 
 from envsmith.errors import UsageError
 from envsmith.smoke.bundle import bundle
-from envsmith.smoke.kubernetes import KINDS, Job, manifest
+from envsmith.smoke.kubernetes import KINDS, KubernetesJob, manifest
 from envsmith.smoke.plan import Plan
 
 CASES = Path(__file__).parents[2] / "cases" / "kubernetes"
@@ -56,8 +56,8 @@ def _plan(ranks: int = 16) -> Plan:
     return Plan.build({}, ranks=ranks, steps=False).with_(nodes=2)
 
 
-def _job(**changes: Any) -> Job:
-    return Job(**{"image": "registry.example/cell:1", "nodes": 2, "ranks": 8, "gpus": 8, **changes})
+def _job(**changes: Any) -> KubernetesJob:
+    return KubernetesJob(**{"image": "registry.example/cell:1", "nodes": 2, "ranks": 8, "gpus": 8, **changes})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ from envsmith.model.record import Rung
 from envsmith.smoke.events import RdmaCards
 from envsmith.smoke.failure import failure_of
 from envsmith.smoke.machine_faults import (
-    Problem,
+    MachineFault,
     fault_of,
     problems_in,
     problems_text,
@@ -34,11 +34,11 @@ def report(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"driver": "570.86.15", "gpus": list(gpus), "pairs": {}, **more}
 
 
-def state_problems(shown: dict[str, Any]) -> list[Problem]:
+def state_problems(shown: dict[str, Any]) -> list[MachineFault]:
     return problems_of_state(parse_report(shown))
 
 
-def run_problems(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list[Problem]:
+def run_problems(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list[MachineFault]:
     return problems_of_run(parse_report(before), parse_report(after), seconds)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.smoke.nodes import Narrowed, Outcome, first_pass, narrow, second_pass
+from envsmith.smoke.nodes import Narrowed, NodesOutcome, first_pass, narrow, second_pass
 
 NODES = tuple("abcdefgh")
 
@@ -16,10 +16,10 @@ NODES = tuple("abcdefgh")
 def _run(nodes: tuple[str, ...], bad: set[str], links: set[frozenset[str]] = frozenset()) -> tuple[Narrowed, int]:  # type: ignore[assignment]
     asked = []
 
-    def run(group: tuple[str, ...]) -> Outcome:
+    def run(group: tuple[str, ...]) -> NodesOutcome:
         asked.append(group)
         broken = set(group) & bad or any(link <= set(group) for link in links)
-        return Outcome(group=group, passed=not broken, summary="rank 1 hangs" if broken else "")
+        return NodesOutcome(group=group, passed=not broken, summary="rank 1 hangs" if broken else "")
 
     return narrow(nodes, run), len(asked)
 
@@ -73,7 +73,7 @@ def test_first_pass_has_every_node_once(count: int) -> None:
 
 @given(st.lists(st.booleans(), min_size=2, max_size=20))
 def test_second_pass_asks_every_suspect_beside_a_good_node_and_waves_are_disjoint(passed: list[bool]) -> None:
-    first = [Outcome(group=(f"a{i}", f"b{i}"), passed=ok) for i, ok in enumerate(passed)]
+    first = [NodesOutcome(group=(f"a{i}", f"b{i}"), passed=ok) for i, ok in enumerate(passed)]
     good = {n for o in first if o.passed for n in o.group}
     suspects = {n for o in first if not o.passed for n in o.group}
     waves = second_pass(first)

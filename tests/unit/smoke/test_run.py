@@ -40,7 +40,7 @@ class Fake:
 
 
 def test_good_agent_passes_and_progress_is_reported() -> None:
-    seen: list[run.Progress] = []
+    seen: list[run.SmokeProgress] = []
     result = run.run(PLAN, Fake(GOOD), progress=seen.append)
     assert result.passed
     assert result.counts() == {"pass": 2}
@@ -52,7 +52,7 @@ def test_good_agent_passes_and_progress_is_reported() -> None:
 def test_step_is_named_from_its_begin_on_and_its_lines_count_no_cases() -> None:
     step = "deepspeed zero-2 fp32"
     says = f"say(event='begin',run={step!r});say(event='row',run={step!r},row='step',rank=0,status='ok')\n"
-    seen: list[run.Progress] = []
+    seen: list[run.SmokeProgress] = []
     run.run(PLAN, Fake(GOOD.replace("say(event='bye'", says + "say(event='bye'")), progress=seen.append)
     assert [p.line for p in seen[-3:-1]] == [f"{step} ...", f"{step} ok"]
 
@@ -97,7 +97,7 @@ def test_interpreter_that_does_not_exist_is_a_smoke_error() -> None:
 def test_interrupt_ends_the_agent_before_it_is_passed_on() -> None:
     target = Fake("import time\nsay(event='hello')\ntime.sleep(60)")
 
-    def interrupt(_: run.Progress) -> None:
+    def interrupt(_: run.SmokeProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -144,7 +144,7 @@ def with_preflight(make_group: Any) -> Any:
     return init_process_group
 
 
-class Rank:
+class HookedRank:
     """One rank: its file of marks, and its connection to the watcher."""
 
     def __init__(self, witness: Any) -> None:
@@ -285,6 +285,6 @@ if is_rank():
     with contextlib.suppress(Exception):
         record_calls()  # first: what it sets is then the same in the marks of every rank
     with contextlib.suppress(Exception):
-        Rank(load_witness()).start()
+        HookedRank(load_witness()).start()
     if PREFLIGHT:
         sys.meta_path.insert(0, AfterImport())

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsmith.agent.steps import LAUNCHERS, STEPS
-from envsmith.agent.steps.launch import Launch
+from envsmith.agent.steps.launch import RankJob
 from envsmith.frameworks import FRAMEWORKS
 
 
 @dataclass(frozen=True)
-class _Noted(Launch):
+class _Noted(RankJob):
     """Notes the command instead of becoming it."""
 
     commands: list[tuple[list[str], Mapping[str, str]]] = field(default_factory=list)

@@ -13,7 +13,7 @@ import pytest
 from lock_helpers import fine, uv_for
 from tiny_index import TinyIndex, wheel
 
-from envsmith.base.progress import Event, EventKind
+from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.builder.engines import space
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.builder.engines.venv import VenvEngine, realise
@@ -29,10 +29,10 @@ class Recorder:
     """Keeps events; raises Ctrl-C when a step starts or says something."""
 
     def __init__(self, *, interrupt: tuple[str, EventKind] | None = None) -> None:
-        self.events: list[Event] = []
+        self.events: list[ProgressEvent] = []
         self.interrupt = interrupt
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         self.events.append(event)
         if self.interrupt == (event.step, event.kind):
             raise KeyboardInterrupt

@@ -17,7 +17,7 @@ from tiny_index import TinyIndex, framework_index, wheel
 
 from envsmith.base.progress import Clock, silent
 from envsmith.builder.pack.archive import Packer
-from envsmith.builder.pack.local_wheels import Project
+from envsmith.builder.pack.local_wheels import UserPackage
 from envsmith.errors import ContentError, UsageError
 from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
@@ -136,7 +136,7 @@ def test_a_project_s_own_wheel_is_installed_with_its_hash_and_imported(
     packer: Packer, whole_lock: Lock, tmp_path: Path
 ) -> None:
     packed = packer.pack(
-        whole_lock, tmp_path / "cell.tar", Clock(silent), project=Project(folder=project(tmp_path / "trainer"))
+        whole_lock, tmp_path / "cell.tar", Clock(silent), project=UserPackage(folder=project(tmp_path / "trainer"))
     )
 
     content = members(packed.path)
@@ -151,7 +151,7 @@ def test_a_project_whose_wheel_is_for_another_python_is_not_packed(
     folder = project(tmp_path / "trainer", wheel_name="trainer-1.2-cp27-cp27m-win32.whl")
 
     with pytest.raises(UsageError, match=r"trainer-1\.2-cp27-cp27m-win32\.whl is not for Python"):
-        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=Project(folder=folder))
+        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=UserPackage(folder=folder))
 
     assert not (tmp_path / "cell.tar").exists()
 
@@ -162,8 +162,8 @@ def test_a_project_whose_requirements_the_lock_does_not_meet_is_packed_only_with
     folder = project(tmp_path / "trainer", required=">=999")
 
     with pytest.raises(UsageError, match="does not meet 1 of its requirements") as refused:
-        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=Project(folder=folder))
-    left_out = Project(folder=folder, leave_out=("Torch",))
+        packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=UserPackage(folder=folder))
+    left_out = UserPackage(folder=folder, leave_out=("Torch",))
     packed = packer.pack(whole_lock, tmp_path / "cell.tar", Clock(silent), project=left_out)
 
     assert list(refused.value.details) == ["torch>=999"]

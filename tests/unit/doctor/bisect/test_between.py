@@ -11,7 +11,7 @@ from envsmith.doctor.bisect.between import Search
 from envsmith.doctor.bisect.journal import open_journal
 from envsmith.doctor.bisect.trials import PackageSet, Trials
 from envsmith.errors import UsageError
-from envsmith.lock.index.index import IndexFile, Project
+from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.lock.index.interpreters import running_interpreter
 
 PYTHON = running_interpreter().minor
@@ -28,7 +28,7 @@ class Listed:
             IndexFile(filename=f"{name}-{v}-py3-none-any.whl", url="", version=v, uploaded=f"2026-0{n}-01T00:00:00Z")
             for n, v in enumerate(versions, 1)
         ]
-        return Project(name=name, files=tuple(files))
+        return IndexProject(name=name, files=tuple(files))
 
 
 @pytest.fixture

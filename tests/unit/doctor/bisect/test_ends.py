@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from envsmith.doctor.bisect.ends import ends_in_time, parse_moment, write_requirements
-from envsmith.doctor.bisect.outcome import Outcome
+from envsmith.doctor.bisect.outcome import TrialOutcome
 from envsmith.doctor.bisect.trials import PackageSet
 from envsmith.errors import DataError, UsageError
-from envsmith.project.folder import Part
+from envsmith.project.folder import ProjectPart
 
 BROKEN = "ImportError: cannot import name 'url_quote'"
 UPLOADS = {
@@ -34,9 +34,9 @@ class Uploads:
         }
         return PackageSet(pins=newest, python="3.11")
 
-    def attempt(self, moment: dt.datetime) -> Outcome:
+    def attempt(self, moment: dt.datetime) -> TrialOutcome:
         fails = f"{moment:%Y-%m-%dT%H:%M:%S}" > self.breaks
-        return Outcome(passed=not fails, error=BROKEN if fails else "")
+        return TrialOutcome(passed=not fails, error=BROKEN if fails else "")
 
     failure = attempt
 
@@ -75,7 +75,7 @@ def test_what_a_project_requires_is_a_file_that_uv_reads(tmp_path):
         'optional-dependencies = {test = ["pytest>=8"], docs = ["mkdocs"]}\n'
     )
 
-    wish = write_requirements(tmp_path, Part(extras=("test",)), "3.11", tmp_path)
+    wish = write_requirements(tmp_path, ProjectPart(extras=("test",)), "3.11", tmp_path)
 
     assert sorted(wish.read_text().splitlines()) == ["-c limits.txt", "flask==2.2.2", "pytest>=8"]
 
@@ -84,7 +84,7 @@ def test_what_a_project_bounds_is_a_constraint(tmp_path):
     (tmp_path / "requirements.txt").write_text("-c bounds.txt\nflask\n")
     (tmp_path / "bounds.txt").write_text("werkzeug<4\n")
 
-    wish = write_requirements(tmp_path, Part(), "3.11", tmp_path)
+    wish = write_requirements(tmp_path, ProjectPart(), "3.11", tmp_path)
 
     assert (wish.read_text(), (tmp_path / "limits.txt").read_text()) == ("-c limits.txt\nflask\n", "werkzeug<4\n")
 
@@ -95,9 +95,9 @@ def test_a_python_that_the_project_does_not_take_is_refused(tmp_path):
     )
 
     with pytest.raises(UsageError, match=r"Cannot search with Python 3\.11: .*pyproject.toml:\d+ requires >=3\.12\."):
-        write_requirements(tmp_path, Part(), "3.11", tmp_path)
+        write_requirements(tmp_path, ProjectPart(), "3.11", tmp_path)
 
 
 def test_a_folder_without_requirements_is_refused(tmp_path):
     with pytest.raises(DataError, match="no file of it declares requirements"):
-        write_requirements(tmp_path, Part(), "3.11", tmp_path)
+        write_requirements(tmp_path, ProjectPart(), "3.11", tmp_path)

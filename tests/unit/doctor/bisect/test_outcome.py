@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.bisect.outcome import Outcome, outcome_of
+from envsmith.doctor.bisect.outcome import TrialOutcome, outcome_of
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_a_status_and_an_output_are_an_outcome(status, output, passed, error):
     ],
 )
 def test_errors_that_differ_in_paths_and_numbers_only_are_one(one, other, is_like):
-    assert Outcome(passed=False, error=one).is_like(other) is is_like
+    assert TrialOutcome(passed=False, error=one).is_like(other) is is_like

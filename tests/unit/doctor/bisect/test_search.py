@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.doctor.bisect.outcome import Outcome
+from envsmith.doctor.bisect.outcome import TrialOutcome
 from envsmith.doctor.bisect.search import find_culprits, narrow
 
 ERROR = "ImportError: cannot import name 'x' from 'y'"
@@ -21,14 +21,14 @@ class Stand:
     def __init__(self, *culprits: tuple[frozenset[int], str], skips: frozenset[int] = frozenset()) -> None:
         self.culprits, self.skips, self.trials = culprits, skips, set()
 
-    def __call__(self, chosen: frozenset[int]) -> Outcome:
+    def __call__(self, chosen: frozenset[int]) -> TrialOutcome:
         self.trials.add(chosen)
         if len(chosen) in self.skips:
-            return Outcome(passed=None)
+            return TrialOutcome(passed=None)
         for groups, error in self.culprits:
             if groups <= chosen:
-                return Outcome(passed=False, error=error)
-        return Outcome(passed=True)
+                return TrialOutcome(passed=False, error=error)
+        return TrialOutcome(passed=True)
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
@@ -68,8 +68,8 @@ def test_groups_that_break_it_only_together_are_one_culprit(numbers):
 def test_a_set_that_fails_with_another_error_is_passed_over():
     stand = Stand((frozenset({7}), ERROR), (frozenset({3}), OTHER))
 
-    def attempt(chosen: frozenset[int]) -> Outcome:
-        return Outcome(passed=False, error=ERROR) if 7 in chosen and 3 in chosen else stand(chosen)
+    def attempt(chosen: frozenset[int]) -> TrialOutcome:
+        return TrialOutcome(passed=False, error=ERROR) if 7 in chosen and 3 in chosen else stand(chosen)
 
     answer = find_culprits([1.0] * 10, attempt, ERROR)
 

@@ -13,7 +13,7 @@ from tiny_index import TinyIndex, wheel
 
 from envsmith.base.progress import Clock, silent
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
-from envsmith.doctor.mend.apply import Ability, Mender, MendResult, Trial
+from envsmith.doctor.mend.apply import Ability, EnvironmentTrial, Mender, MendResult
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Change, Finding, Repair
 from envsmith.model.rule import Severity
@@ -67,7 +67,7 @@ def as_numpy_says(python: Path, _distributions: Collection[str], _clock: Clock, 
     return GOOD if any(python.parent.parent.glob("lib/python3*/site-packages/numpy-1*")) else BAD
 
 
-def mend(root: Path, index: str, cache: Path, trial: Trial = as_numpy_says) -> MendResult:
+def mend(root: Path, index: str, cache: Path, trial: EnvironmentTrial = as_numpy_says) -> MendResult:
     mender = Mender(uv=uv_for(index, cache), trial=trial)
     return mender.apply(mender.propose(numpy_repair(), root), Clock(silent))
 

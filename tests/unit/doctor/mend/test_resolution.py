@@ -10,7 +10,7 @@ from mended import environment
 from tiny_index import TinyIndex, wheel
 
 from envsmith.doctor.mend.environment import read_environment
-from envsmith.doctor.mend.resolution import Difference, difference
+from envsmith.doctor.mend.resolution import ResolvedTreatment, difference
 from envsmith.doctor.mend.treatment import Treatment
 from envsmith.errors import LockError
 
@@ -20,7 +20,7 @@ NUMPY = Treatment(install={"numpy": "numpy==1.26.4"}, reasons={"numpy": "numpy-2
 def changes(folder: Path, index: TinyIndex, *packages: str, treatment: Treatment = NUMPY, **options: object) -> dict:
     root = environment(folder, index, *packages)
     uv = uv_for(index.url, folder / "uv-cache")
-    answer: Difference = difference(read_environment(root), treatment, uv=uv, **options)  # type: ignore[arg-type]
+    answer: ResolvedTreatment = difference(read_environment(root), treatment, uv=uv, **options)  # type: ignore[arg-type]
     return {change.name: (change.old, change.new) for change in answer.changes}
 
 

@@ -9,7 +9,7 @@ import pytest
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
-from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module
 
 
@@ -24,7 +24,9 @@ def index_of(folder: Path, *releases: dict[str, str], compiled: str = "") -> Nam
                 lines[line] = lines.get(line, 0) | 1 << at
     if compiled:
         table[compiled]["* !"] = table[compiled][""]
-    measured = tuple(Measured(version=f"{at + 1}.0", date="", filename="", sha256="") for at in range(len(releases)))
+    measured = tuple(
+        MeasuredRelease(version=f"{at + 1}.0", date="", filename="", sha256="") for at in range(len(releases))
+    )
     head = Head(distribution="pkg", reader=1, roots=("pkg",), releases=measured)
     (folder / "pkg.names").write_bytes(encode(head, table))
     (folder / SUMMARY).write_text("distribution\troots\npkg\tpkg\n")

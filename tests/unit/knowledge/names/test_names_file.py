@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envsmith.knowledge.names.names_file import Head, Measured, NamesFile, bits_of, encode, runs_of
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, bits_of, encode, runs_of
 
 _NAMES = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
 _LINES = st.builds(
@@ -24,7 +24,9 @@ def test_runs_say_which_bits_are_set(bits):
 
 @given(st.dictionaries(_NAMES, _MODULES, max_size=8))
 def test_a_table_comes_back_as_it_was_written(tmp_path_factory, table):
-    releases = tuple(Measured(version=f"1.{at}", date="2024-01-02", filename="a.whl", sha256="0") for at in range(40))
+    releases = tuple(
+        MeasuredRelease(version=f"1.{at}", date="2024-01-02", filename="a.whl", sha256="0") for at in range(40)
+    )
     head = Head(distribution="pkg", reader=1, roots=("pkg",), releases=releases)
     path: Path = tmp_path_factory.mktemp("names") / "pkg.names"
     path.write_bytes(encode(head, table))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.names_file import Head, Measured, Table, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module
 from envsmith.knowledge.names.stars import write_out
 
@@ -97,7 +97,7 @@ def test_what_is_certain_stays_the_same(tmp_path, module, name):
             distribution="pkg",
             reader=1,
             roots=("pkg",),
-            releases=(Measured(version="1", date="", filename="", sha256=""),),
+            releases=(MeasuredRelease(version="1", date="", filename="", sha256=""),),
         )
         (folder / "pkg.names").write_bytes(encode(head, table))
         (folder / "summary.tsv").write_text("distribution\troots\npkg\tpkg\n")

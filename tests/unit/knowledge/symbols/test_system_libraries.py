@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from packaging.version import Version
 
-from envsmith.knowledge.symbols.system_libraries import Need, Newest, system_libraries
+from envsmith.knowledge.symbols.system_libraries import LibraryNeed, Newest, system_libraries
 
 
 @pytest.mark.parametrize(
     ("need", "compiler", "systems"),
     [
-        (Need("GLIBCXX", "3.4.32"), "13.2", ("Ubuntu 24.04", "Debian 13", "RHEL 10", "Amazon Linux 2023")),
-        (Need("GLIBCXX", "3.4.30"), "12.1", ("Ubuntu 22.04", "Debian 12", "RHEL 10", "Amazon Linux 2023")),
-        (Need("CXXABI", "1.3.13"), "11.1", ("Ubuntu 22.04", "Debian 12", "RHEL 9", "Amazon Linux 2023")),
-        (Need("GLIBC", "2.32"), None, ("Ubuntu 22.04", "Debian 12", "RHEL 9", "Amazon Linux 2023")),
-        (Need("GLIBCXX", "3.4.99"), None, ()),
+        (LibraryNeed("GLIBCXX", "3.4.32"), "13.2", ("Ubuntu 24.04", "Debian 13", "RHEL 10", "Amazon Linux 2023")),
+        (LibraryNeed("GLIBCXX", "3.4.30"), "12.1", ("Ubuntu 22.04", "Debian 12", "RHEL 10", "Amazon Linux 2023")),
+        (LibraryNeed("CXXABI", "1.3.13"), "11.1", ("Ubuntu 22.04", "Debian 12", "RHEL 9", "Amazon Linux 2023")),
+        (LibraryNeed("GLIBC", "2.32"), None, ("Ubuntu 22.04", "Debian 12", "RHEL 9", "Amazon Linux 2023")),
+        (LibraryNeed("GLIBCXX", "3.4.99"), None, ()),
     ],
 )
 def test_a_version_has_its_first_compiler_and_the_first_systems_that_define_it(need, compiler, systems):
@@ -52,4 +52,4 @@ def test_a_host_of_which_nothing_is_stated_lacks_nothing():
     host = system_libraries().host()
 
     assert host.is_unknown
-    assert host.newest.defines(Need("GLIBCXX", "3.4.99"))
+    assert host.newest.defines(LibraryNeed("GLIBCXX", "3.4.99"))

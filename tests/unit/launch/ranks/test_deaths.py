@@ -10,7 +10,7 @@ from launches import CLOSED, calls, ended, failed, stack
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.deaths import cause_of
 from envsmith.launch.ranks.decide import decide, decide_end
-from envsmith.launch.ranks.evidence import Disk, Machine
+from envsmith.launch.ranks.evidence import Disk, LaunchHost
 
 
 def verdict(evidence):
@@ -27,12 +27,12 @@ def test_the_end_without_a_word_comes_before_the_errors_that_follow_it():
 @pytest.mark.parametrize(
     ("code", "machine", "cause"),
     [
-        (-9, Machine(oom_kills=1), Cause.OUT_OF_MEMORY),
-        (-9, Machine(), Cause.KILLED),
-        (-7, Machine(disks=(Disk(path="/dev/shm", free=0, size=64 << 20),)), Cause.SHM_FULL),
-        (-7, Machine(disks=(Disk(path="/dev/shm", free=1 << 30, size=1 << 30),)), Cause.CRASHED),
-        (-11, Machine(oom_kills=1), Cause.CRASHED),
-        (3, Machine(), Cause.EXITED),
+        (-9, LaunchHost(oom_kills=1), Cause.OUT_OF_MEMORY),
+        (-9, LaunchHost(), Cause.KILLED),
+        (-7, LaunchHost(disks=(Disk(path="/dev/shm", free=0, size=64 << 20),)), Cause.SHM_FULL),
+        (-7, LaunchHost(disks=(Disk(path="/dev/shm", free=1 << 30, size=1 << 30),)), Cause.CRASHED),
+        (-11, LaunchHost(oom_kills=1), Cause.CRASHED),
+        (3, LaunchHost(), Cause.EXITED),
     ],
 )
 def test_the_kernel_says_what_stands_behind_a_signal(code, machine, cause):

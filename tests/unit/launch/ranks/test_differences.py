@@ -10,7 +10,7 @@ from launches import calls, stalled, waiting
 from envsmith.launch.ranks.causes import Cause
 from envsmith.launch.ranks.decide import decide
 from envsmith.launch.ranks.differences import different_environments, first_difference, late_to_most
-from envsmith.launch.ranks.evidence import Evidence, RankEvidence
+from envsmith.launch.ranks.evidence import LaunchEvidence, RankEvidence
 
 
 def _ranks(*environments):
@@ -85,7 +85,7 @@ def test_a_rank_that_is_last_everywhere_by_much_is_slow():
     slow = calls(*["all_reduce"] * 40, late=0.06)
     ranks = (RankEvidence(rank=0, calls=calls(*["all_reduce"] * 40)), RankEvidence(rank=1, calls=slow))
 
-    answer = late_to_most(Evidence(ranks=ranks))
+    answer = late_to_most(LaunchEvidence(ranks=ranks))
 
     assert (answer.cause, answer.ranks) == (Cause.SLOW, (1,))
 
@@ -94,7 +94,7 @@ def test_a_rank_that_is_last_everywhere_by_much_is_slow():
 def test_punctual_ranks_are_not_slow(late):
     ranks = tuple(RankEvidence(rank=r, calls=calls(*["all_reduce"] * 40, late=late * r)) for r in range(2))
 
-    assert late_to_most(Evidence(ranks=ranks)) is None
+    assert late_to_most(LaunchEvidence(ranks=ranks)) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
 from envsmith.launch.ranks.causes import Cause
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.evidence import Frame, Group, ProcessState, RankError, Stack
+from envsmith.launch.ranks.evidence import Frame, ProcessGroup, ProcessState, RankError, ThreadStack
 
 USUAL = ["all_reduce"] * 5
 ROUND = ["all_reduce/8", "all_reduce/3", "all_reduce/5"]
@@ -70,7 +70,7 @@ def test_ranks_in_two_groups_wait_for_ever_unless_one_group_is_complete(members,
     other = replace(
         waiting(1, *USUAL),
         calls=(*calls(*USUAL), *calls("broadcast", group="1", open_last=True)),
-        groups=(Group(name="1", ranks=members),),
+        groups=(ProcessGroup(name="1", ranks=members),),
     )
 
     assert decide(stalled(waiting(0, *USUAL, "all_reduce"), other)).is_lasting == is_lasting
@@ -132,7 +132,7 @@ def test_a_rank_that_waits_for_a_thread_that_died_says_of_what():
 def _in_loop(one, *, line, loops=()):
     frame = Frame(function="main", file=TRAIN, line=line, loops=loops)
     inside = Frame(function="all_reduce", file=TORCH)
-    return replace(one, stacks=(Stack(thread="MainThread", frames=(inside, frame), is_main=True),))
+    return replace(one, stacks=(ThreadStack(thread="MainThread", frames=(inside, frame), is_main=True),))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_rank_behind_the_loop_that_the_others_are_in_has_fewer_rounds_if_it_ma
 @pytest.mark.parametrize(("text", "rank"), [("request.wait()", 1), ("total = sum(rows)", None)])
 def test_a_rank_at_a_line_that_waits_for_a_work_waits_for_the_others(text, rank):
     frame = Frame(function="communicate", file="/opt/venv/lib/python3.12/site-packages/megatron/core/p2p.py", text=text)
-    in_schedule = replace(late(0, *USUAL), stacks=(Stack(thread="MainThread", frames=(frame,), is_main=True),))
+    in_schedule = replace(late(0, *USUAL), stacks=(ThreadStack(thread="MainThread", frames=(frame,), is_main=True),))
 
     answer = decide(stalled(in_schedule, late(1, *USUAL, waits_in="wait_for_partner")))
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from envsmith.launch.ranks.evidence import Exit, RankError, RankEvidence
+from envsmith.launch.ranks.evidence import ExitStatus, RankError, RankEvidence
 from envsmith.launch.run.watch import rank_evidence, with_launcher_ends
 
 FATAL = 'Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File "/w/train.py", line 9 in step\n'
@@ -46,7 +46,7 @@ def test_a_rank_that_ended_well_has_no_error(tmp_path):
 
 
 def test_the_mark_of_the_end_is_earlier_than_the_kernel_s(tmp_path):
-    assert evidence(tmp_path, {"mark": "end", "at": 9.0, "failed": ""}, code=0).exit == Exit(
+    assert evidence(tmp_path, {"mark": "end", "at": 9.0, "failed": ""}, code=0).exit == ExitStatus(
         code=0, at=9.0, is_clean=True
     )
 
@@ -60,10 +60,10 @@ def test_a_way_out_is_named_with_its_place(tmp_path):
 def test_a_signal_after_a_failure_is_the_launcher_s():
     rows = with_launcher_ends(
         [
-            RankEvidence(rank=0, exit=Exit(code=-15, at=10.2)),
-            RankEvidence(rank=1, exit=Exit(code=1, at=10.1), error=RankError(error="x", at=10.0)),
-            RankEvidence(rank=2, exit=Exit(code=-9, at=10.1)),
-            RankEvidence(rank=3, exit=Exit(code=-9, at=40.0)),
+            RankEvidence(rank=0, exit=ExitStatus(code=-15, at=10.2)),
+            RankEvidence(rank=1, exit=ExitStatus(code=1, at=10.1), error=RankError(error="x", at=10.0)),
+            RankEvidence(rank=2, exit=ExitStatus(code=-9, at=10.1)),
+            RankEvidence(rank=3, exit=ExitStatus(code=-9, at=40.0)),
         ]
     )
 
@@ -74,8 +74,8 @@ def test_a_signal_after_a_failure_is_the_launcher_s():
 def test_sigterm_is_the_launcher_s_only_after_the_end_of_another_rank(at, expected):
     error = RankError(error="Connection reset by peer", at=9.9)
     ranks = [
-        RankEvidence(rank=0, exit=Exit(code=1, at=10.1), error=error),
-        RankEvidence(rank=1, exit=Exit(code=-15, at=at)),
+        RankEvidence(rank=0, exit=ExitStatus(code=1, at=10.1), error=error),
+        RankEvidence(rank=1, exit=ExitStatus(code=-15, at=at)),
     ]
 
     assert with_launcher_ends(ranks)[1].exit.by_launcher == expected

@@ -16,7 +16,7 @@ from launches import CLOSED, ended, failed, late, stalled, waiting
 
 import envsmith
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.evidence import Evidence, Exit
+from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvidence
 from envsmith.launch.run.start import block, ending
 
 ROOT = Path(envsmith.__file__).parents[1]
@@ -177,7 +177,7 @@ def test_what_differs_between_ranks_and_what_was_not_read_is_said():
 
 
 def test_a_launch_without_ranks_says_what_to_do():
-    head, step = lines(Evidence(launcher=Exit(code=1)))
+    head, step = lines(LaunchEvidence(launcher=ExitStatus(code=1)))
 
     assert head == "envsmith run: the launch of 0 ranks ended with exit code 1, and no rank loaded the hook"
     assert step.startswith("  next: Read what the launcher printed.")

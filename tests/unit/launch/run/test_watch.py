@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envsmith.launch.run.watch import Settings, Watch
+from envsmith.launch.run.watch import LaunchWatch, WatchSettings
 
 
 class Ranks:
@@ -23,7 +23,7 @@ class Ranks:
     ids=["all", "one of two", "none", "the only one"],
 )
 def test_only_the_silence_of_several_ranks_and_of_all_is_the_machine_s(silent, expected):
-    watch = Watch(SimpleNamespace(pid=0), Ranks(silent), Settings(), lambda blame, evidence: None)
+    watch = LaunchWatch(SimpleNamespace(pid=0), Ranks(silent), WatchSettings(), lambda blame, evidence: None)
 
     assert watch._all_are_silent() == expected
 
@@ -34,7 +34,7 @@ def test_only_the_silence_of_several_ranks_and_of_all_is_the_machine_s(silent, e
     ids=["not yet", "for ranks that disagree", "only once", "for any cause"],
 )
 def test_after_a_long_pause_ranks_are_looked_at_early_once_and_then_late(seconds, has_looked, expected):
-    watch = Watch(SimpleNamespace(pid=0), Ranks([False]), Settings(stall=10), lambda blame, evidence: None)
+    watch = LaunchWatch(SimpleNamespace(pid=0), Ranks([False]), WatchSettings(stall=10), lambda blame, evidence: None)
     watch.has_begun, watch.longest_pause, watch.has_looked = True, 10.0, has_looked
     watch.moved_at = time.monotonic() - seconds
 

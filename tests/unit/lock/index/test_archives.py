@@ -8,7 +8,7 @@ import tarfile
 import pytest
 
 from envsmith.errors import ContentError, LockError, NetworkError, UsageError
-from envsmith.lock.index.archives import Wish, parse_wish, read_archive
+from envsmith.lock.index.archives import SourceWish, parse_wish, read_archive
 from envsmith.net.http import Reply
 
 SETUP = b"from setuptools import setup\nsetup(name='Apex', version='0.1', install_requires=['packaging>20.6'], packages=find())\n"
@@ -53,7 +53,7 @@ class Served:
 def read(tmp_path, data, name="apex", version=None):
     path = tmp_path / "x.tar.gz"
     path.write_bytes(data)
-    wish = Wish(name=name, version=version, place=str(path), sha256=hashlib.sha256(data).hexdigest())
+    wish = SourceWish(name=name, version=version, place=str(path), sha256=hashlib.sha256(data).hexdigest())
     return read_archive(wish, Served(b""))
 
 
@@ -167,15 +167,17 @@ def test_what_is_no_source_archive_of_that_name_is_refused(tmp_path, data, told)
 def test_another_file_than_the_hash_says_is_refused_and_one_that_is_not_there_is_told(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(project())
     with pytest.raises(ContentError, match="not 0000"):
-        read_archive(Wish(name="apex", version=None, place=str(tmp_path / "x.tar.gz"), sha256="0" * 64), Served(b""))
+        read_archive(
+            SourceWish(name="apex", version=None, place=str(tmp_path / "x.tar.gz"), sha256="0" * 64), Served(b"")
+        )
     with pytest.raises(UsageError, match=r"Cannot read .*: No such file"):
-        read_archive(Wish(name="apex", version=None, place=str(tmp_path / "none"), sha256="0" * 64), Served(b""))
+        read_archive(SourceWish(name="apex", version=None, place=str(tmp_path / "none"), sha256="0" * 64), Served(b""))
 
 
 def test_an_archive_at_an_address_is_held_against_its_hash(tmp_path):
     data = project()
     place = "https://host.example/apex.tar.gz"
-    wish = Wish(name="apex", version=None, place=place, sha256=hashlib.sha256(data).hexdigest())
+    wish = SourceWish(name="apex", version=None, place=place, sha256=hashlib.sha256(data).hexdigest())
     found = read_archive(wish, Served(data))
     assert (found.address, found.origin) == (place, place)
     with pytest.raises(ContentError, match="is not the file with sha256"):

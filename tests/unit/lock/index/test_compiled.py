@@ -16,7 +16,7 @@ from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.lock.index.compiled import measure, read_needs
 from envsmith.matrix.refresh.linking import build_exports, with_builds
 from envsmith.model.cell import Platform
-from envsmith.model.wheel import ReadyWheel, Target
+from envsmith.model.wheel import ReadyWheel, WheelTarget
 
 NAME = "demo-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 URL = f"https://index.test/{NAME}"
@@ -62,8 +62,8 @@ def test_a_file_that_is_not_there_is_refused(tmp_path, fetcher):
         read_needs(str(tmp_path / "missing.whl"), fetcher)
 
 
-def target(torch: str) -> Target:
-    return Target(python="3.11", torch=torch, cuda="12.8", platform=Platform.LINUX_64)
+def target(torch: str) -> WheelTarget:
+    return WheelTarget(python="3.11", torch=torch, cuda="12.8", platform=Platform.LINUX_64)
 
 
 @pytest.fixture

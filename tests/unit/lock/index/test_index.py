@@ -300,7 +300,7 @@ def test_a_day_that_is_none_is_not_believed(fetcher):
 
 def test_two_spellings_of_a_version_are_one_release():
     page = '<a href="demo-69.3.tar.gz">x</a><a href="demo-69.3.0-py3-none-any.whl">x</a><a href="demo-7.0.tar.gz">x</a>'
-    releases = index.Project(name="demo", files=listed(parse_html, page)).releases()
+    releases = index.IndexProject(name="demo", files=listed(parse_html, page)).releases()
     assert {v: len(f) for v, f in releases.items()} == {"7.0": 1, "69.3.0": 2}
 
 

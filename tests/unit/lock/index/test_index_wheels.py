@@ -7,13 +7,13 @@ import hashlib
 import pytest
 from tiny_index import wheel
 
-from envsmith.lock.index.index import IndexFile, Project
+from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.lock.index.index_wheels import index_offers, next_with_wheel
 from envsmith.model.cell import Platform
-from envsmith.model.wheel import Target
+from envsmith.model.wheel import WheelTarget
 
 PAGE = "https://index.test/simple"
-TARGET = Target(python="3.11", torch="2.9.1+cu128", cuda="12.8", platform=Platform.LINUX_64, cxx11_abi=True)
+TARGET = WheelTarget(python="3.11", torch="2.9.1+cu128", cuda="12.8", platform=Platform.LINUX_64, cxx11_abi=True)
 
 
 @pytest.fixture
@@ -72,4 +72,4 @@ def test_a_release_for_another_platform_says_so(publish):
 def test_the_next_release_with_a_wheel_is_named_only_where_the_release_has_wheels_for_others(files, expected):
     listed = tuple(IndexFile(filename=f, url=f, version=f.split("-")[1].removesuffix(".tar.gz")) for f in files)
 
-    assert next_with_wheel(Project(name="x", files=listed), "1.0", "3.11", Platform.LINUX_64) == expected
+    assert next_with_wheel(IndexProject(name="x", files=listed), "1.0", "3.11", Platform.LINUX_64) == expected

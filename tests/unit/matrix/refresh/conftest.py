@@ -230,12 +230,12 @@ def knowledge(tmp_path, world):
 @pytest.fixture
 def plan(knowledge, index, tmp_path):
     from envsmith.knowledge.graph.read import read_components
-    from envsmith.matrix.refresh.shared import Context
+    from envsmith.matrix.refresh.shared import RefreshRun
     from envsmith.matrix.refresh.updates import plan_refresh
 
     def run(*components, checkouts=None, **more):
         known = read_components(knowledge)
-        context = Context(index=index, components=known, cache=tmp_path / "cache", today="2026-12-03", **more)
+        context = RefreshRun(index=index, components=known, cache=tmp_path / "cache", today="2026-12-03", **more)
         return plan_refresh(knowledge, context, components=components, checkouts=checkouts)
 
     return run

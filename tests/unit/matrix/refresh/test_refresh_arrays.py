@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.matrix.refresh.array_abi import update_arrays
-from envsmith.matrix.refresh.shared import Context
+from envsmith.matrix.refresh.shared import RefreshRun
 
 OLD, NEW = (
     b"\x7fELF numpy.core._multiarray_umath",
@@ -25,7 +25,7 @@ def publish(world, make_wheel):
 
 @pytest.fixture
 def context(index, tmp_path):
-    return Context(index=index, components=None, today="2026-12-03", cache=tmp_path)
+    return RefreshRun(index=index, components=None, today="2026-12-03", cache=tmp_path)
 
 
 def records(*versions, numpy=">=1.20"):

@@ -12,7 +12,7 @@ from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.knowledge.symbols.elf import Binary
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.matrix.refresh.linking import build_exports, update_linking, with_builds
-from envsmith.matrix.refresh.shared import Context
+from envsmith.matrix.refresh.shared import RefreshRun
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def publish(world, tmp_path, make_wheel):
 
 @pytest.fixture
 def context(index, tmp_path):
-    return Context(index=index, components=None, today="2026-12-03", cache=tmp_path)
+    return RefreshRun(index=index, components=None, today="2026-12-03", cache=tmp_path)
 
 
 def records(*versions, torch="*"):

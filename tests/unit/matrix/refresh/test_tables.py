@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsmith.errors import DataError
-from envsmith.matrix.refresh.line_table import Table, flow
+from envsmith.matrix.refresh.line_table import LineTable, flow
 
 # gpu.yaml has three tables in one file; no updater keeps it.
 RELEASES = sorted(p for p in (Path(__file__).parents[4] / "matrix" / "releases").glob("*.yaml") if p.stem != "gpu")
@@ -34,17 +34,17 @@ def _key(record):
 @pytest.mark.parametrize("path", RELEASES, ids=lambda p: p.stem)
 def test_every_file_of_releases_is_read_and_written_with_the_same_bytes(path):
     text = path.read_text(encoding="utf-8")
-    assert Table.parse(text, path.name).text() == text
+    assert LineTable.parse(text, path.name).text() == text
 
 
 @pytest.mark.parametrize("path", [p for p in RELEASES if p.stem not in SPELT_BY_HAND], ids=lambda p: p.stem)
 def test_every_record_that_an_updater_keeps_is_spelt_as_it_would_write_it(path):
-    table = Table.parse(path.read_text(encoding="utf-8"), path.name)
+    table = LineTable.parse(path.read_text(encoding="utf-8"), path.name)
     assert [line.text for line in table.lines if line.record is not None] == ["- " + flow(r) for r in table.records]
 
 
 def test_a_replaced_record_changes_its_line_only():
-    table = Table.parse(TEXT, "demo")
+    table = LineTable.parse(TEXT, "demo")
     assert table.replace(table.records[1], {"version": "2.0", "yanked": 'why: "so"', "evidence": ["index"]})
     assert table.text() == TEXT.replace(
         '- {version: "2.0", evidence: [index]}', '- {version: "2.0", yanked: "why: \\"so\\"", evidence: [index]}'
@@ -52,14 +52,14 @@ def test_a_replaced_record_changes_its_line_only():
 
 
 def test_an_equal_record_keeps_its_spelling():
-    table = Table.parse(TEXT, "demo")
+    table = LineTable.parse(TEXT, "demo")
     assert not table.replace(table.records[0], {"version": "1.0", "evidence": "index"})
     assert table.text() == TEXT
 
 
 @pytest.mark.parametrize(("version", "line"), [("0.9", 5), ("1.5", 7), ("3.0", 8)])
 def test_a_new_record_stands_in_order(version, line):
-    table = Table.parse(TEXT, "demo")
+    table = LineTable.parse(TEXT, "demo")
     table.insert({"version": version, "evidence": "index"}, _key)
     assert table.text().split("\n")[line] == f'- {{version: "{version}", evidence: index}}'
     assert [r["version"] for r in table.records] == sorted(
@@ -68,16 +68,16 @@ def test_a_new_record_stands_in_order(version, line):
 
 
 def test_evidence_of_another_day_gets_a_key_of_its_own_once():
-    table = Table.parse(TEXT, "demo")
+    table = LineTable.parse(TEXT, "demo")
     keys = {table.evidence_key("index", "declared", "list", "2026-02-03") for _ in range(2)}
     assert keys == {"index_2026_02_03"}
     assert table.text().count('  index_2026_02_03: {kind: declared, source: "list", date: 2026-02-03}\n') == 1
     assert table.evidence_key("index", "declared", "list", "2026-01-01") == "index"
-    Table.parse(table.text(), "demo")
+    LineTable.parse(table.text(), "demo")
 
 
 def test_evidence_that_every_line_left_is_folded_and_keeps_its_note():
-    table = Table.parse(TEXT, "demo")
+    table = LineTable.parse(TEXT, "demo")
     key = table.evidence_key("index", "declared", "list", "2026-02-03")
     table.replace(table.records[0], {"version": "1.0", "evidence": key})
     table.fold_evidence("index", key)
@@ -89,7 +89,7 @@ def test_evidence_that_every_line_left_is_folded_and_keeps_its_note():
 
 
 def test_a_file_without_evidence_gets_the_block():
-    table = Table.parse('component: x\nreleases:\n- {version: "1", evidence: a}\n', "x")
+    table = LineTable.parse('component: x\nreleases:\n- {version: "1", evidence: a}\n', "x")
     key = table.evidence_key("index", "declared", "list", "2026-02-03")
     assert yaml.safe_load(table.text())["evidence"][key]["source"] == "list"
 
@@ -100,7 +100,7 @@ def test_a_file_without_evidence_gets_the_block():
 )
 def test_what_is_not_one_record_a_line_is_refused(text):
     with pytest.raises(DataError):
-        Table.parse(text, "demo")
+        LineTable.parse(text, "demo")
 
 
 TEXTS = st.text(

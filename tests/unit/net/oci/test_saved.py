@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from envsmith.base.files import digest_of
-from envsmith.base.progress import Event
+from envsmith.base.progress import ProgressEvent
 from envsmith.errors import ContentError, UsageError
 from envsmith.net.oci.canonical import Form, to_layout
 from envsmith.net.oci.saved import Saved, read_saved
@@ -179,7 +179,7 @@ def test_an_archive_has_the_layers_that_its_manifest_names(
 # -- from there to a layout --------------------------------------------------------------------------------------------
 
 
-def _events(events: list[Event]) -> list[tuple[str, str, str]]:
+def _events(events: list[ProgressEvent]) -> list[tuple[str, str, str]]:
     return [(event.kind.value, event.step, event.text) for event in events]
 
 
@@ -187,7 +187,7 @@ def _events(events: list[Event]) -> list[tuple[str, str, str]]:
 def test_layers_of_the_base_are_kept_even_when_they_are_empty(tmp_path: Path, base_layers: int) -> None:
     empty, full = _plain_tar(), _plain_tar("b", "a")
     path = _saved(tmp_path / "saved", layers=["e", "f", "e"], e=empty, f=full, config=b'{"architecture":"arm64"}')
-    events = list[Event]()
+    events = list[ProgressEvent]()
     form = Form(base_layers=base_layers, epoch=0)
 
     image = to_layout(_unpack(path), tmp_path / "cell" / "oci", form, progress=events.append)

@@ -9,9 +9,9 @@ from tiny_index import TinyIndex, wheel
 
 from envsmith.errors import UsageError
 from envsmith.lock.index.interpreters import find_interpreter
-from envsmith.project.ci.jobs import Job, make_matrix
+from envsmith.project.ci.jobs import CiJob, make_matrix
 from envsmith.project.ci.library import Library, read_library
-from envsmith.project.ci.local import Verdict, run_job
+from envsmith.project.ci.local import JobEnd, run_job
 
 
 @pytest.fixture
@@ -28,17 +28,17 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
 
 
 @pytest.fixture
-def job(library: Library) -> Job:
+def job(library: Library) -> CiJob:
     present = (j for j in make_matrix(library).jobs if find_interpreter(j.cell.components["python"]))
     found = next(present, None)
     return found or pytest.skip("no Python of the matrix is on this machine")
 
 
-def _run(library: Library, job: Job, tmp_path: Path, environment: Path) -> Verdict:
+def _run(library: Library, job: CiJob, tmp_path: Path, environment: Path) -> JobEnd:
     return run_job(library, job, tmp_path / "library", environment=environment)
 
 
-def test_an_environment_of_somebody_else_is_refused_and_stays(library: Library, job: Job, tmp_path: Path) -> None:
+def test_an_environment_of_somebody_else_is_refused_and_stays(library: Library, job: CiJob, tmp_path: Path) -> None:
     foreign = tmp_path / "venv"
     (foreign / "bin").mkdir(parents=True)
     (foreign / "pyvenv.cfg").write_text("home = /usr/bin")
@@ -51,7 +51,7 @@ def test_an_environment_of_somebody_else_is_refused_and_stays(library: Library, 
 
 
 def test_an_environment_in_a_relative_folder_is_made_and_made_again(
-    library: Library, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: Library, job: CiJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 

@@ -9,7 +9,7 @@ import pytest
 
 from envsmith.knowledge.names.presence import Presence
 from envsmith.model.rule import Evidence, EvidenceKind
-from envsmith.project.code.python_files import Project, Source
+from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, read_project_uses
 
 RELEASES = {"transformers": ("4.40.0", "4.41.0", "4.42.0", "4.43.0"), "accelerate": ("0.1.0", "0.2.0", "1.0.0")}
@@ -68,5 +68,5 @@ def index() -> HandIndex:
 def uses_of(**files: str) -> ProjectUses:
     """``a__b="…"`` is a/b.py."""
     paths = {name.replace("__", "/") + ".py": text for name, text in files.items()}
-    sources = tuple(Source(path=p, text=t.encode()) for p, t in paths.items())
-    return read_project_uses(Project(root=Path(), sources=sources, files=frozenset(paths)))
+    sources = tuple(SourceText(path=p, text=t.encode()) for p, t in paths.items())
+    return read_project_uses(ProjectSources(root=Path(), sources=sources, files=frozenset(paths)))

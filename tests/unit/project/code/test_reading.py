@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envsmith.project.code.python_files import Project, Source
+from envsmith.project.code.python_files import ProjectSources, SourceText
 from envsmith.project.code.reading import ProjectUses, read_project_uses
 
 
 def read(is_package=lambda _name: False, **files: str) -> ProjectUses:
     """``a__b="…"`` is a/b.py."""
     paths = {name.replace("__", "/").replace("/init", "/__init__") + ".py": text for name, text in files.items()}
-    sources = tuple(Source(path=p, text=t.encode()) for p, t in paths.items())
-    return read_project_uses(Project(root=Path(), sources=sources, files=frozenset(paths)), is_package)
+    sources = tuple(SourceText(path=p, text=t.encode()) for p, t in paths.items())
+    return read_project_uses(ProjectSources(root=Path(), sources=sources, files=frozenset(paths)), is_package)
 
 
 def test_modules_beside_a_file_and_above_it_are_its_own():
