@@ -113,5 +113,5 @@ def test_every_command_of_a_dockerfile_is_a_function_of_the_script(locks):
 
 
 def test_no_address_of_a_server_stands_in_the_scripts():
-    folder = Path(__file__).parents[4] / "envsmith" / "image" / "steps"
+    folder = Path(__file__).parents[4] / "envsmith" / "builder" / "image" / "steps"
     assert not [path.name for path in folder.iterdir() if path.is_file() and re.search(r"://[a-z]", path.read_text())]

@@ -39,7 +39,7 @@ def whole(tmp_path: Path) -> TinyIndex:
     index = framework_index(tmp_path / "whole")
     for name in OWN:
         index.add(name, wheel(name, "99.0"))
-    index.add("httpx", wheel("httpx", "99.0", ["socksio"]))
+    index.add("httpx", wheel("httpx", "0.28.99", ["socksio"]))
     index.add("socksio", wheel("socksio", "1.0"))
     index.add("uv", wheel("uv", "99.0", files={"uv-99.0.data/scripts/uv": UV}))
     return index
