@@ -140,7 +140,8 @@ class Workshop:
 
     def _key(self, source: CompiledSource, pin: Pin) -> str:
         try:
-            compiler = execute([_COMPILER, "--version"], seconds=60).stdout.partition("\n")[0]
+            program = shutil.which(_COMPILER, path=self.environ.get("PATH")) or _COMPILER
+            compiler = execute([program, "--version"], seconds=60).stdout.partition("\n")[0]
         except (OSError, subprocess.SubprocessError) as error:
             raise EngineError(f"Cannot start the C++ compiler: {error}.", hint="Install g++ again.") from None
         torch = layer_text(p for p in self.lock.pins if p.layer == "torch")

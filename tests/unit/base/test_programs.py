@@ -49,10 +49,13 @@ def test_a_program_that_does_not_read_what_it_is_fed_is_not_an_error() -> None:
     assert execute(_python("import os; os.close(0); print(1)"), feed="x" * 3_000_000).stdout == "1\n"
 
 
-def test_a_grandchild_that_holds_the_pipe_is_not_waited_for() -> None:
-    answer = execute(["sh", "-c", "setsid sleep 600 & echo $!"])
+def test_a_grandchild_that_holds_the_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / "grandchild"
+    apart = f"setsid sh -c 'echo $$ > {place}; exec sleep 600' & until [ -s {place} ]; do sleep 0.01; done"
 
-    os.kill(int(answer.stdout), signal.SIGKILL)  # it was alive
+    execute(["sh", "-c", apart])
+
+    os.kill(int(place.read_text()), signal.SIGKILL)  # it was alive
 
 
 def test_what_a_program_left_behind_ends_with_it() -> None:

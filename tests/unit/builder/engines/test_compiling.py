@@ -64,8 +64,13 @@ class Uv:
 
 def shop(lock: Lock, folder: Path, uv: Uv) -> Workshop:
     python = folder / "venv" / "bin" / "python"
+    compiler = folder / "compiler" / "c++"
+    compiler.parent.mkdir(exist_ok=True)
+    compiler.write_text("#!/bin/sh\necho 'c++ 12.2.0'\n")
+    compiler.chmod(0o755)
     (folder / "venv" / "lib" / "python3.11" / "site-packages").mkdir(parents=True, exist_ok=True)
-    return Workshop(lock=lock, folder=folder, python=python, environ={"PATH": "/usr/bin:/bin"}, run=uv)
+    environ = {"PATH": f"{compiler.parent}:/usr/bin:/bin"}
+    return Workshop(lock=lock, folder=folder, python=python, environ=environ, run=uv)
 
 
 def test_a_wheel_is_compiled_once_with_the_variables_of_the_lock(tmp_path: Path, lock: Lock, pin: Pin) -> None:
@@ -76,7 +81,7 @@ def test_a_wheel_is_compiled_once_with_the_variables_of_the_lock(tmp_path: Path,
     assert [path.name for path in first] == ["ops-1.0-cp311-cp311-linux_x86_64.whl"]
     assert len(uv.builds) == 1
     assert uv.builds[0]["OPS"] == "1"
-    assert uv.builds[0]["PATH"].endswith("/builder/bin:/usr/bin:/bin")
+    assert uv.builds[0]["PATH"].endswith(f"/builder/bin:{tmp_path}/compiler:/usr/bin:/bin")
 
 
 def test_other_variables_are_another_wheel(tmp_path: Path, lock: Lock, pin: Pin) -> None:
