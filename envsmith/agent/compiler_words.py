@@ -77,9 +77,9 @@ def _missing(line: str) -> str:
             return what
         name = match[1].rpartition("/")[2]
         program = _PROGRAM.fullmatch(name)
-        known = _HEADERS.get(name) or (_PROGRAMS.get(program[1], "") if program else "")
-        if known:
-            return known
+        program_key = _HEADERS.get(name) or (_PROGRAMS.get(program[1], "") if program else "")
+        if program_key:
+            return program_key
     return ""
 
 

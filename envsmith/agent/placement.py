@@ -74,8 +74,8 @@ class Placement(NamedTuple):
     def event(self) -> Row:
         """Return what the event of it says."""
         names = ("backend", "ranks", "devices", "sentence", "place", "env")
-        said = {**{name: getattr(self, name) for name in names}, "is_shared": bool(self.sharing)}
-        return said if self.cuda is None else {"cuda": self.cuda, **said}
+        fields = {**{name: getattr(self, name) for name in names}, "is_shared": bool(self.sharing)}
+        return fields if self.cuda is None else {"cuda": self.cuda, **fields}
 
 
 def place_nccl(ranks: int, gpus: int, nccl: str, plan: PlanJson, directory: str) -> Placement:

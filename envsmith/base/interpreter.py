@@ -28,10 +28,10 @@ def named_python(text: str) -> Path:
 
     ``UsageError`` when there is none.
     """
-    found = find_python(Path(text).expanduser()) or shutil.which(text)
-    if found is None or not os.access(found, os.X_OK):
+    program = find_python(Path(text).expanduser()) or shutil.which(text)
+    if program is None or not os.access(program, os.X_OK):
         raise UsageError(
             f"Cannot use --python {text}: it has no interpreter.",
             hint="Give the folder of an environment, or its bin/python.",
         )
-    return Path(found)
+    return Path(program)

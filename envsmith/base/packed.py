@@ -136,10 +136,10 @@ def _hints(kind: type) -> tuple[Any, ...]:
 def _arm(kind: Any) -> Any | None:
     """Return the one type that a union admits beside what is plain. In JSON it must not look like that."""
     plain = [arm for arm in get_args(kind) if arm in _PLAIN or get_origin(arm) is Literal]
-    others = [arm for arm in get_args(kind) if arm not in plain]
-    if len(others) > 1 or (others and plain != [NoneType] and not _is_container(others[0])):
+    arms = [arm for arm in get_args(kind) if arm not in plain]
+    if len(arms) > 1 or (arms and plain != [NoneType] and not _is_container(arms[0])):
         raise TypeError(f"{kind} admits kinds that look alike when they are packed")
-    return others[0] if others else None
+    return arms[0] if arms else None
 
 
 class _Writers:
@@ -304,10 +304,10 @@ class _Readers:
                 data[place] = reader(data[place], shared)
             if is_tuple:
                 return tuple.__new__(kind, data)
-            made: Any = new(kind)
+            instance: Any = new(kind)
             for name, value in zip(names, data, strict=True):
-                put(made, name, value)
-            return made
+                put(instance, name, value)
+            return instance
 
         self._readers[kind] = read
         active += [(place, reader) for place, each in enumerate(_hints(kind)) if (reader := self.of(each))]

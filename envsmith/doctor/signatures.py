@@ -257,11 +257,11 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
         partial = {h.signature.id: h.signature for h in hits if not h.signature.last and broken(h.position)}
         ids = refused | {hit.signature.id for hit in hits} - partial.keys()
         later = [s for s in every if s.id not in ids and not s.last]
-        whole = {s.id: h for s in later if (h := _find(rewritten, s))}
+        unbroken = {s.id: h for s in later if (h := _find(rewritten, s))}
         # What a part of a line says counts only as long as the whole line does not say otherwise.
-        refused |= {i for i, signature in partial.items() if i not in whole and _is_said(rewritten, signature)}
-        hits = [hit for hit in hits if hit.signature.id not in refused | whole.keys()]
-        hits += [dataclasses.replace(hit, position=place(hit.position)) for hit in whole.values()]
+        refused |= {i for i, signature in partial.items() if i not in unbroken and _is_said(rewritten, signature)}
+        hits = [hit for hit in hits if hit.signature.id not in refused | unbroken.keys()]
+        hits += [dataclasses.replace(hit, position=place(hit.position)) for hit in unbroken.values()]
     order = {signature.id: number for number, signature in enumerate(every)}  # of one place the more special one first
     hits.sort(key=lambda hit: (hit.position, order[hit.signature.id]))
     return _count_lines(original.text, _with_standing(original.text, hits))

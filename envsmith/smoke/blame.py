@@ -75,8 +75,8 @@ def _blame_stall(halt: HaltEvent, names: Sequence[str]) -> Charge:
         culprits, sentence = ranks, f"{call}, in {in_case}; no rank moved for {limit:.1f} s"
     elif stopped and len(stopped) < len(where):
         ranks = culprits = stopped
-        rest = rest_text(where, case, stopped)
-        sentence = f"{who(stopped, where)} is stopped (SIGSTOP or a debugger) in {in_case}{rest}"
+        meanwhile = rest_text(where, case, stopped)
+        sentence = f"{who(stopped, where)} is stopped (SIGSTOP or a debugger) in {in_case}{meanwhile}"
     elif len(laggards) == len(where):
         culprits, sentence = (), f"all ranks are stuck in {in_case}, step {phase.word}, for {limit:.1f} s"
     else:

@@ -50,8 +50,8 @@ def rest_text(where: Iterable[RankPlace], case: int, ranks: Sequence[int]) -> st
     if not waiting:
         return ""
     waited = min(place.age for place in waiting)
-    others = ranks_text([place.rank for place in waiting], "r")
-    return f"; {others} {_WAITING[waiting[0].phase]} for {waited:.1f} s"
+    waiting_ranks = ranks_text([place.rank for place in waiting], "r")
+    return f"; {waiting_ranks} {_WAITING[waiting[0].phase]} for {waited:.1f} s"
 
 
 def odd_ones(values: Mapping[int, str]) -> tuple[list[int], str, str]:

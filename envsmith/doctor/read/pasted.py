@@ -200,7 +200,7 @@ def whole_line(text: str, position: int) -> str:
     following = text[text.rfind("\n", 0, position) + 1 :]
     line = following.partition("\n")[0]
     wholes = (joined.partition("\n")[0] for joined, _breaks in unwrapped(following))
-    return next((whole for whole in wholes if len(whole) > len(line)), line)
+    return next((joined for joined in wholes if len(joined) > len(line)), line)
 
 
 def _joined_at(lines: list[str], width: int) -> tuple[str, list[int]]:

@@ -84,11 +84,11 @@ class VersionGraph:
 
     def without(self, rules: Container[str]) -> VersionGraph:
         """Return a graph that knows everything but ``rules``. The tables of this one are used again."""
-        kept, compiled = self._kept, self.compiled
+        tables, compiled = self._kept, self.compiled
         gone = {number for number, rule in enumerate(compiled.rules) if rule.value.id in rules}
         about = {name: tuple(n for n in numbers if n not in gone) for name, numbers in compiled.about.items()}
-        remaining = {rule_id: rule for rule_id, rule in kept.rules.items() if rule_id not in rules}
-        return VersionGraph(replace(kept, compiled=replace(compiled, about=about), rules=remaining))
+        remaining = {rule_id: rule for rule_id, rule in tables.rules.items() if rule_id not in rules}
+        return VersionGraph(replace(tables, compiled=replace(compiled, about=about), rules=remaining))
 
     def released_on(self, name: str, version: str) -> str:
         """Return the day on which a release of a component came out, ``""`` where it is not known."""
@@ -119,8 +119,8 @@ GRAPH = Table("graph", lambda: list_files(find_matrix()), _Kept, _read, _framewo
 
 
 @cache
-def _graph_of(kept: _Kept) -> VersionGraph:
-    return VersionGraph(kept)
+def _graph_of(tables: _Kept) -> VersionGraph:
+    return VersionGraph(tables)
 
 
 def version_graph(files: DataFiles | None = None) -> VersionGraph:

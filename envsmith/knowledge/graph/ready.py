@@ -77,8 +77,8 @@ class Readiness:
             return frozenset()
         facts = platform, wheel.torch, wheel.cuda, wheel.cxx11_abi
         if facts not in self._fitting:
-            there = (build for build in self._builds if build.platform is platform)
-            self._fitting[facts] = frozenset(build.version for build in there if _fits_build(wheel, build))
+            builds = (build for build in self._builds if build.platform is platform)
+            self._fitting[facts] = frozenset(build.version for build in builds if _fits_build(wheel, build))
         return self._fitting[facts]
 
     def _pythons_of(self, wheel: ReadyWheel) -> tuple[str, ...]:

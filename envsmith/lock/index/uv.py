@@ -268,8 +268,8 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     Its details are uv's last lines.
     """
     text = "\n".join(finished.lines)
-    told = _told(finished.lines)
-    details = tuple(line[:SHOWN] for line in told)
+    last_lines = _told(finished.lines)
+    details = tuple(line[:SHOWN] for line in last_lines)
     if match := _DISK.search(text):
         full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
         return StorageError(
@@ -294,7 +294,7 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
         )
     if (match := _BUILD.search(text)) and (refusal := refusal_of(text)) and refusal.missing:
         return _build_error(match[1], text, details, work)
-    of_network = "\n".join(told) if _BACKEND.search(text) else text
+    of_network = "\n".join(last_lines) if _BACKEND.search(text) else text
     if _NETWORK.search(of_network) and not _UNSOLVED.search(text):
         address = _ADDRESS.search(of_network)
         return NetworkError(
@@ -349,8 +349,8 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
     details = [line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…" for line in details]
     if refusal and refusal.missing:
         command = install_command([refusal.missing]) or NAMES[refusal.missing]
-        other = ", or use a container engine (--engine docker)" if refusal.missing in IN_IMAGES else ""
-        hint = f"Install what is missing ({command}), or choose a release that has a wheel{other}."
+        engine = ", or use a container engine (--engine docker)" if refusal.missing in IN_IMAGES else ""
+        hint = f"Install what is missing ({command}), or choose a release that has a wheel{engine}."
         return MissingProgramError(message, details=details, hint=hint)
     hint = "Choose a release that has a wheel or builds on this Python."
     if not undeclared and shutil.which("c++") is None:
