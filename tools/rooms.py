@@ -109,7 +109,9 @@ def reason_not(which: Callable[[str], str | None] | None = None, user: int | Non
     if (os.geteuid() if user is None else user) != 0:
         return "only root may make a root file system and mount it"
     missing = [name for name in ("debootstrap", "unshare", "chroot", "mount", "git") if not find(name)]
-    return f"{' and '.join(missing)} cannot be found" if missing else None
+    if missing:
+        return f"{' and '.join(missing)} cannot be found"
+    return None if (ROOT / ".git").exists() else "this folder is no clone of the repository"
 
 
 def _system_path() -> str:
@@ -255,9 +257,17 @@ def furnish(room: Room, environ: Mapping[str, str], downloads: Path) -> None:
 
 
 def _clone(target: Path) -> None:
-    clone = subprocess.run(
-        ["git", "clone", "--quiet", str(ROOT), str(target)], capture_output=True, text=True, check=False
-    )
+    # The checkout may be another user's, which git refuses to root by default.
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as settings:
+        settings.write("[safe]\n\tdirectory = *\n")
+        settings.flush()
+        clone = subprocess.run(
+            ["git", "clone", "--quiet", str(ROOT), str(target)],
+            env={**_host(), "GIT_CONFIG_GLOBAL": settings.name},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if clone.returncode:
         raise RoomError(f"Cannot clone {ROOT}: {' '.join(clone.stderr.split())}")
     subprocess.run(["chown", "--recursive", "--no-dereference", f"{UID}:{UID}", str(target)], check=True)
