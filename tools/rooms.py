@@ -103,7 +103,9 @@ class Room:
     place: Path
 
 
-def reason_not(which: Callable[[str], str | None] | None = None, user: int | None = None) -> str | None:
+def reason_not(
+    which: Callable[[str], str | None] | None = None, user: int | None = None, checkout: Path = ROOT
+) -> str | None:
     """Return why this host makes no rooms, or ``None``."""
     find = which or (lambda name: shutil.which(name, path=_system_path()))
     if (os.geteuid() if user is None else user) != 0:
@@ -111,7 +113,7 @@ def reason_not(which: Callable[[str], str | None] | None = None, user: int | Non
     missing = [name for name in ("debootstrap", "unshare", "chroot", "mount", "git") if not find(name)]
     if missing:
         return f"{' and '.join(missing)} cannot be found"
-    return None if (ROOT / ".git").exists() else "this folder is no clone of the repository"
+    return None if (checkout / ".git").exists() else "this folder is no clone of the repository"
 
 
 def _system_path() -> str:

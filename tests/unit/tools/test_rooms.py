@@ -55,7 +55,12 @@ def test_a_missing_program_is_named(tool):
         tool.reason_not(which=lambda name: None if name == "debootstrap" else name, user=0)
         == "debootstrap cannot be found"
     )
-    assert tool.reason_not(which=lambda name: name, user=0) is None
+
+
+def test_only_a_clone_can_be_cloned_into_a_room(tool, tmp_path):
+    assert "no clone" in tool.reason_not(which=lambda name: name, user=0, checkout=tmp_path)
+    (tmp_path / ".git").mkdir()
+    assert tool.reason_not(which=lambda name: name, user=0, checkout=tmp_path) is None
 
 
 def test_a_room_has_nothing_of_the_host_s_environment(tool):
