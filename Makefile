@@ -55,11 +55,12 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -n auto -m 'slow and not integration' --randomly-seed=$(SEED)
 
 integration: $(STAMP)
-	$(BIN)/python -m pytest -m integration
+	$(BIN)/python -m pytest -m integration --randomly-dont-reorganize
 
+# Integration tests keep their order: those of one file share what is built once and then changed.
 # The part of the integration tests that starts its own container engine and registry; what is not installed is, where that is allowed.
 images: $(STAMP)
-	$(BIN)/python -m pytest -m integration tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py tests/integration/test_images_packages.py tests/integration/test_images_login.py
+	$(BIN)/python -m pytest -m integration --randomly-dont-reorganize tests/integration/test_images_publish.py tests/integration/test_images_snapshot.py tests/integration/test_images_rebuild.py tests/integration/test_docker_engine.py tests/integration/test_images_packages.py tests/integration/test_images_login.py
 
 # The two commands of the README on a stock Debian 13 and 12, as an ordinary user without a compiler. Needs root and debootstrap, and nothing installed.
 ROOMS_FLAGS ?=
