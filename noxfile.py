@@ -41,4 +41,4 @@ def tests(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """The real parts: package index, torch, container engine."""
     _install(session, "test")
-    session.run("pytest", "-m", "integration", *session.posargs)
+    session.run("pytest", "-m", "integration", "--randomly-dont-reorganize", *session.posargs)
