@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import urllib.parse
 import urllib.request
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from envsmith.base.files import read_bounded, read_text, scratch, sha256_of, write_whole
 from envsmith.base.interpreter import python_in
-from envsmith.base.programs import child
+from envsmith.base.programs import execute
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.errors import (
@@ -191,11 +190,10 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
     }
     with os_errors(f"link packages into {prefix}"):
         cache.mkdir(parents=True, exist_ok=True)
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with child([sys.executable, "-m", "envsmith.lock.conda.linker"], **pipes) as process:
-            out, err = process.communicate(json.dumps(order))
-    if process.returncode:
-        raise _error(part, _message(out, err, process.returncode))
+        linker = [sys.executable, "-m", "envsmith.lock.conda.linker"]
+        finished = execute(linker, feed=json.dumps(order), patience=5.0)
+    if finished.returncode:
+        raise _error(part, _message(finished.stdout, finished.stderr, finished.returncode))
 
 
 def _message(out: str, err: str, status: int) -> str:
