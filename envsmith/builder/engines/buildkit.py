@@ -20,7 +20,6 @@ from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import TAIL
 from envsmith.errors import (
-    FULL,
     BuildError,
     ContentError,
     EngineError,
@@ -28,8 +27,8 @@ from envsmith.errors import (
     InterruptedRunError,
     NetworkError,
     StorageError,
-    of_the_system,
     os_errors,
+    refusal_of_disk,
 )
 
 # Clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
@@ -230,8 +229,8 @@ def last_words(lines: Sequence[str]) -> list[str]:
 def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
     """Return the error that the last lines of a failed step speak of. ``hint`` is for one that says nothing known."""
     text = "\n".join(lines)
-    if of_the_system(text) == FULL:
-        return StorageError(f"Cannot finish {step}: the disk is full.", details=lines, hint=FULL_HINT)
+    if (disk := refusal_of_disk(text)) and disk.is_full:
+        return StorageError(f"Cannot finish {step}: {disk.sentence}.", details=lines, hint=FULL_HINT)
     for pattern, kind, advice in _KNOWN:
         if re.search(pattern, text):
             return kind(f"Cannot finish {step}: its command failed.", details=lines, hint=advice)

@@ -31,6 +31,7 @@ from envsmith.errors import (
     StorageError,
     UsageError,
     os_errors,
+    refusal_of_disk,
 )
 from envsmith.lock.conda.channels import access_to
 from envsmith.lock.conda.lock_files import pip_lines
@@ -220,12 +221,8 @@ def _error(part: PlatformLock, text: str) -> EnvsmithError:
         return NetworkError(
             f"Cannot fetch {what}: the channel does not have it any more.", details=details, hint="Lock the cell again."
         )
-    if "no space" in low or "permission denied" in low or "read-only" in low:
-        return StorageError(
-            f"Cannot install {what}: its folder cannot be written.",
-            details=details,
-            hint="Free some space, or choose another folder.",
-        )
+    if disk := refusal_of_disk(text):
+        return StorageError(f"Cannot install {what}: {disk.sentence}.", details=details, hint=disk.hint)
     if "fetch" in low or "connect" in low or "error sending request" in low or "download" in low:
         return NetworkError(
             f"Cannot fetch {what}: the channel did not answer.",

@@ -35,6 +35,7 @@ from envsmith.errors import (
     MissingProgramError,
     NetworkError,
     StorageError,
+    refusal_of_disk,
 )
 from envsmith.net.authorities import ca_bundle
 from envsmith.net.index_settings import VARIABLES, as_toml, pip_values, uv_settings
@@ -221,9 +222,6 @@ class Uv:
 
 
 # What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.
-_DISK = re.compile(
-    r"No space left on device|os error 28\b|Disk quota exceeded|os error 122\b|Read-only file system|os error 30\b|Permission denied \(os error 13\)"
-)
 _HASH = re.compile(r"Hash mismatch for `?([^`\n]+)`?")
 _NETWORK = re.compile(
     r"error sending request|Failed to fetch|client error|dns error|Connection (?:refused|reset)|timed? ?out|UnknownIssuer|invalid peer certificate"
@@ -255,14 +253,13 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     text = "\n".join(finished.lines)
     last_lines = _told(finished.lines)
     details = tuple(line[:SHOWN] for line in last_lines)
-    if match := _DISK.search(text):
-        full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
+    if disk := refusal_of_disk(text):
         return StorageError(
-            f"Cannot {work}: {'the disk is full' if full else 'a file cannot be written'}.",
+            f"Cannot {work}: {disk.sentence}.",
             details=details,
             hint="Free some space (or set UV_CACHE_DIR to another disk) and run the same command again."
-            if full
-            else "Check the permissions of the path.",
+            if disk.is_full
+            else disk.hint,
         )
     if match := _HASH.search(text):
         return ContentError(
