@@ -16,7 +16,6 @@ from envsmith.base.programs import execute
 from envsmith.base.progress import Clock
 from envsmith.base.schema import AsJson, parse_json
 from envsmith.builder.engines.venv import PLAIN_BUILD, installation
-from envsmith.builder.proof import rungs_of
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.mend.environment import Environment, read_environment
@@ -29,6 +28,7 @@ from envsmith.knowledge.graph.load import components
 from envsmith.lock.index.uv import Uv
 from envsmith.model.rule import Severity
 from envsmith.smoke import run
+from envsmith.smoke.ladder import proved_rungs
 from envsmith.smoke.plan import Plan, Tier
 
 _RANKS = 2
@@ -117,7 +117,7 @@ def smoke_trial(python: Path, distributions: Collection[str], clock: Clock, step
             hint="Mend that and run the same command again. Nothing was changed.",
             details=[result.summary],
         )
-    ability = Ability(passed=result.passed, rungs=len(rungs_of(result)), summary=result.summary, broken=broken)
+    ability = Ability(passed=result.passed, rungs=len(proved_rungs(result)), summary=result.summary, broken=broken)
     clock.done(step, ability.sentence)
     return ability
 
