@@ -6,9 +6,10 @@
    long as it is at most :data:`A_PROOF` older.
 4. A build with CUDA before one without.
 5. The newest torch release of the framework's age: those that came out up to :data:`A_STEP` after it come before those
-   of the next step. Within a step a tested one comes first, as long as it is at most :data:`A_PROOF` older than the
-   newest. A framework release without a line of its own has those of its minor series. Of one torch release the default
-   build comes first, then the newest CUDA.
+   of the next step. Within a step a build that was run comes first, then a build of the default index, then a release
+   of which another build was run, each as long as it is at most :data:`A_PROOF` older than the newest. A framework
+   release without a line of its own has those of its minor series. Of one torch release the default build comes first,
+   then the newest CUDA.
 6. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
 7. Companions, those that need not be compiled before others, newest first in the same steps of age. Then whatever else
    is open, newest first. Of driver and glibc the oldest that will do comes first, because they are demands.
@@ -39,18 +40,22 @@ A_STEP = timedelta(days=91)
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Which torch releases are known to be tested with a framework."""
+    """Which torch releases are known to be tested with a framework: in any build, or (``exact``) builds that ran."""
 
     lines: tuple[tuple[int, int], ...]
     of_release: tuple[int, ...]
 
     @classmethod
-    def of(cls, problem: Problem, framework: str) -> Support:
+    def of(cls, problem: Problem, framework: str, *, exact: bool = False) -> Support:
         """Return the tested lines of a framework, and for each release the torch releases tested with it.
 
         They are those of its own lines, else those of its minor series.
         """
-        lines = tuple((f, t) for name, f, t in problem.compiled.tested if name == framework)
+        lines = tuple(
+            (releases, builds if exact else torches)
+            for name, releases, torches, builds in problem.compiled.tested
+            if name == framework
+        )
         variable = problem.variable(framework)
         values = problem.values[variable] if variable is not None else ()
         own = [0] * len(values)
@@ -95,9 +100,11 @@ class Preference:
     supported_first: bool = True
     bounded: ClassVar[bool] = True
     support: dict[str, Support] = field(init=False)
+    builds: dict[str, Support] = field(init=False)
 
     def __post_init__(self) -> None:
         self.support = {name: Support.of(self.problem, name) for name in self.frameworks}
+        self.builds = {name: Support.of(self.problem, name, exact=True) for name in self.frameworks}
 
     def steps(self) -> list[Step]:
         """Return the decisions of the search, in order."""
@@ -181,14 +188,23 @@ class Preference:
             places.setdefault(public(values[value]), place)
         return sorted(newest, key=lambda i: (places[public(values[i])], index.get(str(values[i])) != "default"))
 
-    def tested_torch(self, domains: Domains) -> list[int]:
-        """Return masks of torch releases for the frameworks chosen in ``domains``.
+    def default_builds(self) -> int:
+        """Return the mask of the torch builds that the default index has."""
+        index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
+        return sum(
+            1 << i
+            for i, v in enumerate(self.problem.values[self.problem.names.index("torch")])
+            if index.get(str(v)) == "default"
+        )
+
+    def tested_torch(self, domains: Domains, *, exact: bool = False) -> list[int]:
+        """Return masks of torch releases for the frameworks chosen in ``domains``, or (``exact``) of builds that ran.
 
         Tested with all of them, with all but one, and so on.
         """
         tiers: list[int] = []
         for name in self.frameworks:
-            support = self.support[name]
+            support = (self.builds if exact else self.support)[name]
             if not support.lines:
                 continue
             torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1)
@@ -211,11 +227,11 @@ class Preference:
         return parts
 
     def _tested_torch(self, torch: int) -> Parts:
-        """Return the torch releases of each step of age, tested ones first."""
-        in_steps = self._in_steps(torch)
+        """Return the torch builds of each step of age: those that ran, then those of the default index."""
+        in_steps, default = self._in_steps(torch), self.default_builds()
 
         def parts(domains: Domains) -> Iterator[int]:
-            tiers = self.tested_torch(domains)
+            tiers = [*self.tested_torch(domains, exact=True), default, *self.tested_torch(domains)]
             for step in in_steps(domains):
                 remaining, near = step, self._recent(torch, step)
                 for mask in tiers:
