@@ -20,7 +20,7 @@ from envsmith.launch.run.host import exit_code, look, open_process, parent_of
 _MOST_BYTES = 64 << 20
 
 
-@dataclass(slots=True)
+@dataclass
 class WatchedRank:
     """One rank under watch. ``answer`` is its last full answer, ``open_questions`` what it has not answered yet, by id."""
 

@@ -23,7 +23,7 @@ from envsmith.launch.run.watch import LaunchWatch, WatchSettings
 HOOK = Path(__file__).with_name("hook")
 
 
-@dataclass(slots=True)
+@dataclass
 class Launch:
     """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence."""
 

@@ -46,7 +46,7 @@ _BEFORE_FIRST = 3.0
 _MOST_EVENTS = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class WatchSettings:
     """``stall`` in seconds: nothing is said before. ``stops`` asks the launcher to end after a hang."""
 
@@ -259,7 +259,7 @@ _FATAL = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Marks:
     """The marks of one rank: its start, its errors, where it asked for its end, and whether it came to it."""
 
