@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import read_text
 from envsmith.base.interpreter import python_in
+from envsmith.doctor.mend.owned import packages_folders
 from envsmith.errors import UsageError
 from envsmith.model.version import minor_of
 
@@ -70,6 +71,7 @@ def _admits(requirement: Requirement, version: str) -> bool:
 
 def read_environment(root: Path) -> Environment:
     """Return what is installed in a virtual environment. ``UsageError`` where the folder is not one."""
+    root = root.resolve()
     config = root / CONFIG
     if not config.is_file():
         raise UsageError(
@@ -77,7 +79,7 @@ def read_environment(root: Path) -> Environment:
             hint="Type the commands of the repair that envsmith doctor prints, with the tool that manages this Python.",
         )
     version = _VERSION.search(read_text(config, 1 << 16, failure=UsageError, errors="replace"))
-    folders = sorted({folder.resolve() for folder in root.glob("lib*/python3.*/site-packages")})
+    folders = [root / folder for folder in packages_folders(root)]
     if version is None or not folders:
         raise UsageError(
             f"Cannot change {root}: its {CONFIG} does not name a Python, or it has no site-packages.",
