@@ -182,6 +182,7 @@ class Mender:
         """
         environment = read_environment(root)
         treatment = treatment_of(diagnosis, environment)
+        treatment = replace(treatment, by_hand=(*treatment.by_hand, *environment.odd))
         glibc = diagnosis.facts.version("glibc")
         changes = ResolvedTreatment(changes=())
         if treatment.names:

@@ -27,7 +27,9 @@ def folder(tmp_path: Path) -> Path:
     (root / "checkpoint.pt").write_text("mine")
     info = root / SITE / "tool-1.dist-info"
     info.mkdir(parents=True)
-    (info / "RECORD").write_text("tool.py,,\n../../../bin/tool,,\n../../../share/tool.txt,,\ntool-1.dist-info/RECORD,,\n")
+    (info / "RECORD").write_text(
+        "tool.py,,\n../../../bin/tool,,\n../../../share/tool.txt,,\ntool-1.dist-info/RECORD,,\n"
+    )
     (root / SITE / "tool.py").write_text("old")
     return root
 
