@@ -257,7 +257,7 @@ def by_packages(diagnosis: Diagnosis, keep: Collection[str]) -> Diagnosis:
     return replace(diagnosis, diagnosed=(*judged.diagnosed, *of_builder, *texts), repair=judged.repair)
 
 
-def undo_last(root: Path, agree: Callable[[Sequence[PackageChange]], None]) -> MendResult:
+def undo_last(root: Path, agree: Callable[[Sequence[PackageChange]], object]) -> MendResult:
     """Put the environment of before the last mend back. ``UsageError`` when there is none, or ``agree`` raises it."""
     root = root.resolve()
     with earlier(root) as copied:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -22,6 +23,8 @@ _INFO = (".dist-info", ".egg-info", ".egg")
 _RECORDS = (("RECORD", ".."), ("installed-files.txt", "."))
 _MOST = 64 << 20
 _SHOWN = 8
+# Who has written nothing for so long is not writing.
+_QUIET_SECONDS = 10.0
 
 
 def packages_folders(root: Path) -> tuple[str, ...]:
@@ -119,21 +122,39 @@ def _use(process: Path, places: tuple[str, ...]) -> str:
     return ""
 
 
-def carry_over(old: Path, new: Path, records: Collection[str], *, since: int = 0) -> None:
+def refuse_writers(old: Path, new: Path, records: Collection[str]) -> None:
+    """Refuse an environment among whose packages somebody writes: a file could come between the exchange and its end."""
+    begin = time.time() - _QUIET_SECONDS
+    busy = [name for name in _differing(old, new, records) if _changed(old / name) > begin]
+    if busy:
+        raise UsageError(
+            f"Cannot change {old}: another program writes among its packages.",
+            details=[str(old / name) for name in busy[:_SHOWN]],
+            hint="End it, or wait until it has ended, and run the same command again. Nothing was changed.",
+        )
+
+
+def carry_over(old: Path, new: Path, records: Collection[str], *, in_use: bool = True, since: float = 0.0) -> None:
     """Link what is not of these packages from the old folders of packages into the new ones.
 
-    With ``since``, a time in nanoseconds, the new ones are in use: only what was written after it, and is newer than
-    what stands there, is linked.
+    Where the new ones are in use already, what was written later stays there, and what was not written after ``since``
+    is left out: the user may have removed it.
     """
-    of_old, of_new = owned_files(old, records), owned_files(new, recorded(new))
+    for name in _differing(old, new, records):
+        with suppress(FileNotFoundError):
+            if in_use and (_changed(new / name) > _changed(old / name) or (old / name).lstat().st_mtime < since):
+                continue
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            _put(old / name, new / name)
+
+
+def _differing(old: Path, new: Path, records: Collection[str]) -> Iterator[str]:
+    """Yield what is among packages, of none of them, and other than in the new folders or missing there."""
+    owned = owned_files(old, records) | owned_files(new, recorded(new))
     for site in packages_folders(old):
         for name in _foreign(old, site, frozenset(records)):
-            if name in of_old or name in of_new or is_same(old / name, new / name):
-                continue
-            with suppress(FileNotFoundError):
-                if not since or _written(old / name) > max(since, _written(new / name)):
-                    (new / name).parent.mkdir(parents=True, exist_ok=True)
-                    _put(old / name, new / name)
+            if name not in owned and not is_same(old / name, new / name):
+                yield name
 
 
 def _foreign(root: Path, site: str, records: frozenset[str]) -> Iterator[str]:
@@ -145,8 +166,9 @@ def _foreign(root: Path, site: str, records: frozenset[str]) -> Iterator[str]:
         yield from (f"{place}/{name}" for name in (*files, *links) if f"{place}/{name}" not in records)
 
 
-def _written(path: Path) -> int:
-    return path.lstat().st_mtime_ns if os.path.lexists(path) else 0
+def _changed(path: Path) -> float:
+    """Return when a file was made, written, renamed or linked, which no program can set."""
+    return path.lstat().st_ctime if os.path.lexists(path) else 0.0
 
 
 def is_same(one: Path, other: Path) -> bool:

@@ -38,6 +38,7 @@ from envsmith.doctor.mend.owned import (
     recorded,
     refuse_links,
     refuse_residents,
+    refuse_writers,
 )
 from envsmith.errors import EnvsmithError, UsageError, storage_errors
 
@@ -51,7 +52,7 @@ _PARTS = frozenset({"bin", "lib", "lib64", "include", CONFIG, MARKER})
 _ID = re.compile(r"[0-9a-f]{12}")
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _HERE = -100  # AT_FDCWD
-_CLOCK = 1_000_000_000  # files are dated by a clock that may be this much (in nanoseconds) behind
+_CLOCK_SECONDS = 1.0  # files are dated by a clock that may be this much behind
 _UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
 
 
@@ -84,11 +85,11 @@ class _Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Exchange:
-    """What changes places, what packages the environment had, and since when (in nanoseconds) files may be new."""
+    """What changes places, what packages the environment had, and since when (in seconds) files may be new."""
 
     steps: Sequence[_Step]
     records: Sequence[str]
-    since: int
+    since: float
 
 
 def store_of(environment: Path) -> Path:
@@ -180,8 +181,9 @@ def _change_places(copied: Twin) -> None:
     environment, records = copied.environment, copied.records
     refuse_residents(environment, packages_folders(environment))
     with storage_errors(environment):
-        since = time.time_ns() - _CLOCK
-        carry_over(environment, copied.copy, records)
+        since = time.time() - _CLOCK_SECONDS
+        refuse_writers(environment, copied.copy, records)
+        carry_over(environment, copied.copy, records, in_use=False)
         steps = _steps(copied)
         before = [_Step(step.name, _inode(environment / step.name)) for step in steps]
         _begin(copied.folder, _Exchange(steps=steps, records=sorted(records), since=since))
@@ -221,7 +223,7 @@ def _read(path: Path) -> _Exchange:
 def _finish(copied: Twin) -> None:
     """Carry over what was written while the two changed places, and note that they have."""
     exchanged = _read(copied.folder / _BEGUN)
-    carry_over(copied.copy, copied.environment, exchanged.records, since=exchanged.since)
+    carry_over(copied.copy, copied.environment, exchanged.records)
     (copied.folder / _BEGUN).replace(copied.folder / _DONE)
 
 

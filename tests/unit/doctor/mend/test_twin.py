@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.doctor.mend import owned
 from envsmith.doctor.mend import twin as twins
 from envsmith.doctor.mend.owned import packages_folders
 from envsmith.doctor.mend.twin import earlier, exchange, store_of, twin, undo
@@ -81,7 +82,8 @@ def test_packages_change_places_and_the_folder_stays(folder: Path) -> None:
     assert not store_of(folder).exists()
 
 
-def test_what_somebody_writes_among_the_packages_is_carried_over(folder: Path) -> None:
+def test_what_somebody_writes_among_the_packages_is_carried_over(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owned, "_QUIET_SECONDS", -60.0)
     mine = folder / SITE / "mine"
     mine.mkdir()
     (mine / "a").write_text("first")
@@ -100,6 +102,18 @@ def test_what_somebody_writes_among_the_packages_is_carried_over(folder: Path) -
     assert (mine / "late").exists()
     assert (folder / SITE / "tool.py").read_text() == "new"
     assert [path.name for path in store_of(folder).iterdir()] == [again.folder.name]
+
+
+def test_who_writes_among_the_packages_right_now_keeps_them_from_being_changed(folder: Path) -> None:
+    with twin(folder) as copied:
+        install(copied.copy)
+        (folder / SITE / "checkpoint.pt").write_text("mine")
+        with pytest.raises(UsageError) as caught:
+            exchange(copied, {})
+
+    assert caught.value.message == f"Cannot change {folder}: another program writes among its packages."
+    assert caught.value.details == (str(folder / SITE / "checkpoint.pt"),)
+    assert (folder / SITE / "tool.py").read_text() == "old"
 
 
 def test_what_a_package_no_longer_has_is_not_carried_over(folder: Path) -> None:
@@ -153,7 +167,7 @@ def test_an_environment_whose_parts_lie_elsewhere_is_refused(folder: Path, tmp_p
     (folder / name).rename(tmp_path / "real")
     (folder / name).symlink_to(tmp_path / "real")
 
-    with pytest.raises(UsageError, match="a link leads to .*real.*, which lies outside it"), twin(folder):
+    with pytest.raises(UsageError, match=r"a link leads to .*real.*, which lies outside it"), twin(folder):
         pass
 
 
