@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence  # the types below name them
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeAlias  # of the type checker: typing has it from Python 3.10 on
+    from typing_extensions import TypeAlias  # noqa: UP035 - typing has it from Python 3.10 on
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 # An object of such a document: one that is read, and one that is written.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGTERM
 
+from envsmith.base.files import open_regular
 from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, texts_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.causes import Blame, Cause
@@ -165,7 +166,7 @@ class LaunchWatch:
         self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)
         if self.blame or self.has_begun:
             self.say(self.blame, evidence)
-        if self.settings.stops and self.blame and self.blame.is_hang:
+        if self.settings.stops and self.blame and self.blame.is_hang and self.blame.confidence == "high":
             self._note("the launcher was asked to end", None)
             self.has_stopped = True
             self.launcher.send(SIGTERM)
@@ -299,7 +300,7 @@ def rank_evidence(
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
