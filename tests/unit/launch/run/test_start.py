@@ -188,7 +188,7 @@ def test_a_long_folder_for_temporary_files_is_no_hindrance(tmp_path):
 
     result = watched("raise ValueError('label 7')", env={**os.environ, "TMPDIR": str(folder)})
 
-    assert "ended first, with ValueError: label 7" in result.stderr
+    assert "ValueError: label 7." in result.stderr
 
 
 def test_a_child_s_signal_that_is_ignored_stays_ignored():
