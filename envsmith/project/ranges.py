@@ -110,7 +110,7 @@ def _joined(first: Judgement, second: Judgement, words: str = "") -> Judgement:
         findings=(*first.findings, *further),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         repair=first.repair or second.repair,
-    )
+    ).settled()
 
 
 def _said(finding: Finding, words: str) -> Finding:

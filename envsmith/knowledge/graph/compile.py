@@ -280,14 +280,10 @@ def _nogoods(row: Row, specs: _Specs) -> tuple[tuple[int, ...], ...]:
     return tuple((*when, need) for need in needs) if needs else (when,)
 
 
-# What was only compiled, or only asked for an answer, is not proof that it trains.
-_NO_TRAINING = frozenset({"build", "inference"})
-
-
 def _tested(knowledge: Knowledge, specs: _Specs) -> Iterator[tuple[str, int, int, int]]:
     builds: dict[Spec | None, int] = {}
     for line in knowledge.tested:
-        if line.kind in _NO_TRAINING:
+        if not line.trains:
             continue
         framework, torch = specs.mask(line.framework, line.version), specs.mask("torch", line.torch)
         if line.cuda not in builds:
