@@ -15,7 +15,7 @@ With a build tag the two contradict each other, and it is bad.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from envsmith.model.cell import Platform, Request
@@ -65,8 +65,8 @@ def judge(
     is_cell = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
-    posed = pose(solver.compiled, platform, names, read.extras, gaps=False, features=features)
-    problem = _without_unlisted(posed, read.masks)
+    problem, key = _posed(solver, platform, names, read, features, gaps=False)
+    problem = _without_unlisted(solver, problem, key, read.masks)
     case = JudgementDraft(solver, read, problem, frozenset(keep), frozenset(features), needed or {})
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
@@ -111,20 +111,31 @@ def judge(
     )
 
 
-def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
+def _posed(
+    solver: Solver, platform: Platform, names: Mapping[str, str], read: Given, features: Collection[str], *, gaps: bool
+) -> tuple[Problem, Hashable]:
+    """Return the rules over what is given, and the key by which what is made of this problem is kept."""
+    key = ("judged", platform, tuple(names.items()), tuple(read.extras.items()), frozenset(features), gaps)
+    problem = solver.problems.get(
+        key, lambda: pose(solver.compiled, platform, names, read.extras, gaps=gaps, features=features)
+    )
+    return problem, key
+
+
+def _without_unlisted(solver: Solver, problem: Problem, key: Hashable, named: Mapping[str, int]) -> Problem:
     """Return the same without nogoods that every listed release of something unnamed meets.
 
     A release that is not listed may do, unless a wheel that is named carries the listed one.
     """
     compiled, full = problem.compiled, problem.full
     carried = carried_by(compiled, named.get("torch", 0), problem.platform)
-    unnamed = {v for v, name in enumerate(problem.names) if name not in named and name not in carried}
+    unnamed = frozenset(v for v, name in enumerate(problem.names) if name not in named and name not in carried)
     # A Python before all that are listed goes with a torch before all that are listed.
-    unlisted = {
+    unlisted = frozenset(
         v
         for v, (name, component) in enumerate(zip(problem.names, problem.components, strict=True))
         if compiled.roles[component] is Role.CORE and named.get(name, 0) >> len(compiled.versions[component])
-    }
+    )
 
     def proves(literals: Nogood) -> bool:
         hollow = any(v in unnamed and m == full[v] for v, m in literals)
@@ -132,8 +143,11 @@ def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
             unlisted if any(v in unnamed for v, _ in literals) else ()
         )
 
-    groups = (replace(g, nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
-    return replace(problem, groups=tuple(groups), _nets={})
+    def make() -> Problem:
+        groups = (replace(g, nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
+        return replace(problem, groups=tuple(groups), _nets={})
+
+    return solver.problems.get((key, unnamed, unlisted), make)
 
 
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
@@ -440,7 +454,7 @@ def _repair(
     are mended with it.
     """
     platform = case.problem.platform
-    problem = pose(case.solver.compiled, platform, names, case.subject.extras, features=case.features)
+    problem, _ = _posed(case.solver, platform, names, case.subject, case.features, gaps=True)
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
     wishes = [w for w in _wishes(case, problem) if w.component not in carried]
     wishes += [*_stay_with_cuda(case, problem), *_have_what_is_needed(case, problem)]

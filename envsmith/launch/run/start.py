@@ -29,7 +29,7 @@ _MOST_BYTES = 1 << 30
 HOOK = Path(__file__).with_name("hook")
 
 
-@dataclass(slots=True)
+@dataclass
 class Launch:
     """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence."""
 
