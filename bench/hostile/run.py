@@ -86,7 +86,7 @@ def attack(tally: Tally, count: int, random: Random, folder: Path) -> None:
         if random.random() < 0.1:
             host, launch = "true", _program(folder, random)
             where = str(launch)
-        before = [sys.executable, "-c", _IGNORING] if random.random() < 0.15 else []
+        before = [sys.executable, "-c", _IGNORING] if random.random() < 0.15 and launch[0] == sys.executable else []
         variables = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(_ROOT), _MARK: f"run {number}"}
         results = []
         for prefix in ([], [sys.executable, "-m", "envsmith", "run", "--"]):

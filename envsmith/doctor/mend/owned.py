@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from envsmith.agent.processes import read_text as read_process
 from envsmith.base.files import read_text
+from envsmith.base.text import clean
 from envsmith.errors import EnvsmithError, UsageError
 
 _SITE = "lib*/python3.*/site-packages"
@@ -99,8 +101,8 @@ def _residents(places: tuple[str, ...]) -> Iterator[str]:
             continue
         with suppress(OSError):  # it has ended, or is another user's
             if use := _use(process, places):
-                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                yield f"process {process.name} {use}: {command[:120]}"
+                command = read_process(f"{process}/cmdline", 300).replace("\0", " ").strip()
+                yield f"process {process.name} {use}: {clean(command)[:120]}"
 
 
 def _use(process: Path, places: tuple[str, ...]) -> str:
@@ -111,8 +113,8 @@ def _use(process: Path, places: tuple[str, ...]) -> str:
         with suppress(OSError):
             target = (process / "fd" / handle).readlink()
             if f"{target}/".startswith(places):
-                flags = (process / "fdinfo" / handle).read_text().partition("flags:")[2].split(maxsplit=1)[0]
-                if int(flags, 8) & (os.O_ACCMODE | os.O_DIRECTORY):
+                flags = read_process(f"{process}/fdinfo/{handle}").partition("flags:")[2].split()
+                if flags and int(flags[0], 8) & (os.O_ACCMODE | os.O_DIRECTORY):
                     return f"has {target} open"
     with (process / "maps").open(encoding="utf-8", errors="replace") as file:
         for line in file:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import remove_abandoned, write_whole
+from envsmith.base.files import read_bounded, remove_abandoned, write_whole
+from envsmith.base.text import without_secrets
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.differences import different_environments
@@ -24,6 +25,7 @@ from envsmith.launch.run.watch import LaunchWatch, WatchSettings
 
 # Folders of launches that failed stay for whoever reads them, the newest ones.
 _PREFIX, _MOST_FOLDERS = "envsmith-run-", 16
+_MOST_BYTES = 1 << 30
 HOOK = Path(__file__).with_name("hook")
 
 
@@ -104,7 +106,7 @@ class Launch:
         name = f"evidence-{socket.gethostname()}-{os.getpid()}.json"
         try:
             target.mkdir(parents=True, exist_ok=True)
-            write_whole(target / name, write_evidence(evidence, blame))
+            write_whole(target / name, write_evidence(evidence, blame), mode=0o600)
             if self.keep:
                 _copy(folder, target)
         except (OSError, EnvsmithError) as error:
@@ -136,10 +138,15 @@ class _Folder:
 
 
 def _copy(folder: Path, target: Path) -> None:
-    """Copy what the ranks wrote."""
+    """Copy what the ranks wrote, without secrets, for this user alone."""
     for path in folder.iterdir():
+        if not path.is_file():
+            continue
         if path.suffix in {".marks", ".stacks", ".calls"} or path.name.startswith("nccl_trace_rank_"):
-            shutil.copyfile(path, target / path.name)
+            content = read_bounded(path, _MOST_BYTES)
+            if path.suffix in {".marks", ".stacks"}:
+                content = without_secrets(content.decode(errors="replace"), mail="").encode()
+            write_whole(target / path.name, content, mode=0o600, durable=False)
 
 
 def check_command(command: Sequence[str]) -> None:

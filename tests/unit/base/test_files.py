@@ -341,6 +341,7 @@ _WRITERS = {
     "lock/conda/channels.py": "in a scratch folder",
     "lock/conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
     "builder/engines/venv.py": "in a scratch folder",
+    "doctor/mend/owned.py": "links of files that stand beside their place until they take it",
     "doctor/mend/twin.py": "links of an environment's files in a folder of its own, which takes the environment's name or goes",
     "builder/engines/compiling.py": "in a scratch folder",
     "builder/image/context.py": "in the folder of one build, which is emptied before and after",

@@ -27,20 +27,28 @@ ACTED = "ENVSMITH_RUN_RANK"
 # Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
 LOCKED_SECONDS = 8.0
 MOST_EXITS = 200
+# Beginnings of variables whose values may be stored. Any other may hold a login.
 VARIABLES = (
     "NCCL_",
-    "TORCH_",
+    "TORCH_NCCL_",
+    "TORCH_FR_",
+    "TORCH_CUDA_",
+    "TORCH_CPP_",
+    "TORCH_DISTRIBUTED_",
+    "TORCH_LOGS",
     "GLOO_",
     "CUDA_VISIBLE",
     "OMP_",
     "MKL_",
-    "MASTER_",
+    "MASTER_ADDR",
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
     "PYTHONPATH",
     "PYTHONHASH",
-    "LD_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
 )
+PRIVATE = re.compile("TOKEN|SECRET|PASS|PWD|KEY|AUTH|CREDENTIAL")
 # Size of the recorder's buffer, and the beginning of its dump's name: of releases before torch 2.8, and since.
 NAMES_OF_RECORDER = (
     ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
@@ -276,7 +284,9 @@ class HookedRank:
 
 def facts() -> Dict[str, Any]:
     """Return what may differ between ranks: variables, the interpreter, packages that are loaded."""
-    variables = {k: v for k, v in os.environ.items() if k.startswith(VARIABLES) and k not in OWN}
+    variables = {
+        k: v for k, v in os.environ.items() if k.startswith(VARIABLES) and k not in OWN and not PRIVATE.search(k)
+    }
     variables["PYTHONPATH"] = os.pathsep.join(
         part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != HERE
     )

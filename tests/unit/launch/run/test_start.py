@@ -186,9 +186,10 @@ def test_a_long_folder_for_temporary_files_is_no_hindrance(tmp_path):
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
 
-    result = watched("raise ValueError('label 7')", env={**os.environ, "TMPDIR": str(folder)})
+    code = "import os, time; time.sleep(20) if os.environ['RANK'] == '0' else None; raise ValueError('label 7')"
+    result = watched(code, env={**os.environ, "TMPDIR": str(folder)})
 
-    assert "ValueError: label 7." in result.stderr
+    assert "Rank 1 ended first, with ValueError: label 7" in result.stderr
 
 
 def test_a_child_s_signal_that_is_ignored_stays_ignored():
