@@ -109,12 +109,15 @@ def execute(
 
 
 @contextmanager
-def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Start a process whose output is text, and end it and all that it has started when the block ends."""
+def child(command: Sequence[str], *, patience: float | None = None, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a process whose output is text, and end it and all that it has started when the block ends.
+
+    ``patience`` are the seconds that it has after each signal but the last, as in :func:`end`.
+    """
     _note("")
     process = subprocess.Popen(command, text=True, errors="replace", start_new_session=True, **options)
     try:
-        with _ending(process):
+        with _ending(process, patience=patience):
             yield process
     finally:
         for pipe in (process.stdin, process.stdout, process.stderr):

@@ -35,6 +35,8 @@ from envsmith.smoke.verdict import judge_events
 
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
+# An agent that is asked to end ends its ranks and tidies up.
+_TIDYING = 4.0 + KILL_SECONDS
 _HINT = "Give --python the interpreter of an environment, or its folder."
 # Prints the versions that expectations depend on. Reads metadata, imports nothing.
 _PROBED = ("torch", "numpy", *added_frameworks(), "transformer-engine", "flash-attn")
@@ -295,7 +297,7 @@ class _Agent:
         if process.poll() is None:
             process.terminate()
         try:
-            process.wait(timeout=4.0 + KILL_SECONDS)
+            process.wait(timeout=_TIDYING)
         except subprocess.TimeoutExpired:
             self.target.kill(process)
             with contextlib.suppress(subprocess.TimeoutExpired):

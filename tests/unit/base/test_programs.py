@@ -133,7 +133,7 @@ def test_no_child_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> N
         "import signal, subprocess, sys\n"
         "from envsmith.base.programs import child\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        f"with child({_STUBBORN!r}, stdout=subprocess.PIPE) as process:\n"
+        f"with child({_STUBBORN!r}, patience=0.3, stdout=subprocess.PIPE) as process:\n"
         "    process.stdout.readline(); print(process.pid, flush=True); process.wait()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
