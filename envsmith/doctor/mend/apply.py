@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -182,6 +182,7 @@ class Mender:
         """
         environment = read_environment(root)
         treatment = treatment_of(diagnosis, environment)
+        treatment = replace(treatment, by_hand=(*treatment.by_hand, *environment.odd))
         glibc = diagnosis.facts.version("glibc")
         changes = ResolvedTreatment(changes=())
         if treatment.names:
@@ -256,10 +257,12 @@ def by_packages(diagnosis: Diagnosis, keep: Collection[str]) -> Diagnosis:
     return replace(diagnosis, diagnosed=(*judged.diagnosed, *of_builder, *texts), repair=judged.repair)
 
 
-def undo_last(root: Path) -> MendResult:
-    """Put the environment of before the last mend back. ``UsageError`` when there is none."""
+def undo_last(root: Path, agree: Callable[[Sequence[PackageChange]], object]) -> MendResult:
+    """Put the environment of before the last mend back. ``UsageError`` when there is none, or ``agree`` raises it."""
+    root = root.resolve()
     with earlier(root) as copied:
         changes = between(read_environment(root), read_environment(copied.copy))
+        agree(changes)
         undo(copied)
     return MendResult(status="undone", environment=str(root), changes=changes)
 
