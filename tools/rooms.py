@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -171,7 +172,7 @@ def make_root(suite: str, store: Path, mirror: str | None) -> Path:
     return root
 
 
-def _status(command: Sequence[str], *, env: Mapping[str, str], **streams: object) -> int:
+def _status(command: Sequence[str], *, env: Mapping[str, str], **streams: Any) -> int:
     """Run a program to its end and return its status. What interrupts us ends it at once, and all in its namespaces."""
     process = start(command, env=env, stdin=subprocess.DEVNULL, **streams)
     try:

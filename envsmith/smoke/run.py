@@ -33,6 +33,8 @@ from envsmith.smoke.verdict import judge_events
 
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
+# An agent that is asked to end ends its ranks and tidies up.
+_TIDYING = 4.0 + KILL_SECONDS
 _HINT = "Give --python the interpreter of an environment, or its folder."
 # Prints the versions that expectations depend on. Reads metadata, imports nothing.
 _PROBED = ("torch", "numpy", *added_frameworks(), "transformer-engine", "flash-attn")
@@ -213,7 +215,7 @@ class _Agent:
             still_running([self._talk.process], min(10.0, until - time.monotonic()))
             return self._talk.process.returncode
         finally:  # the agent ends its ranks and tidies up
-            close(self._talk, grace=0.05, patience=4.0 + KILL_SECONDS, kill=self.target.kill)
+            close(self._talk, grace=0.05, patience=_TIDYING, kill=self.target.kill)
 
     def _receive(self, line: str) -> None:
         """Take a line. What is not JSON is kept among the words."""

@@ -200,7 +200,7 @@ def test_no_child_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> N
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
         f"process = start({_STUBBORN!r}, stdout=subprocess.PIPE)\n"
         "try: process.stdout.readline(); print(process.pid, flush=True); process.wait()\n"
-        "finally: end(process)\n"
+        "finally: end(process, patience=0.3)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         assert parent.stdout is not None

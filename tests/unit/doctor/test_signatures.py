@@ -57,16 +57,29 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_message_is_known_in_the_form_in_which_it_was_copied(form):
-    copies = [(form(message), cause) for message, cause, _ in CASES if form(message) != message]
-    missed = [
+def copies_of(form):
+    return [(form(message), cause) for message, cause, _ in CASES if form(message) != message]
+
+
+def missed(copies):
+    return [
         (copy, cause)
         for copy, cause in copies
-        if (found := judged(copy).diagnosed) == () or (found[0].taxonomy.cause != cause)
+        if (diagnosed := judged(copy).diagnosed) == () or (diagnosed[0].taxonomy.cause != cause)
     ]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_some_messages_are_known_in_the_form_in_which_they_were_copied(form):
+    copies = copies_of(form)
     assert copies
-    assert not missed
+    assert not missed(copies[::5])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_message_is_known_in_the_form_in_which_it_was_copied(form):
+    assert not missed(copies_of(form))
 
 
 def test_a_message_over_several_lines_is_known_where_ranks_write_in_turn():

@@ -111,10 +111,11 @@ def test_what_does_not_help_leaves_the_same_files(
     assert not store_of(env).exists()
 
 
+@pytest.mark.parametrize("each", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
-    env: Path, numpy_index: TinyIndex, tmp_path: Path
+    env: Path, numpy_index: TinyIndex, tmp_path: Path, each: int
 ) -> None:
-    """Twelve moments, drawn with a seed: six from the whole run, six from its end, where the two change places."""
+    """Moments drawn with a seed from the whole run and from its end, where the two change places, and both last ones."""
     program = Path(__file__).parent / "mended.py"
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(program.parent.parent)])}
     arguments = (sys.executable, str(program), str(env), numpy_index.url, str(tmp_path / "uv-cache"))
@@ -127,7 +128,7 @@ def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
     for stage in ("start", "after"):
         events = int(run(stage, 0))
         undo_last(env, all)
-        moments += [(stage, number) for number in random.Random(7).sample(range(1, events), 5)] + [(stage, events)]
+        moments += [(stage, number) for number in random.Random(7).sample(range(1, events), each)] + [(stage, events)]
     seen = set()
 
     for stage, number in moments:
