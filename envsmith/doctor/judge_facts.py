@@ -286,7 +286,7 @@ def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
         needs=needs,
         message=message_of(hit, facts),
         evidence=signature.evidence,
-        fix=("" if requirement else sentence_of(needs)) + fix_of(hit, facts),
+        fix=("" if requirement else sentence_of(needs, facts)) + fix_of(hit, facts),
         symptom=hit.text[:300],
         stage=signature.stage,
     )
