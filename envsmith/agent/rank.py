@@ -210,7 +210,7 @@ def run_step(job: JobJson, board: Board, log: Log) -> int:
     stage = Stage(job, board)
     row: Row = {"row": "step", "rank": job["rank"], "step": job["run"]}
     try:
-        row.update(status="ok", **STEPS[stage.step["kind"]](stage))
+        row.update(status="ok", **STEPS[stage.step["kind"]](stage).row())
     except Skip as reason:
         row.update(reason.row())
     except Exception as error:

@@ -15,12 +15,12 @@ import click
 from envsmith.base.about import VERSION
 from envsmith.base.text import clean, printable
 from envsmith.errors import (
-    UNWRITABLE,
     EnvsmithError,
     InterruptedRunError,
     LeftAsideWarning,
     StorageError,
     UsageError,
+    is_of_disk,
     storage_error,
 )
 
@@ -237,7 +237,7 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         if trace:
             raise
-        if error.errno in UNWRITABLE:
+        if is_of_disk(error):
             return _tell(storage_error(error, error.filename or "a file"))
         return _tell(
             StorageError(

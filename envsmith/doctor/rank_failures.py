@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM
-from typing import Any
 
+from envsmith.base.json_types import JsonFields, object_in
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.read.pasted import spoken
@@ -214,43 +214,38 @@ def _pods(text: str) -> LaunchEvidence:
     ranks, machines = [], []
     for pod in rows[:_MOST]:
         if isinstance(pod, dict) and (rank := _rank_of_pod(pod)) is not None and (end := _end_of(pod)):
-            name = str(_part(pod, "metadata").get("name", ""))[:100]
+            name = str(object_in(pod, "metadata").get("name", ""))[:100]
             ranks.append(RankEvidence(rank=rank, host=name, exit=_exit_of(end)))
             if end.get("reason") == "OOMKilled":
                 machines.append(LaunchHost(name=name, oom_kills=1))
     return LaunchEvidence(ranks=tuple(ranks), machines=tuple(machines))
 
 
-def _part(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    part = value.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _rank_of_pod(pod: Mapping[str, Any]) -> int | None:
+def _rank_of_pod(pod: JsonFields) -> int | None:
     """Return the rank that a pod's own variable or its job's label says."""
-    containers = _part(pod, "spec").get("containers")
+    containers = object_in(pod, "spec").get("containers")
     for container in containers if isinstance(containers, list) else ():
         variables = container.get("env") if isinstance(container, dict) else None
         for row in variables if isinstance(variables, list) else ():
             if isinstance(row, dict) and row.get("name") == "RANK" and str(row.get("value")).isdigit():
                 return int(str(row["value"])[:6])
-    labels = _part(_part(pod, "metadata"), "labels")
+    labels = object_in(object_in(pod, "metadata"), "labels")
     index = str(labels.get("batch.kubernetes.io/job-completion-index", ""))[:6]
     return int(index) if index.isdigit() else None
 
 
-def _end_of(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _end_of(pod: JsonFields) -> JsonFields | None:
     """Return how the first container of a pod ended: now, or before its restart."""
-    statuses = _part(pod, "status").get("containerStatuses")
+    statuses = object_in(pod, "status").get("containerStatuses")
     for status in statuses if isinstance(statuses, list) else ():
         if isinstance(status, dict):
             for key in ("state", "lastState"):
-                if end := _part(_part(status, key), "terminated"):
+                if end := object_in(object_in(status, key), "terminated"):
                     return end
     return None
 
 
-def _exit_of(end: Mapping[str, Any]) -> ExitStatus:
+def _exit_of(end: JsonFields) -> ExitStatus:
     code, stamp = end.get("exitCode"), str(end.get("finishedAt", ""))
     try:
         at = dt.datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
@@ -324,16 +319,16 @@ def _of_json(text: str) -> Iterator[LaunchEvent]:
     yield from _fewer(list(_rows(largest.get("ranks"))))
 
 
-def _size(row: Mapping[str, Any]) -> int:
+def _size(row: JsonFields) -> int:
     size = row.get("size")
     return size if isinstance(size, int) else 0
 
 
-def _rows(value: object) -> Iterator[Mapping[str, Any]]:
+def _rows(value: object) -> Iterator[JsonFields]:
     yield from (row for row in (value[:_MOST] if isinstance(value, list) else ()) if isinstance(row, dict))
 
 
-def _fewer(ranks: list[Mapping[str, Any]]) -> Iterator[LaunchEvent]:
+def _fewer(ranks: list[JsonFields]) -> Iterator[LaunchEvent]:
     """Yield the minority that has called fewer collectives than the others."""
     counts: dict[int, int] = {}
     for row in ranks:

@@ -9,8 +9,8 @@ Example::
             ...
             watch.step()
 
-Or without touching the script: ``torchrun --nproc-per-node 8 -m envsmith.preflight``. It needs torch and the standard library;
-``pip install --no-deps envsmith`` or the package's folder on ``PYTHONPATH`` is enough.
+Or without touching the script: ``torchrun --nproc-per-node 8 -m envsmith.preflight``. It needs torch and the standard library:
+the distribution ``envsmith-probe``, which has no requirements, is enough.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from envsmith.preflight.checks import (
     ERROR,
     NOTE,
     WARNING,
-    Facts,
-    Finding,
+    RankFacts,
+    RankFinding,
     about,
     collect,
     drivers,
@@ -44,17 +44,17 @@ from envsmith.preflight.checks import (
     variables,
     versions,
 )
-from envsmith.preflight.group import Child, CollectiveTrial, JobPlace, agree, all_reduce_trial, find_place
+from envsmith.preflight.group import Child, CollectiveTrial, JobPlace, TrialAnswer, agree, all_reduce_trial, find_place
 from envsmith.preflight.watcher import Watch
 
-__all__ = ["Finding", "PreflightError", "Report", "findings_of", "run", "watch"]
+__all__ = ["PreflightError", "RankFinding", "Report", "findings_of", "run", "watch"]
 
 
 BACKENDS = ("auto", "gloo", "nccl")
 _IMPORT_SECONDS = 60.0  # torch from a cold network disk
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Report(AsJson):
     """The same on every rank. ``facts`` are every rank's; ``seconds`` is the time that this call took, without torch's import."""
 
@@ -63,8 +63,8 @@ class Report(AsJson):
     ranks: int
     backend: str
     seconds: float
-    findings: tuple[Finding, ...] = ()
-    facts: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, metadata=UNWRITTEN)
+    findings: tuple[RankFinding, ...] = ()
+    facts: Mapping[int, RankFacts] = field(default_factory=dict, metadata=UNWRITTEN)
 
 
 class PreflightError(EnvsmithError):
@@ -108,7 +108,7 @@ def run(
     collective = collective and place.world > 1
     with contextlib.ExitStack() as closing:  # the verdict is written before the group ends, which may hang
         child = closing.enter_context(Child()) if collective and isolate and not place.backend else None
-        mine = {**collect(place.local), "rank": place.rank}
+        mine: RankFacts = {**collect(place.local), "rank": place.rank}
         if child:
             child.wait(_IMPORT_SECONDS)
         everyone, missing = ({place.rank: mine}, []) if place.world < 2 else agree(place, "facts", mine, timeout)
@@ -132,22 +132,24 @@ def run(
     return report
 
 
-def _backend(place: JobPlace, rows: list[dict[str, Any]]) -> str:
+def _backend(place: JobPlace, rows: list[RankFacts]) -> str:
     """Return NCCL when every rank can use it and the script's group is not on gloo. Every rank has the same answer."""
     usable = all(row.get("cuda_usable") and row.get("has_nccl") for row in rows)
     return "nccl" if usable and place.backend != "gloo" else "gloo"
 
 
 def _collective(
-    place: JobPlace, backend: str, trial: CollectiveTrial, rows: list[dict[str, Any]], timeout: float
-) -> list[Finding]:
+    place: JobPlace, backend: str, trial: CollectiveTrial, rows: list[RankFacts], timeout: float
+) -> list[RankFinding]:
     """Run one all_reduce. Every rank tells how it ended, and every rank hears it."""
     answers, missing = agree(place, "collective", trial.run(timeout), timeout + 2.0)
     if all(a.get("ok") for a in answers.values()) and not missing:
         return []
     absent = [rank for rank in range(place.world) if not stored(place.store, f"entered/{rank}")]
     bad = {rank: a for rank, a in answers.items() if not a.get("ok")}
-    failure = next((a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), {"detail": "no answer"}))
+    failure = next(
+        (a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), TrialAnswer(detail="no answer"))
+    )
     if absent and len(absent) < place.world:
         ranks, text = absent, f" never entered the all_reduce on {backend}: {failure['detail']}"
     elif missing:
@@ -156,15 +158,16 @@ def _collective(
         ranks, text = sorted(bad), f": {failure.get('stage', 'all_reduce')} on {backend} failed: {failure['detail']}"
     fix = f"`envsmith smoke --backend {backend}` says more; NCCL_DEBUG=INFO or GLOO_SOCKET_IFNAME for the interface"
     message = name_of(rows, ranks) + text
-    return [Finding(check="collective", severity="error", ranks=tuple(ranks), message=message, fix=fix)]
+    return [RankFinding(check="collective", severity="error", ranks=tuple(ranks), message=message, fix=fix)]
 
 
 def _report(
-    findings: list[Finding], rows: list[dict[str, Any]], *, place: JobPlace, backend: str, strict: bool, seconds: float
+    findings: list[RankFinding], rows: list[RankFacts], *, place: JobPlace, backend: str, strict: bool, seconds: float
 ) -> Report:
     bad = [f for f in findings if f.severity == "error" or (strict and f.severity == "warning")]
     head = rows[0]
-    what = ", ".join(f"{name} {head[key]}" for name, key in (("torch", "torch"), ("NCCL", "nccl")) if head.get(key))
+    loaded = {"torch": head.get("torch"), "NCCL": head.get("nccl")}
+    what = ", ".join(f"{name} {version}" for name, version in loaded.items() if version)
     if bad:
         sentence = bad[0].message + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
     else:
@@ -202,8 +205,8 @@ def watch(**options: Any) -> Watch:
 
 
 def findings_of(
-    facts: Sequence[Facts], *, expect: Mapping[str, str] | None = None, min_gpu_free: int = 0
-) -> list[Finding]:
+    facts: Sequence[RankFacts], *, expect: Mapping[str, str] | None = None, min_gpu_free: int = 0
+) -> list[RankFinding]:
     """Return every finding, errors first. ``expect`` maps a component (torch, nccl, a package) to the version that must be loaded."""
     data = known()
     findings = [

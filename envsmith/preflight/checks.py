@@ -12,37 +12,84 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from envsmith.agent.machine import host_facts, loaded_facts
+from envsmith.agent.machine import host_facts, installed_versions, loaded_facts
 from envsmith.agent.processes import read_text
 from envsmith.agent.protocol import one_line
-from envsmith.agent.steps import FRAMEWORKS
 from envsmith.agent.world import ALSO_TELLING, TELLING, most_common
 from envsmith.base.schema import AsJson
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
-_PACKAGES = (*FRAMEWORKS, "transformer-engine", "flash-attn", "apex")
+# As the frameworks must, which ``known.json`` names.
+_EXTENSIONS = ("transformer-engine", "flash-attn", "apex")
 _NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
-Facts = Mapping[str, Any]
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding(AsJson):
+class GpuFacts(TypedDict, total=False):
+    """What a rank says of its GPU. ``error`` is what CUDA said where no kernel of this torch runs on it."""
+
+    index: int
+    error: str | None
+    count: int
+    name: str
+    uuid: str
+    arch: str
+    free: int
+    total: int
+
+
+class RankFacts(TypedDict, total=False):
+    """What a rank says of itself, as JSON that the other ranks read. A rank of another release may leave fields out."""
+
+    rank: int
+    python: str | None
+    torch: str | None
+    torch_git: str | None
+    cuda: str | None
+    nccl: str | None
+    nccl_runtime: str | None
+    numpy: str | None
+    driver: str | None
+    memory_bytes: int | None
+    memory_free_bytes: int | None
+    shm_bytes: int | None
+    shm_free_bytes: int | None
+    memlock_bytes: int | str | None
+    open_files: int | str | None
+    container: bool | None
+    installed: dict[str, str]
+    arch_list: list[str]
+    has_nccl: bool
+    has_gloo: bool
+    nccl_path: str | None
+    driver_cuda: str
+    host: str
+    pid: int
+    local: int
+    infiniband: bool
+    gpus: int
+    env: dict[str, str]
+    gpu: GpuFacts | None
+    cuda_usable: bool
+
+
+@dataclass(frozen=True)
+class RankFinding(AsJson):
     """One thing that is wrong: ``severity`` is ``error``, ``warning`` or ``note``; ``ranks`` are those that it is about."""
 
     check: str
     severity: str
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...]
     message: str
     fix: str = ""
 
 
-def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
+def name_of(facts: Sequence[RankFacts], ranks: Iterable[int]) -> str:
     """Name ranks: ``rank 2``, ``ranks 4-7 (node b)`` where there are several nodes."""
     numbers = sorted(ranks)
     runs: list[list[int]] = []
@@ -58,11 +105,11 @@ def name_of(facts: Sequence[Facts], ranks: Iterable[int]) -> str:
     at = {str(by_rank[n].get("host")) for n in numbers if n in by_rank}
     gpu = by_rank.get(numbers[0], {}).get("gpu") if len(numbers) == 1 else None
     where = [f"node {', '.join(sorted(at))}"] if len(hosts) > 1 and 0 < len(at) <= 3 else []
-    where += [f"GPU {gpu['index']}"] if isinstance(gpu, Mapping) else []
+    where += [f"GPU {gpu['index']}"] if gpu else []
     return words + (f" ({', '.join(where)})" if where else "")
 
 
-def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tuple[list[int], Any, Any]]:
+def odd_ones(facts: Sequence[RankFacts], value: Callable[[RankFacts], Any]) -> list[tuple[list[int], Any, Any]]:
     """Return groups of ranks whose value is not the most common one: (ranks, theirs, common)."""
     values = [(int(f["rank"]), value(f)) for f in facts]
     texts = [json.dumps(v, sort_keys=True) for _, v in values]
@@ -70,7 +117,7 @@ def odd_ones(facts: Sequence[Facts], value: Callable[[Facts], Any]) -> list[tupl
         return []
     common = most_common(texts)
     groups: dict[str, list[int]] = {}
-    for (rank, _), text in zip(values, texts, strict=True):
+    for (rank, _), text in zip(values, texts):
         if text != common:
             groups.setdefault(text, []).append(rank)
     return [(ranks, json.loads(text), json.loads(common)) for text, ranks in groups.items()]
@@ -82,11 +129,13 @@ def has(ranks: Sequence[int]) -> str:
 
 
 def about(  # noqa: PLR0917 - the parts of one sentence, in their order
-    facts: Sequence[Facts], ranks: Iterable[int], text: str, check: str, severity: str, fix: str = ""
-) -> Finding:
+    facts: Sequence[RankFacts], ranks: Iterable[int], text: str, check: str, severity: str, fix: str = ""
+) -> RankFinding:
     """Return the finding whose sentence begins with the names of its ranks."""
     numbers = tuple(ranks)
-    return Finding(check=check, severity=severity, ranks=numbers, message=f"{name_of(facts, numbers)} {text}", fix=fix)
+    return RankFinding(
+        check=check, severity=severity, ranks=numbers, message=f"{name_of(facts, numbers)} {text}", fix=fix
+    )
 
 
 def gib(value: object) -> str:
@@ -95,19 +144,20 @@ def gib(value: object) -> str:
     return f"{amount / 2**30:.1f} GiB" if amount >= 1 << 30 else f"{amount >> 20} MiB"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Known:
-    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, and the least driver per CUDA major."""
+    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, the least driver per CUDA major, frameworks."""
 
     variables: Mapping[str, Sequence[str | None]]
     drivers: Mapping[str, str]
+    frameworks: Sequence[str]
 
 
 @cache
 def known() -> Known:
     """Read the shipped extract of the matrix, in a millisecond and without YAML."""
     data = json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
-    return Known(variables=data["variables"], drivers=data["drivers"])
+    return Known(**data)
 
 
 def version_key(text: object) -> tuple[int, ...]:
@@ -123,22 +173,27 @@ def version_key(text: object) -> tuple[int, ...]:
 
 
 # A GPU is asked for a kernel, because the list of architectures says what was built, not what runs.
-_KEPT = ("driver", "memory_bytes", "memory_free_bytes", "shm_bytes", "shm_free_bytes", "memlock_bytes", "open_files")
+_LOADED = ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "numpy")
+_HOST = (
+    "driver", "memory_bytes", "memory_free_bytes", "shm_bytes", "shm_free_bytes", "memlock_bytes", "open_files",
+    "container",
+)  # fmt: skip
 
 
-def collect(local: int = 0, *, gpu: bool = True) -> dict[str, Any]:
-    """Return facts of this process as JSON values. The caller has imported torch.
+def collect(local: int = 0, *, gpu: bool = True) -> RankFacts:
+    """Return facts of this process. The caller has imported torch.
 
     ``local`` is the rank's number on its node and chooses the GPU. ``gpu=False`` starts no CUDA context.
     """
     import torch
 
-    loaded, host = loaded_facts(), host_facts()
+    loaded = loaded_facts()
+    host = host_facts()
     names = (*TELLING, "MASTER_ADDR")
-    facts: dict[str, Any] = {
-        **{key: loaded.get(key) for key in ("python", "torch", "torch_git", "cuda", "nccl", "nccl_runtime", "numpy")},
-        **{key: host.get(key) for key in (*_KEPT, "container")},
-        "installed": loaded["installed"],
+    facts: RankFacts = {
+        **{key: loaded.get(key) for key in _LOADED},  # type: ignore[typeddict-item] # as the agent says them
+        **{key: host.get(key) for key in _HOST},
+        "installed": {**loaded["installed"], **installed_versions(known().frameworks)},
         "arch_list": loaded["arch_list"],
         "has_nccl": bool(loaded.get("has_nccl")),
         "has_gloo": bool(loaded.get("has_gloo")),
@@ -172,9 +227,9 @@ def _driver_cuda() -> str:
     return "" if status else f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
-def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
+def _gpu(torch: Any, local: int, facts: RankFacts) -> GpuFacts:
     """Describe the GPU that this rank will use, and try whether a kernel of this torch runs on it."""
-    device: dict[str, Any] = {"index": local, "error": None}
+    device: GpuFacts = {"index": local, "error": None}
     try:
         count = torch.cuda.device_count()
         if not count:
@@ -197,11 +252,14 @@ def _gpu(torch: Any, local: int, facts: dict[str, Any]) -> dict[str, Any]:
 # Versions: the same on all ranks, those that are expected, the NCCL that is loaded, the driver under it.
 
 
-def versions(facts: Sequence[Facts]) -> list[Finding]:
+def versions(facts: Sequence[RankFacts]) -> list[RankFinding]:
     """Return releases that some ranks have and others do not."""
     findings = []
-    names: list[tuple[str, Callable[[Facts], Any], str]] = [(k, lambda f, k=k: f.get(k), ERROR) for k in _MUST_AGREE]  # type: ignore[misc]
-    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in _PACKAGES]  # type: ignore[misc]
+    names: list[tuple[str, Callable[[RankFacts], Any], str]] = [
+        (k, lambda f, k=k: f.get(k), ERROR)  # type: ignore[misc]
+        for k in _MUST_AGREE
+    ]
+    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in (*known().frameworks, *_EXTENSIONS)]  # type: ignore[misc]
     names += [("python", lambda f: f.get("python"), WARNING), ("numpy", lambda f: f.get("numpy"), WARNING)]
     blamed: set[tuple[int, ...]] = set()
     for name, value, severity in names:
@@ -214,7 +272,7 @@ def versions(facts: Sequence[Facts]) -> list[Finding]:
     return findings
 
 
-def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]:
+def expected(facts: Sequence[RankFacts], expect: Mapping[str, str]) -> list[RankFinding]:
     """Return ranks that have another release of a component than ``expect`` names."""
     findings = []
     for name, spec in expect.items():
@@ -233,7 +291,7 @@ def expected(facts: Sequence[Facts], expect: Mapping[str, str]) -> list[Finding]
     return findings
 
 
-def nccl(facts: Sequence[Facts]) -> list[Finding]:
+def nccl(facts: Sequence[RankFacts]) -> list[RankFinding]:
     """Compare the loaded NCCL with the one that the environment declares and the one that torch was compiled with."""
     by_text: dict[tuple[str, str, str], list[int]] = {}
     for f in facts:
@@ -255,7 +313,7 @@ def nccl(facts: Sequence[Facts]) -> list[Finding]:
     return [about(facts, ranks, text, "nccl", severity, fix) for (severity, text, fix), ranks in by_text.items()]
 
 
-def drivers(facts: Sequence[Facts], data: Known) -> list[Finding]:
+def drivers(facts: Sequence[RankFacts], data: Known) -> list[RankFinding]:
     """Return drivers that differ between nodes, or are too old for the CUDA of torch.
 
     Forward compatibility puts a newer libcuda before an older kernel driver, and then the libcuda that is loaded counts
@@ -304,11 +362,11 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
     return False
 
 
-def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
+def gpus(facts: Sequence[RankFacts], min_free: int) -> list[RankFinding]:
     """Return ranks that cannot use their GPU, share one, or have less than ``min_free`` bytes of it (or clearly less than the others)."""
-    findings: list[Finding] = []
+    findings: list[RankFinding] = []
 
-    def add(f: Facts, check: str, severity: str, text: str, fix: str) -> None:
+    def add(f: RankFacts, check: str, severity: str, text: str, fix: str) -> None:
         findings.append(about(facts, [int(f["rank"])], text, check, severity, fix))
 
     owners: dict[tuple[str, str], list[int]] = {}
@@ -316,7 +374,7 @@ def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
         gpu = f.get("gpu")
         if f.get("gpus") and not f.get("cuda"):
             add(f, "gpu", WARNING, f"sees {f['gpus']} GPUs, but its torch {f.get('torch')} is built without CUDA", "")
-        if not isinstance(gpu, Mapping):
+        if not gpu:
             continue
         arch = str(gpu.get("arch") or "")
         if gpu.get("error"):
@@ -344,9 +402,9 @@ def gpus(facts: Sequence[Facts], min_free: int) -> list[Finding]:
     return findings
 
 
-def _skewed_memory(facts: Sequence[Facts]) -> list[Finding]:
+def _skewed_memory(facts: Sequence[RankFacts]) -> list[RankFinding]:
     """Return GPUs with clearly less free memory than the others: that rank will be the first to fail."""
-    frees = sorted(int(f["gpu"]["free"]) for f in facts if isinstance(f.get("gpu"), Mapping) and f["gpu"].get("free"))
+    frees = sorted(gpu["free"] for f in facts if (gpu := f.get("gpu")) and gpu.get("free"))
     if len(frees) < 2:
         return []
     middle = frees[len(frees) // 2]
@@ -370,15 +428,15 @@ _HOST_LOW = 1 << 30
 _OPEN_FILES = 4096
 
 
-def _by_host(facts: Sequence[Facts], *keys: str) -> list[list[Facts]]:
+def _by_host(facts: Sequence[RankFacts], *keys: str) -> list[list[RankFacts]]:
     """Group ranks of one host that see the same thing. Containers of one host may see different things."""
-    groups: dict[tuple[object, ...], list[Facts]] = {}
+    groups: dict[tuple[object, ...], list[RankFacts]] = {}
     for f in facts:
         groups.setdefault((f.get("host"), *(f.get(key) for key in keys)), []).append(f)
     return list(groups.values())
 
 
-def memory(facts: Sequence[Facts]) -> list[Finding]:
+def memory(facts: Sequence[RankFacts]) -> list[RankFinding]:
     """Return hosts with little memory or /dev/shm left."""
     findings = []
     for group in _by_host(facts, "shm_bytes"):
@@ -398,7 +456,7 @@ def memory(facts: Sequence[Facts]) -> list[Finding]:
     return findings
 
 
-def limits(facts: Sequence[Facts]) -> list[Finding]:
+def limits(facts: Sequence[RankFacts]) -> list[RankFinding]:
     """Return hosts where a rank may open few files, or lock little memory beside InfiniBand."""
     findings = []
     for group in _by_host(facts, "memlock_bytes", "open_files"):
@@ -422,7 +480,7 @@ _PER_RANK = re.compile(
 )
 
 
-def variables(facts: Sequence[Facts], data: Known) -> list[Finding]:
+def variables(facts: Sequence[RankFacts], data: Known) -> list[RankFinding]:
     """Return variables that no release here reads, and those that are not the same on all ranks."""
     by_text: dict[tuple[str, str], list[int]] = {}
     for f in facts:
@@ -448,7 +506,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _not_read(name: str, f: Facts, data: Known) -> tuple[str, str] | None:
+def _not_read(name: str, f: RankFacts, data: Known) -> tuple[str, str] | None:
     """Describe a variable that is set and that nothing here reads."""
     line = data.variables.get(name)
     if line is None:
@@ -456,7 +514,7 @@ def _not_read(name: str, f: Facts, data: Known) -> tuple[str, str] | None:
         return (NOTE, f"{name}, which no NCCL that we know reads; {close[0]} was meant?") if close else None
     reads, since, until, renamed = line
     have = (f.get("nccl_runtime") or f.get("nccl")) if reads == "nccl" else f.get(str(reads))
-    have = have or f.get("installed", {}).get(reads)
+    have = have or f.get("installed", {}).get(str(reads))
     if not have:
         return None
     instead = f"; {renamed} counts now" if renamed else ""

@@ -13,19 +13,30 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict, TypeVar
 
 from envsmith.agent.launchers import LaunchPlace, discover
 from envsmith.agent.protocol import one_line
 from envsmith.errors import SmokeError, UsageError
 from envsmith.preflight.checks import version_key
 
-Ask = Callable[..., dict[str, Any]]
+
+class TrialAnswer(TypedDict, total=False):
+    """How a rank came out of the collective: ``ok``, or where it stood and what was said there, as JSON."""
+
+    ok: bool
+    stage: str
+    detail: str
+    hang: bool
+
+
+_Message = TypeVar("_Message")
+Ask = Callable[..., TrialAnswer]
 
 _CALLS = itertools.count()
 _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive every rank's last question
@@ -33,7 +44,7 @@ _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive 
 _WATCHDOG = timedelta(hours=1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class JobPlace:
     """Where this process is in its job. ``backend`` is that of the default group, empty where there is none.
 
@@ -121,9 +132,7 @@ def _connection(store: Any, world: int, timeout: float) -> Any:
     return _tcp_store(inner.host, inner.port, world, timeout) if isinstance(inner, dist.TCPStore) else store
 
 
-def agree(
-    place: JobPlace, key: str, mine: Mapping[str, Any], timeout: float
-) -> tuple[dict[int, dict[str, Any]], list[int]]:
+def agree(place: JobPlace, key: str, mine: _Message, timeout: float) -> tuple[dict[int, _Message], list[int]]:
     """Return everybody's value by rank, and the ranks that did not come within ``timeout`` seconds.
 
     The first rank that has seen all or has lost its patience decides for all, also for those that come later: no rank
@@ -150,17 +159,17 @@ class CollectiveTrial:
     ``store``, which :meth:`close` ends. Write the verdict before you close: an end may hang as the collective did.
     """
 
-    def __init__(self, collective: Callable[[CollectiveTrial], dict[str, Any]]) -> None:
+    def __init__(self, collective: Callable[[CollectiveTrial], TrialAnswer]) -> None:
         self.group: Any = None
         self.store: Any = None
         self.stage = "making a group"
         self.closed = threading.Event()
         self._collective = collective
-        self._answer: dict[str, Any] = {}
+        self._answer: TrialAnswer = {}
         self._ended = threading.Event()
 
-    def run(self, timeout: float) -> dict[str, Any]:
-        """Return ``{"ok": True}`` or what happened, after ``timeout`` seconds at the latest."""
+    def run(self, timeout: float) -> TrialAnswer:
+        """Return that it was right, or what happened, after ``timeout`` seconds at the latest."""
         threading.Thread(target=self._run, name="envsmith-preflight", daemon=True).start()
         if self._ended.wait(timeout):
             return self._answer
@@ -199,7 +208,7 @@ def all_reduce_trial(
 ) -> CollectiveTrial:
     """Return the trial of one all_reduce whose value every rank knows: in this process, or where ``ask`` sends it."""
 
-    def collective(trial: CollectiveTrial) -> dict[str, Any]:
+    def collective(trial: CollectiveTrial) -> TrialAnswer:
         place.store.set(f"entered/{place.rank}", "1")
         host, port = _open_group_store(trial, place, timeout)
         job = {"backend": backend, "device": device, "rank": place.rank, "world": place.world, "timeout": timeout}
@@ -233,7 +242,7 @@ def all_reduce(
     rank: int,
     world: int,
     timeout: float,
-) -> dict[str, Any]:
+) -> TrialAnswer:
     """Sum a tensor over all ranks and compare the result.
 
     The group is a backend that torch does not register: the default group, its names and its counters stay as they are.
@@ -317,12 +326,12 @@ class Child:
         """Wait until it has imported torch, or has ended."""
         select.select([self._answers], [], [], seconds)
 
-    def ask(self, **job: Any) -> dict[str, Any]:
+    def ask(self, **job: Any) -> TrialAnswer:
         """Return its answer to :func:`all_reduce` with these arguments."""
         if not self._answers.readline():
             raise RuntimeError("the process for it could not import torch")
         self._questions.write(json.dumps(job).encode() + b"\n")
-        answer: dict[str, Any] = json.loads(self._answers.readline() or '{"detail": "the process for it died"}')
+        answer: TrialAnswer = json.loads(self._answers.readline() or '{"detail": "the process for it died"}')
         return answer
 
 

@@ -25,13 +25,14 @@ pytestmark = [
 SOURCE = """
 import sys
 from envsmith.agent.steps import LAUNCHERS, STEPS
+from envsmith.agent.steps.stage import Trained
 
 def step(s):
     s.init_group()
     value = s.torch.ones(1)
     s.enter("all_reduce")
     s.torch.distributed.all_reduce(value)
-    return {"losses": [2.0, float(value) / s.size], "facts": {"rank": s.rank}}
+    return Trained(losses=[2.0, float(value) / s.size], facts={"rank": s.rank})
 
 def torchrun(launch):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]

@@ -1,8 +1,8 @@
 """The registry of framework steps: a few training steps each, judged by their losses against a reference.
 
 A step of a plan names a ``kind``, and ``STEPS[kind]`` is the function that each rank calls with its
-:class:`~envsmith.agent.steps.stage.Stage`. It returns ``{"losses": [...], "facts": {...}}``, and ``"reference":
-[...]`` where it has one. It calls ``stage.enter("what comes next")`` before each part that may hang, raises ``Skip``
+:class:`~envsmith.agent.steps.stage.Stage`. It returns :class:`~envsmith.agent.steps.stage.Trained`.
+It calls ``stage.enter("what comes next")`` before each part that may hang, raises ``Skip``
 where the step cannot be asked of this machine and ``Wrong`` where a value is wrong. It imports its framework inside the
 function.
 
@@ -16,10 +16,11 @@ A module from outside is sent along with ``bundle(extra={"NAME": source})``, or 
 else runs, and it registers itself:
 
     from envsmith.agent.steps import FRAMEWORKS, STEPS
+    from envsmith.agent.steps.stage import Trained
 
     def step(stage):
         stage.init_group()
-        return {"losses": [1.0, 0.5], "facts": {}}
+        return Trained(losses=[1.0, 0.5])
 
     STEPS["dummy"] = step
     FRAMEWORKS.append("dummy")
@@ -28,7 +29,6 @@ else runs, and it registers itself:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from envsmith.agent.machine import FRAMEWORKS as FRAMEWORKS
 from envsmith.agent.steps import (
@@ -45,9 +45,9 @@ from envsmith.agent.steps import (
     torch_parallel,
 )
 from envsmith.agent.steps.launch import RankJob
-from envsmith.agent.steps.stage import Preload, Stage
+from envsmith.agent.steps.stage import Preload, Stage, Trained
 
-STEPS: dict[str, Callable[[Stage], dict[str, Any]]] = {
+STEPS: dict[str, Callable[[Stage], Trained]] = {
     **torch.STEPS,
     **torch_parallel.STEPS,
     **deepspeed.STEPS,

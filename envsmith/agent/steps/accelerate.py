@@ -7,10 +7,10 @@ import socket
 import sys
 from typing import Any
 
-from envsmith.agent.protocol import Skip
+from envsmith.agent.protocol import Facts, Skip
 from envsmith.agent.steps.deepspeed import leave_out_cpu_op
 from envsmith.agent.steps.launch import RankJob
-from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, stated_version
+from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, Trained, stated_version
 from envsmith.agent.steps.tiny import Llama
 
 PRELOAD = Preload(("accelerate",), {})
@@ -32,12 +32,12 @@ def launch(launch: RankJob) -> None:
     launch.execute(command, {"HF_HOME": launch.directory})
 
 
-def step_ddp(s: Stage) -> dict[str, Any]:
+def step_ddp(s: Stage) -> Trained:
     """Train with what ``Accelerator.prepare`` makes of a model by default."""
     return _trained(s, _accelerator(s))
 
 
-def step_fsdp2(s: Stage) -> dict[str, Any]:
+def step_fsdp2(s: Stage) -> Trained:
     """Train fully sharded through torch's ``fully_shard``."""
     from accelerate.utils import FullyShardedDataParallelPlugin as Plugin
 
@@ -46,7 +46,7 @@ def step_fsdp2(s: Stage) -> dict[str, Any]:
     return _trained(s, _accelerator(s, fsdp_plugin=Plugin(fsdp_version=2, auto_wrap_policy="no_wrap")))
 
 
-def step_deepspeed(s: Stage) -> dict[str, Any]:
+def step_deepspeed(s: Stage) -> Trained:
     """Train with ZeRO stage 2 through Accelerate's plugin."""
     try:
         import deepspeed
@@ -66,7 +66,7 @@ def step_deepspeed(s: Stage) -> dict[str, Any]:
     return _trained(s, accelerator, deepspeed=stated_version(deepspeed), **left_out)
 
 
-def step_llama(s: Stage) -> dict[str, Any]:
+def step_llama(s: Stage) -> Trained:
     """Train a two-layer Llama of transformers on every rank's own tokens. Nothing is downloaded."""
     try:
         import transformers
@@ -86,11 +86,9 @@ def step_llama(s: Stage) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.item()))
-    return {
-        "losses": losses,
-        "reference": reference,
-        "facts": _facts(accelerator, transformers=stated_version(transformers)),
-    }
+    return Trained(
+        losses=losses, reference=reference, facts=_facts(accelerator, transformers=stated_version(transformers))
+    )
 
 
 def _version() -> str:
@@ -108,15 +106,15 @@ def _accelerator(s: Stage, *, cpu: bool | None = None, **plugins: Any) -> Any:
     return Accelerator(cpu=not s.cuda if cpu is None else cpu, **plugins)
 
 
-def _trained(s: Stage, accelerator: Any, **facts: object) -> dict[str, Any]:
+def _trained(s: Stage, accelerator: Any, **facts: object) -> Trained:
     s.enter("Accelerator.prepare")
     model = s.model()
     model, optimizer = accelerator.prepare(model, s.optimizer(model))
     losses = s.train(model, accelerator.backward, s.stepper(optimizer))
-    return {"losses": losses, "reference": s.reference(), "facts": _facts(accelerator, **facts)}
+    return Trained(losses=losses, reference=s.reference(), facts=_facts(accelerator, **facts))
 
 
-def _facts(accelerator: Any, **facts: object) -> dict[str, object]:
+def _facts(accelerator: Any, **facts: object) -> Facts:
     state = {"kind": accelerator.distributed_type.value, "processes": accelerator.num_processes}
     return {"version": _version(), **state, **facts}
 

@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, cpu_for_cuda, stated_version
+from envsmith.agent.protocol import Facts
+from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, Trained, cpu_for_cuda, stated_version
 
 PRELOAD = Preload(("colossalai", "colossalai.booster.plugin", "transformers.models.llama.modeling_llama"), {})
 
 
-def step_colossalai(s: Stage) -> dict[str, Any]:
+def step_colossalai(s: Stage) -> Trained:
     """Train with a Booster and the plugin that the step names."""
     colossalai = _colossalai_launched(s)
     from colossalai.booster import Booster
@@ -19,7 +20,7 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
 
     s.enter(f"Booster({s.step['plugin']})")
     precision = s.step.get("precision", "bf16")
-    kwargs: dict[str, dict[str, Any]] = {
+    kwargs: dict[str, dict[str, str | int | float]] = {
         "TorchDDPPlugin": {}, "TorchFSDPPlugin": {},
         "LowLevelZeroPlugin": {"stage": s.step.get("stage", 1), "precision": precision, "initial_scale": 1.0},
         "GeminiPlugin": {"precision": precision, "initial_scale": 1.0},
@@ -34,10 +35,10 @@ def step_colossalai(s: Stage) -> dict[str, Any]:
     model, optimizer, *_ = booster.boost(model, optimizer, criterion=lambda out, y: ((out.float() - y) ** 2).mean())
     losses = s.train(model, lambda loss: booster.backward(loss, optimizer), s.stepper(optimizer))
     facts = _colossalai_facts(s, colossalai, {}, s.step["plugin"])
-    return {"losses": losses, "reference": s.reference(), "facts": facts}
+    return Trained(losses=losses, reference=s.reference(), facts=facts)
 
 
-def step_colossalai_3d(s: Stage) -> dict[str, Any]:
+def step_colossalai_3d(s: Stage) -> Trained:
     """Train a two-layer Llama with HybridParallelPlugin: `tp`, `pp` and `zero` choose the three dimensions."""
     colossalai = _colossalai_launched(s)
     s.enter_import("transformers")
@@ -48,14 +49,14 @@ def step_colossalai_3d(s: Stage) -> dict[str, Any]:
         return _colossalai_3d(s, colossalai, askers)
 
 
-def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> dict[str, Any]:
+def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> Trained:
     from colossalai.booster import Booster
     from colossalai.booster.plugin import HybridParallelPlugin
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch = s.torch
     tp, pp, zero = (int(s.step.get(key, default)) for key, default in (("tp", 1), ("pp", 1), ("zero", 0)))
-    extra: dict[str, object] = {}
+    extra: Facts = {}
     if pp > 1 and not s.cuda:
         extra = _names_of_hccl(torch.distributed)
     s.enter("HybridParallelPlugin")
@@ -88,10 +89,10 @@ def _colossalai_3d(s: Stage, colossalai: Any, askers: Mapping[str, int]) -> dict
         optimizer.zero_grad()
         losses.append(float(loss.item()))
     facts = _colossalai_facts(s, colossalai, askers, "HybridParallelPlugin", tp=tp, pp=pp, zero=zero, **extra)
-    return {"losses": losses, "reference": reference, "facts": facts}
+    return Trained(losses=losses, reference=reference, facts=facts)
 
 
-def _names_of_hccl(dist: Any) -> dict[str, object]:
+def _names_of_hccl(dist: Any) -> Facts:
     """Set two names of Huawei's backend that Colossal-AI's pipeline asks torch for where the group is not NCCL's.
 
     They are given the only true answers, and the record says so: without them every pipeline on gloo ends with an
@@ -107,7 +108,7 @@ def _names_of_hccl(dist: Any) -> dict[str, object]:
     return {"given, as Colossal-AI asks for them off NCCL": names} if names else {}
 
 
-def _llama_reference(s: Stage, model: Any, batch: Mapping[str, Any]) -> list[float]:
+def _llama_reference(s: Stage, model: Any, batch: Mapping[str, object]) -> list[float]:
     """Train the same model here alone."""
     import copy
 
@@ -135,12 +136,10 @@ def _colossalai_launched(s: Stage) -> Any:
     return colossalai
 
 
-def _colossalai_facts(
-    s: Stage, colossalai: Any, askers: Mapping[str, int], plugin: str, **extra: object
-) -> dict[str, object]:
+def _colossalai_facts(s: Stage, colossalai: Any, askers: Mapping[str, int], plugin: str, **extra: object) -> Facts:
     from colossalai.accelerator import get_accelerator
 
-    facts: dict[str, object] = {
+    facts: Facts = {
         "version": stated_version(colossalai), "plugin": plugin, "accelerator": get_accelerator().name,
         "backend": s.torch.distributed.get_backend(), **extra,
     }  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from envsmith.agent.protocol import Wrong, one_line
-from envsmith.agent.steps.stage import Preload, Stage, stated_version
+from envsmith.agent.protocol import Facts, Wrong, one_line
+from envsmith.agent.steps.stage import Preload, Stage, Trained, stated_version
 
 PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"})
 CONFIG = {
@@ -21,7 +21,7 @@ CONFIG = {
 _CPU_OP = "deepspeed_shm_comm"
 
 
-def leave_out_cpu_op(s: Stage) -> dict[str, object]:
+def leave_out_cpu_op(s: Stage) -> Facts:
     """Keep DeepSpeed from compiling its op for inference on the CPU, so that a proof needs no compiler there.
 
     Return the fact for the record. On a GPU nothing is changed.
@@ -37,7 +37,7 @@ def leave_out_cpu_op(s: Stage) -> dict[str, object]:
     return {"ops left out": [_CPU_OP]}
 
 
-def init_deepspeed(s: Stage) -> dict[str, object]:
+def init_deepspeed(s: Stage) -> Facts:
     """Import DeepSpeed and make its group. Return what was left out, for the record."""
     s.enter_import("deepspeed")
     import deepspeed
@@ -48,14 +48,14 @@ def init_deepspeed(s: Stage) -> dict[str, object]:
     return left_out
 
 
-def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
+def step_deepspeed_zero(s: Stage) -> Trained:
     """Train with ZeRO through `deepspeed.initialize` and torch's optimizer, so that no optimizer kernel is compiled."""
     left_out = init_deepspeed(s)
     import deepspeed
 
     s.enter("deepspeed.initialize")
     dtype = s.step.get("dtype", "float32")
-    config: dict[str, Any] = {**CONFIG, "zero_optimization": {"stage": s.step["stage"]}}
+    config: Facts = {**CONFIG, "zero_optimization": {"stage": s.step["stage"]}}
     if dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
     model = s.model()
@@ -72,17 +72,15 @@ def step_deepspeed_zero(s: Stage) -> dict[str, Any]:
         **_deepspeed_ops(),
         **left_out,
     }
-    return {"losses": losses, "reference": s.reference(), "facts": facts}
+    return Trained(losses=losses, reference=s.reference(), facts=facts)
 
 
-def _deepspeed_ops() -> dict[str, object]:
+def _deepspeed_ops() -> Facts:
     """Say which ops came compiled with the package, and which were compiled here when they were first used."""
     try:
         from deepspeed.git_version_info import installed_ops
 
-        facts: dict[str, object] = {
-            "ops installed": sorted(name for name, compiled in installed_ops.items() if compiled)
-        }
+        facts: Facts = {"ops installed": sorted(name for name, compiled in installed_ops.items() if compiled)}
     except Exception as error:
         facts = {"ops installed": one_line(error, 120)}
     folder = os.environ.get("TORCH_EXTENSIONS_DIR", "")
@@ -91,7 +89,7 @@ def _deepspeed_ops() -> dict[str, object]:
     return facts
 
 
-def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
+def step_deepspeed_moe(s: Stage) -> Trained:
     """Train a mixture of experts that are spread over the ranks: all_to_all there and back."""
     left_out = init_deepspeed(s)
     import deepspeed
@@ -129,7 +127,7 @@ def step_deepspeed_moe(s: Stage) -> dict[str, Any]:
     tokens = int(torch.as_tensor(engine.module.counts).sum().item())
     if tokens != 4:
         raise Wrong(f"{tokens} tokens reached an expert, 4 were sent")
-    return {"losses": losses, "facts": {"version": stated_version(deepspeed), "tokens": tokens, **left_out}}
+    return Trained(losses=losses, facts={"version": stated_version(deepspeed), "tokens": tokens, **left_out})
 
 
 STEPS = {"deepspeed-zero": step_deepspeed_zero, "deepspeed-moe": step_deepspeed_moe}

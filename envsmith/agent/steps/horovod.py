@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envsmith.agent.protocol import Skip, Wrong, one_line
+from envsmith.agent.protocol import Facts, Skip, Wrong, one_line
 from envsmith.agent.steps.launch import RankJob
-from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, stated_version
+from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, Trained, stated_version
 
 # What horovod/torch/mpi_ops_v2.cc registers for tensors of the CPU: reductions have no small integers.
 _REDUCED = ("float32", "float64", "float16", "int32", "int64")
@@ -57,14 +57,14 @@ def _run(launch: RankJob, *options: str) -> None:
     launch.execute([*command, *launch.rank_command])
 
 
-def step_optimizer(s: Stage) -> dict[str, Any]:
+def step_optimizer(s: Stage) -> Trained:
     """Train with gradients that ``DistributedOptimizer`` averages, from parameters that rank 0 broadcasts."""
     hvd = _started(s)
     losses = _trained(s, hvd)
-    return {"losses": losses, "reference": s.reference(), "facts": _ended(s, hvd)}
+    return Trained(losses=losses, reference=s.reference(), facts=_ended(s, hvd))
 
 
-def step_elastic(s: Stage) -> dict[str, Any]:
+def step_elastic(s: Stage) -> Trained:
     """Train from a state that is committed after each step. The others go on from there when a rank dies."""
     hvd = _started(s)
     s.enter("elastic state")
@@ -86,10 +86,10 @@ def step_elastic(s: Stage) -> dict[str, Any]:
     s.enter("hvd.elastic.run")
     hvd.elastic.run(train)(state)
     reference = s.reference(alone, optimizer=sgd(alone.parameters(), lr=1e-2))
-    return {"losses": losses, "reference": reference, "facts": _ended(s, hvd, resumed_at=resumed_at)}
+    return Trained(losses=losses, reference=reference, facts=_ended(s, hvd, resumed_at=resumed_at))
 
 
-def step_collectives(s: Stage) -> dict[str, Any]:
+def step_collectives(s: Stage) -> Trained:
     """Hold every collective in every type against its result, then train: a refusal may not harm what follows."""
     hvd = _started(s)
     refused = {}
@@ -109,10 +109,10 @@ def step_collectives(s: Stage) -> dict[str, Any]:
     losses = _trained(s, hvd)
     s.enter("join")
     hvd.join()
-    return {"losses": losses, "reference": s.reference(), "facts": _ended(s, hvd, refused=refused)}
+    return Trained(losses=losses, reference=s.reference(), facts=_ended(s, hvd, refused=refused))
 
 
-def step_mpi(s: Stage) -> dict[str, Any]:
+def step_mpi(s: Stage) -> Trained:
     """Hold the same collectives against their results over MPI, Adasum among them."""
     s.enter_import("horovod.torch")
     import horovod.torch as hvd
@@ -152,7 +152,7 @@ def _trained(s: Stage, hvd: Any) -> list[float]:
     return s.train(model, lambda loss: loss.backward(), s.stepper(optimizer))
 
 
-def _ended(s: Stage, hvd: Any, **facts: object) -> dict[str, object]:
+def _ended(s: Stage, hvd: Any, **facts: object) -> Facts:
     """Shut Horovod down, count what its timeline says it did, and return what it says of itself."""
     import horovod
 

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from envsmith.agent.protocol import Skip
-from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage
+from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, Trained
 from envsmith.agent.steps.torch import fully_shard_of
 
 PRELOAD = Preload(("lightning.pytorch",), {})
 
 
-def step_ddp(s: Stage) -> dict[str, Any]:
+def step_ddp(s: Stage) -> Trained:
     """Train with ``DDPStrategy``."""
     return _fitted(s, _strategies(s).DDPStrategy)
 
 
-def step_fsdp2(s: Stage) -> dict[str, Any]:
+def step_fsdp2(s: Stage) -> Trained:
     """Train with ``ModelParallelStrategy``: the module shards itself over the strategy's mesh."""
     strategy = getattr(_strategies(s), "ModelParallelStrategy", None)
     if strategy is None:
@@ -28,12 +28,12 @@ def step_fsdp2(s: Stage) -> dict[str, Any]:
     return _fitted(s, lambda: strategy(**sizes), shard=True)
 
 
-def step_fsdp(s: Stage) -> dict[str, Any]:
+def step_fsdp(s: Stage) -> Trained:
     """Train with ``FSDPStrategy``."""
     return _fitted(s, _strategies(s).FSDPStrategy)
 
 
-def step_deepspeed(s: Stage) -> dict[str, Any]:
+def step_deepspeed(s: Stage) -> Trained:
     """Train with ZeRO stage 2 through ``DeepSpeedStrategy``."""
     try:
         import deepspeed  # noqa: F401
@@ -55,7 +55,7 @@ def _strategies(s: Stage) -> Any:
     return strategies
 
 
-def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> dict[str, Any]:
+def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> Trained:
     """Train the toy problem with a Trainer of that strategy. Lightning finds ranks by the launcher's variables."""
     import lightning.pytorch as lightning
 
@@ -99,7 +99,7 @@ def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> di
         "strategy": type(trainer.strategy).__name__,
         "processes": trainer.world_size,
     }
-    return {"losses": losses, "reference": s.reference(), "facts": facts}
+    return Trained(losses=losses, reference=s.reference(), facts=facts)
 
 
 STEPS = {

@@ -7,10 +7,11 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from envsmith.agent.protocol import Skip, one_line
-from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, cpu_for_cuda, hide_toolkit, stated_version
+from envsmith.agent.protocol import Facts, Skip, one_line
+from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, Trained, cpu_for_cuda, hide_toolkit, stated_version
 
 PRELOAD = Preload(
     (
@@ -52,8 +53,8 @@ def _megatron(s: Stage, **kwargs: int) -> Any:
     return megatron.core
 
 
-def _megatron_facts(s: Stage, core: Any, askers: Mapping[str, int], **extra: object) -> dict[str, object]:
-    facts: dict[str, object] = {"version": stated_version(core), "backend": s.torch.distributed.get_backend(), **extra}
+def _megatron_facts(s: Stage, core: Any, askers: Mapping[str, int], **extra: object) -> Facts:
+    facts: Facts = {"version": stated_version(core), "backend": s.torch.distributed.get_backend(), **extra}
     if not s.cuda and hide_toolkit():
         facts["toolkit"] = f"{hide_toolkit()}, out of sight: there is no GPU to compile for"
     if askers:
@@ -62,7 +63,7 @@ def _megatron_facts(s: Stage, core: Any, askers: Mapping[str, int], **extra: obj
     return facts
 
 
-def step_megatron_tp(s: Stage) -> dict[str, Any]:
+def step_megatron_tp(s: Stage) -> Trained:
     """Train ColumnParallelLinear, gelu, RowParallelLinear across all ranks, against the same layers in one piece."""
     parallel = bool(s.step.get("sequence_parallel"))
     if not parallel:  # these layers ask for no GPU then
@@ -71,7 +72,7 @@ def step_megatron_tp(s: Stage) -> dict[str, Any]:
         return _megatron_two_layers(s, parallel, askers)
 
 
-def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) -> dict[str, Any]:
+def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) -> Trained:
     core = _megatron(s, tensor_model_parallel_size=s.size)
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -108,7 +109,7 @@ def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) ->
         s, x, y, layers, lambda h: row(torch.nn.functional.gelu(column(h)[0]))[0], what="train", parallel=parallel
     )
     facts = _megatron_facts(s, core, askers, weight=list(column.weight.shape))
-    return {"losses": losses, "reference": reference, "facts": facts}
+    return Trained(losses=losses, reference=reference, facts=facts)
 
 
 def _two_layers(
@@ -132,7 +133,7 @@ def _two_layers(
     return losses
 
 
-def step_megatron_gpt(s: Stage) -> dict[str, Any]:
+def step_megatron_gpt(s: Stage) -> Trained:
     """Train a GPT of two layers on mock tokens: `tp`, `pp`, `cp`, `ep`, `sequence_parallel` choose how it is spread.
 
     The weights depend on the parameters' names only, so that every spread starts from the same model and must give the
@@ -150,7 +151,7 @@ def step_megatron_gpt(s: Stage) -> dict[str, Any]:
             ) from None
 
 
-def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
+def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> Trained:
     torch = s.torch
     tp, pp, cp, ep = (int(s.step.get(key, 1)) for key in ("tp", "pp", "cp", "ep"))
     sequence = bool(s.step.get("sequence_parallel"))
@@ -162,7 +163,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
 
     s.enter("GPTModel")
     experts = int(s.step.get("experts", 0))
-    mixture: dict[str, Any] = {}
+    mixture: dict[str, str | int | bool] = {}
     if experts:
         mixture = {
             "num_moe_experts": experts, "moe_token_dispatcher_type": "alltoall",
@@ -197,7 +198,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> dict[str, Any]:
         _average_gradients(s, model, cp)
         optimizer.step()
         losses.append(loss)
-    return {"losses": losses, "facts": _megatron_facts(s, core, askers, tp=tp, pp=pp, cp=cp, ep=ep)}
+    return Trained(losses=losses, facts=_megatron_facts(s, core, askers, tp=tp, pp=pp, cp=cp, ep=ep))
 
 
 def _splits_as_on_a_gpu() -> None:
@@ -250,26 +251,38 @@ def _fill_by_name(s: Stage, model: Any, tp: int) -> None:
             parameter.copy_(weight.chunk(tp, axis)[shard] if axis >= 0 else weight)
 
 
-def _gpt_batch(s: Stage) -> dict[str, Any]:
+class _Tokens(NamedTuple):
+    """A batch of a GPT: what is read, what comes next, and who may look at whom."""
+
+    inputs: Any
+    labels: Any
+    positions: Any
+    mask: Any
+
+    def each(self, change: Callable[[Any], Any]) -> _Tokens:
+        """Return the batch with all but the mask changed."""
+        return _Tokens(change(self.inputs), change(self.labels), change(self.positions), self.mask)
+
+
+def _gpt_batch(s: Stage) -> _Tokens:
     torch = s.torch
     tokens = torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(7)).to(s.device)
     positions = torch.arange(32, device=s.device).unsqueeze(0).expand(2, -1)
     mask = torch.triu(torch.ones(1, 1, 32, 32, dtype=torch.bool, device=s.device), 1)
-    return {"tokens": tokens, "labels": tokens.roll(-1, 1), "position_ids": positions, "attention_mask": mask}
+    return _Tokens(tokens, tokens.roll(-1, 1), positions, mask)
 
 
 def _gpt_step(s: Stage, model: Any, cp: int) -> float:
     """Run forward and backward of the batch, or of this context-parallel rank's piece of it."""
     torch, batch = s.torch, _gpt_batch(s)
-    mask = None if cp > 1 else batch["attention_mask"]
+    mask = None if cp > 1 else batch.mask
     if cp > 1:
         # Two chunks a rank, one from each end: every rank has the same share of the causal triangle (Megatron's own
         # layout).
         pieces = torch.tensor([s.rank, 2 * cp - 1 - s.rank], device=s.device)
-        for key in ("tokens", "labels", "position_ids"):
-            shape = (2, 2 * cp, 32 // (2 * cp))
-            batch[key] = batch[key].reshape(shape).index_select(1, pieces).reshape(2, -1)
-    loss = model(batch["tokens"], batch["position_ids"], mask, labels=batch["labels"]).float().mean()
+        shape = (2, 2 * cp, 32 // (2 * cp))
+        batch = batch.each(lambda row: row.reshape(shape).index_select(1, pieces).reshape(2, -1))
+    loss = model(batch.inputs, batch.positions, mask, labels=batch.labels).float().mean()
     loss.backward()
     average = loss.detach().clone()
     if cp > 1:
@@ -284,13 +297,13 @@ def _gpt_through_pipeline(s: Stage, model: Any, stages: int) -> float:
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
     torch, batch = s.torch, _gpt_batch(s)
-    micro = iter([{k: v if k == "attention_mask" else v[i : i + 1] for k, v in batch.items()} for i in range(2)])
+    micro = iter([batch.each(itemgetter(slice(i, i + 1))) for i in range(2)])
 
     def forward(pieces: Any, module: Any) -> tuple[Any, Any]:
         piece = next(pieces)
-        out = module(piece["tokens"], piece["position_ids"], piece["attention_mask"], labels=piece["labels"])
+        out = module(piece.inputs, piece.positions, piece.mask, labels=piece.labels)
 
-        def loss(output: Any) -> tuple[Any, dict[str, Any]]:
+        def loss(output: Any) -> tuple[Any, object]:
             value = output.float().mean()
             return value, {"loss": value.detach().clone()}
 
@@ -323,7 +336,7 @@ def _average_gradients(s: Stage, model: Any, cp: int) -> None:
         parameter.grad /= copies
 
 
-def step_megatron_context(s: Stage) -> dict[str, Any]:
+def step_megatron_context(s: Stage) -> Trained:
     """Run attention over a sequence that is cut between the ranks, by Megatron's own all-to-all exchange.
 
     The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no
@@ -346,7 +359,7 @@ def step_megatron_context(s: Stage) -> dict[str, Any]:
         reference = _attention_losses(s, slice(None), lambda t: t, lambda t: t)
         piece = slice(s.rank * 8, (s.rank + 1) * 8)
         losses = _attention_losses(s, piece, lambda t: to_heads(t, group), lambda t: to_sequence(t, group))
-        return {"losses": losses, "reference": reference, "facts": _megatron_facts(s, core, askers, cp=s.size)}
+        return Trained(losses=losses, reference=reference, facts=_megatron_facts(s, core, askers, cp=s.size))
 
 
 def _attention_losses(

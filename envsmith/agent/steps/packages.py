@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 from importlib.metadata import distribution
-from typing import Any
 
 from envsmith.agent.protocol import Wrong, one_line
-from envsmith.agent.steps.stage import Stage
+from envsmith.agent.steps.stage import Stage, Trained
 
 # Folders beside modules.
 _NOT_MODULES = re.compile(r"_|(tests?|docs?|examples|scripts|tools)$")
@@ -27,7 +26,7 @@ def modules_of(name: str) -> list[str]:
     return sorted(tops)
 
 
-def step_imports(s: Stage) -> dict[str, Any]:
+def step_imports(s: Stage) -> Trained:
     """Import them."""
     facts: dict[str, list[str]] = {"imported": [], "not shown without a GPU": [], "failed": []}
     for name in s.step["distributions"]:
@@ -42,7 +41,7 @@ def step_imports(s: Stage) -> dict[str, Any]:
             facts["not shown without a GPU" if unseen else "failed"].append(f"{name}: {text}")
     if failed := facts.pop("failed"):
         raise Wrong("; ".join(failed))
-    return {"losses": [], "facts": facts}
+    return Trained(losses=[], facts=facts)
 
 
 STEPS = {"imports": step_imports}

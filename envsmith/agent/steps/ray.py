@@ -8,7 +8,7 @@ from typing import Any
 
 from envsmith.agent.processes import loopback
 from envsmith.agent.steps.launch import RankJob
-from envsmith.agent.steps.stage import Stage
+from envsmith.agent.steps.stage import Stage, Trained
 
 # Nothing is reported over the network, and no process is started ahead of need. The deadline of the step is ours, so
 # those of Ray for what a busy machine starts slowly are longer.
@@ -90,7 +90,7 @@ def _by_value(text: str, name: str) -> Any:
     return space[name]
 
 
-def step_ddp(s: Stage) -> dict[str, Any]:
+def step_ddp(s: Stage) -> Trained:
     """Train with what ``prepare_model`` makes of a model, and report as a training loop does."""
     s.ends_group = False
     s.enter_import("ray.train.torch")
@@ -105,7 +105,7 @@ def step_ddp(s: Stage) -> dict[str, Any]:
     # A session reports by itself, a context does not.
     (group if hasattr(group, "report") else _home()).report({"loss": losses[-1]})
     facts = {"version": ray.__version__, "workers": group.get_world_size(), "kind": type(model).__name__}
-    return {"losses": losses, "reference": s.reference(), "facts": facts}
+    return Trained(losses=losses, reference=s.reference(), facts=facts)
 
 
 STEPS = {"ray-ddp": step_ddp}

@@ -10,18 +10,18 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from envsmith.agent.protocol import Wrong
+from envsmith.agent.protocol import Facts, Wrong
 from envsmith.agent.steps.deepspeed import CONFIG, init_deepspeed
 from envsmith.agent.steps.packages import step_imports
-from envsmith.agent.steps.stage import TRAIN_STEPS, Stage
+from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, Trained
 from envsmith.agent.steps.tiny import MODELS, ROWS
 
 _RATE = 1e-2
 
 
-def step_stack(s: Stage) -> dict[str, Any]:
+def step_stack(s: Stage) -> Trained:
     """Import the members, train, and compare the losses with those of the same training without any of them."""
-    facts = dict(step_imports(s)["facts"])
+    facts = dict(step_imports(s).facts)
     task = MODELS[s.step["model"]]
     s.enter("reference")
     own, mean = _reference(s, task)
@@ -32,7 +32,7 @@ def step_stack(s: Stage) -> dict[str, Any]:
     if s.step.get("adapter"):
         facts["trained weights"] = sum(p.numel() for p in trained.parameters() if p.requires_grad)
         _save(s, trained)
-    return {"losses": losses, "reference": mean if trainer == "trl" else own, "facts": facts}
+    return Trained(losses=losses, reference=mean if trainer == "trl" else own, facts=facts)
 
 
 def _adapted(s: Stage, task: Any) -> Any:
@@ -90,7 +90,7 @@ def _save(s: Stage, model: Any) -> None:
 # -- who trains: each returns the losses, the model, and facts --------------------------------------------------------
 
 
-def _by_accelerate(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
+def _by_accelerate(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, Facts]:
     from accelerate import Accelerator
 
     s.enter("Accelerator.prepare")
@@ -102,7 +102,7 @@ def _by_accelerate(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, d
     return losses, model, {"kind": accelerator.distributed_type.value}
 
 
-def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
+def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, Facts]:
     left_out = init_deepspeed(s)
     import deepspeed
 
@@ -117,7 +117,7 @@ def _by_deepspeed(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, di
     return losses, model, {"stage": 2, **left_out}
 
 
-def _by_lightning(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
+def _by_lightning(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, Facts]:
     import lightning.pytorch as lightning
 
     losses = []
@@ -161,7 +161,7 @@ def _losses(
     return losses
 
 
-def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str, object]]:
+def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, Facts]:
     """Train with ``SFTTrainer``. Each step takes the rows of all ranks, in an order of its own."""
     s.enter_import("trl")
     from datasets import Dataset
@@ -191,7 +191,7 @@ def _by_trl(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, dict[str
     return losses, model, {"processes": trainer.args.world_size}
 
 
-def _collated(torch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _collated(torch: Any, rows: list[dict[str, list[int]]]) -> dict[str, Any]:
     """Return rows as one batch. Nothing foresees a first token, but transformers 4.46 counts one that has a label."""
     tokens = torch.tensor([row["input_ids"] for row in rows])
     labels = tokens.clone()
@@ -199,7 +199,7 @@ def _collated(torch: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels}
 
 
-def _settings(s: Stage, folder: str) -> dict[str, object]:
+def _settings(s: Stage, folder: str) -> Facts:
     """Return the plainest training: no schedule, no clipping, no mixed precision, no file."""
     return {
         "output_dir": folder, "max_steps": TRAIN_STEPS, "per_device_train_batch_size": ROWS, "logging_steps": 1,
@@ -211,7 +211,7 @@ def _settings(s: Stage, folder: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def admitted(callee: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def admitted(callee: Callable[..., object], settings: Facts) -> Facts:
     """Return the settings that a release has. Where it has an old and a new name of one, the new one."""
     names = inspect.signature(callee).parameters
     chosen = {name: value for name, value in settings.items() if name in names}

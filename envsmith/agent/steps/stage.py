@@ -6,11 +6,12 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from envsmith.agent.counter import Counter
 from envsmith.agent.faults import inject_before
-from envsmith.agent.protocol import Board, Phase
+from envsmith.agent.protocol import Board, Facts, Phase
 from envsmith.agent.world import bound_device, seconds
 
 
@@ -109,6 +110,20 @@ def cpu_for_cuda(s: Stage, package: str) -> Iterator[dict[str, int]]:
 
 
 TRAIN_STEPS = 5
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a step gives back: this rank's losses, those that they must equal where it has any, and facts."""
+
+    losses: Sequence[float]
+    reference: Sequence[float] | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def row(self) -> Facts:
+        """Return what a row says of it."""
+        reference = {} if self.reference is None else {"reference": self.reference}
+        return {"losses": self.losses, **reference, "facts": self.facts}
 
 
 class Stage:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from envsmith.agent.protocol import Skip
-from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage
+from envsmith.agent.steps.stage import TRAIN_STEPS, Preload, Stage, Trained
 from envsmith.agent.world import implementation_of
 
 _TENSOR = ("torch.distributed.tensor.parallel", "torch.distributed.fsdp", "torch.distributed.checkpoint")
@@ -40,7 +40,7 @@ def _parameters_digest(stage: Stage, model: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def step_ddp(s: Stage) -> dict[str, Any]:
+def step_ddp(s: Stage) -> Trained:
     """Train with torch's own data parallelism. `engine` chooses one of torch 2.15's two NCCL engines."""
     if s.step.get("engine"):
         os.environ["TORCH_DIST_USE_NCCL2"] = {"legacy": "0", "2": "1"}[s.step["engine"]]
@@ -56,7 +56,7 @@ def step_ddp(s: Stage) -> dict[str, Any]:
         "parameters": _parameters_digest(s, model),
         "implementation": implementation_of(s.torch.distributed, s.device),
     }
-    return {"losses": losses, "reference": s.reference(), "facts": facts}
+    return Trained(losses=losses, reference=s.reference(), facts=facts)
 
 
 # -- shards: every rank holds a part of each parameter -----------------------------------------------------------------
@@ -83,17 +83,17 @@ def _sharded(s: Stage, mesh: Any) -> Any:
     return model
 
 
-def step_fsdp2(s: Stage) -> dict[str, Any]:
+def step_fsdp2(s: Stage) -> Trained:
     """Train fully sharded: all_gather and reduce_scatter. `replicas` puts as many copies of the shards on the ranks."""
     fully_shard_of(s)
     replicas = int(s.step.get("replicas", 1))
     sizes = {"replica": replicas, "shard": s.size // replicas} if replicas > 1 else {"shard": s.size}
     model = _sharded(s, mesh_of(s, **sizes))
     losses = s.train(model, lambda loss: loss.backward(), s.stepper(s.optimizer(model)))
-    return {"losses": losses, "reference": s.reference(), "facts": {"mesh": sizes}}
+    return Trained(losses=losses, reference=s.reference(), facts={"mesh": sizes})
 
 
-def step_checkpoint(s: Stage) -> dict[str, Any]:
+def step_checkpoint(s: Stage) -> Trained:
     """Train sharded, save, load into shards of another number, and train on: the losses are those of one training."""
     fully_shard_of(s)
     save, load = part_of(s, "torch.distributed.checkpoint", "save", "load")
@@ -116,7 +116,7 @@ def step_checkpoint(s: Stage) -> dict[str, Any]:
     again = s.train(reduced, lambda loss: loss.backward(), s.stepper(resumed))
     reference = s.reference(steps=2 * TRAIN_STEPS)
     facts = {"saved from": f"{s.size} shards", "loaded into": f"{s.size // 2} shards on each of 2 replicas"}
-    return {"losses": losses + again, "reference": reference, "facts": facts}
+    return Trained(losses=losses + again, reference=reference, facts=facts)
 
 
 @contextmanager

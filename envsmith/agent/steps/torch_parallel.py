@@ -10,14 +10,14 @@ import inspect
 from typing import Any
 
 from envsmith.agent.protocol import Skip, Wrong
-from envsmith.agent.steps.stage import TRAIN_STEPS, Stage
+from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, Trained
 from envsmith.agent.steps.torch import fully_shard_of, mesh_of, part_of
 
 # The micro-batches of a pipeline: two of two rows.
 _MICROBATCHES = 2
 
 
-def step_tensor(s: Stage) -> dict[str, Any]:
+def step_tensor(s: Stage) -> Trained:
     """Train a pair of layers split by columns and rows.
 
     `data` is the number of groups with a batch of their own, which share their parameters as FSDP2 does.
@@ -36,10 +36,10 @@ def step_tensor(s: Stage) -> dict[str, Any]:
         model = fully_shard(model, mesh=mesh["data"])
     losses = s.train(model, lambda loss: loss.backward(), s.stepper(s.optimizer(model)), own)
     reference = s.reference(batches=[s.batch(number) for number in range(data)], own=own)
-    return {"losses": losses, "reference": reference, "facts": {"mesh": {"data": data, "tensor": s.size // data}}}
+    return Trained(losses=losses, reference=reference, facts={"mesh": {"data": data, "tensor": s.size // data}})
 
 
-def step_sequence(s: Stage) -> dict[str, Any]:
+def step_sequence(s: Stage) -> Trained:
     """Train with activations split along the sequence between tensor-parallel layers: all_gather and reduce_scatter."""
     names = ("ColwiseParallel", "RowwiseParallel", "SequenceParallel", "parallelize_module")
     columns, rows, sequence, parallelize = part_of(s, "torch.distributed.tensor.parallel", *names)
@@ -61,7 +61,7 @@ def step_sequence(s: Stage) -> dict[str, Any]:
         with s.counter.unseen():
             s.torch.distributed.all_reduce(total)
         losses.append(float(total.item()))
-    return {"losses": losses, "reference": s.reference(_with_norm(s), [s.batch(0)], 0), "facts": {}}
+    return Trained(losses=losses, reference=s.reference(_with_norm(s), [s.batch(0)], 0), facts={})
 
 
 def _with_norm(s: Stage) -> Any:
@@ -75,7 +75,7 @@ def reason_to_skip(schedule: str, backend: str, torch: str) -> str:
     return "the schedule 1F1B of torch 2.4 and 2.5 hangs on gloo" if hangs else ""
 
 
-def step_pipeline(s: Stage) -> dict[str, Any]:
+def step_pipeline(s: Stage) -> Trained:
     """Train two stages under the `schedule` that is named, two micro-batches a step."""
     stage_of, schedule_of = part_of(s, "torch.distributed.pipelining", "PipelineStage", s.step["schedule"])
     if reason := reason_to_skip(s.step["schedule"], s.job["backend"], s.torch.__version__):
@@ -105,10 +105,10 @@ def step_pipeline(s: Stage) -> dict[str, Any]:
         with s.counter.unseen():
             torch.distributed.broadcast(loss, src=s.size - 1)
         losses.append(float(loss.item()))
-    return {"losses": losses, "reference": s.reference(batches=[s.batch(0)], own=0), "facts": {}}
+    return Trained(losses=losses, reference=s.reference(batches=[s.batch(0)], own=0), facts={})
 
 
-def step_dtensor(s: Stage) -> dict[str, Any]:
+def step_dtensor(s: Stage) -> Trained:
     """Spread a weight, gather it and spread it otherwise, then train it: its products are partial sums."""
     names = ("distribute_tensor", "Shard", "Replicate")
     distribute, shard, replicate = part_of(s, "torch.distributed.tensor", *names)
@@ -142,7 +142,7 @@ def step_dtensor(s: Stage) -> dict[str, Any]:
     model = torch.nn.Linear(16, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(start[:, :1].T)
-    return {"losses": losses, "reference": s.reference(model, [s.batch(0)], 0), "facts": {}}
+    return Trained(losses=losses, reference=s.reference(model, [s.batch(0)], 0), facts={})
 
 
 STEPS = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.recorder import MOST_CALLS
 
@@ -37,7 +38,7 @@ def dump_line(data: bytes) -> str:
     return json.dumps(document)
 
 
-def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(entry: JsonFields) -> JsonDict:
     row = {key: _plain(entry[key]) for key in _KEYS if key in entry}
     frames = entry.get("frames")
     if isinstance(frames, list) and frames:
@@ -45,11 +46,11 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _frame(frame: Mapping[str, Any]) -> dict[str, Any]:
+def _frame(frame: JsonFields) -> JsonDict:
     return {key: _plain(frame[key]) for key in ("name", "filename", "line") if key in frame}
 
 
-def _groups(config: object) -> dict[str, Any]:
+def _groups(config: object) -> JsonDict:
     rows = config.items() if isinstance(config, dict) else ()
     return {
         str(name)[:200]: {key: _plain(row[key], 1 << 16) for key in ("name", "desc", "ranks") if key in row}

@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
+from envsmith.base.json_types import JsonDict
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import note_present, version_in
 from envsmith.doctor.vocabulary import words
@@ -122,7 +122,7 @@ def _options(line: str) -> dict[str, str]:
     return options
 
 
-def _configs(text: str, keys: tuple[str, ...]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _configs(text: str, keys: tuple[str, ...]) -> Iterator[tuple[int, int, JsonDict]]:
     """Give the JSON objects that hold a key of a configuration: where they begin and end, and what they say."""
     position = 0
     for _ in range(20):
@@ -137,7 +137,7 @@ def _configs(text: str, keys: tuple[str, ...]) -> Iterator[tuple[int, int, dict[
         position = hit + (2000 if last else 1)
 
 
-def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, JsonDict]]:
     """Give the JSON objects that begin at one of the four braces before ``hit``, the nearest first."""
     decoder = json.JSONDecoder()
     start = hit
@@ -150,7 +150,7 @@ def _objects_around(text: str, hit: int) -> Iterator[tuple[int, int, dict[str, A
             yield start, start + length, value
 
 
-def _leaves(config: dict[str, Any], most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+def _leaves(config: JsonDict, most: tuple[int, ...]) -> Iterator[tuple[str, str]]:
     """Give dotted names and values, ``zero_optimization.stage`` and ``3``.
 
     ``most`` is how many of each level are read, lists and deeper levels not at all.

@@ -6,13 +6,14 @@ Locks too: uv.lock, poetry.lock, pylock.toml, Pipfile.lock, and envsmith's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.markers import InvalidMarker, Marker
 
 from envsmith.base.files import read_bounded
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
@@ -278,7 +279,7 @@ def _read_json(text: str, draft: Draft, source: str) -> str | None:
     return _own(lock, draft, source) or _pipfile(lock, draft, source)
 
 
-def _own(lock: Mapping[str, object], draft: Draft, source: str) -> str | None:
+def _own(lock: JsonFields, draft: Draft, source: str) -> str | None:
     """Read a lock of envsmith."""
     cell, packages = lock.get("cell"), lock.get("packages")
     components = cell.get("components") if isinstance(cell, dict) else None
@@ -292,7 +293,7 @@ def _own(lock: Mapping[str, object], draft: Draft, source: str) -> str | None:
     return "envsmith lock"
 
 
-def _pipfile(lock: Mapping[str, object], draft: Draft, source: str) -> str | None:
+def _pipfile(lock: JsonFields, draft: Draft, source: str) -> str | None:
     """Read a lock of pipenv: what is installed by default. What only developers need is left out."""
     default = lock.get("default")
     if not isinstance(default, dict):

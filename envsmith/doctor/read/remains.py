@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envsmith.base.files import open_input
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.doctor.read.pasted import read_bounded
 from envsmith.errors import UsageError
@@ -63,7 +63,7 @@ def read_remains(source: str, lines: Lines) -> LaunchEvidence:
 
 
 def _rank(rank: int, lines: Sequence[str]) -> RankEvidence:
-    dump: Mapping[str, Any] = {}
+    dump: JsonFields = {}
     error: RankError | None = None
     for line in lines:
         if line.startswith("{") and (value := _object(line)):
@@ -72,7 +72,7 @@ def _rank(rank: int, lines: Sequence[str]) -> RankEvidence:
     return RankEvidence(rank=rank, calls=calls_of(dump), groups=groups_of(dump), stacks=_stacks(lines), error=error)
 
 
-def _object(line: str) -> Mapping[str, Any] | None:
+def _object(line: str) -> JsonFields | None:
     """Return the JSON object of a line, where it is of a kind that is read here."""
     if '"entries"' not in line and '"py_callstack"' not in line and '"coll_sn"' not in line:
         return None
@@ -108,7 +108,7 @@ def _path(file: str) -> str:
     return f"/site-packages/{file}" if name in _PACKAGES else file
 
 
-def _elastic_error(value: Mapping[str, Any]) -> RankError | None:
+def _elastic_error(value: JsonFields) -> RankError | None:
     """Return the error of a file that torch's ``@record`` writes."""
     message = value.get("message")
     extra = message.get("extraInfo") if isinstance(message, dict) else None
@@ -149,7 +149,7 @@ def _inspected(lines: Iterable[str]) -> list[RankEvidence]:
     ]
 
 
-def _inspection(value: Mapping[str, Any]) -> tuple[str, int, int, Call] | None:
+def _inspection(value: JsonFields) -> tuple[str, int, int, Call] | None:
     head, work, meta = value.get("header"), value.get("coll_perf"), value.get("metadata")
     if not isinstance(head, dict) or not isinstance(work, dict):
         return None

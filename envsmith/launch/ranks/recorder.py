@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from envsmith.base.files import read_text
+from envsmith.base.json_types import JsonFields, object_in, objects_in
 from envsmith.base.schema import parse_json
 from envsmith.errors import DataError
 from envsmith.launch.ranks.evidence import Call, Frame, ProcessGroup, ThreadStack, user_place
@@ -38,14 +38,13 @@ _DTYPES = {
 }
 
 
-def calls_of(dump: Mapping[str, Any]) -> tuple[Call, ...]:
+def calls_of(dump: JsonFields) -> tuple[Call, ...]:
     """Return the entries of a dump as calls, oldest first. What is not an entry is left out."""
-    entries = dump.get("entries")
-    rows = [_call(entry) for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    rows = [_call(entry) for entry in objects_in(dump, "entries")]
     return tuple(row for row in rows if row is not None)[-MOST_CALLS:]
 
 
-def _call(entry: Mapping[str, Any]) -> Call | None:
+def _call(entry: JsonFields) -> Call | None:
     is_p2p = bool(entry.get("is_p2p"))
     sequence = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
     operation = str(entry.get("profiling_name", ""))[:100].rpartition(":")[2]
@@ -67,7 +66,7 @@ def _call(entry: Mapping[str, Any]) -> Call | None:
     )
 
 
-def _has_ended(entry: Mapping[str, Any], state: str) -> bool | None:
+def _has_ended(entry: JsonFields, state: str) -> bool | None:
     """Gloo leaves every entry scheduled, and retires it when the work has ended. NCCL says completed."""
     if state == "completed":
         return True
@@ -83,9 +82,9 @@ def _group_name(value: object) -> str:
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         return ()
-    rows = [row for row in value if isinstance(row, list | tuple)]
+    rows = [row for row in value if isinstance(row, (list, tuple))]
     return tuple(tuple(number for number in row if isinstance(number, int)) for row in rows[:64])
 
 
@@ -104,11 +103,10 @@ def _frames(value: object) -> Iterable[Frame]:
             )
 
 
-def groups_of(dump: Mapping[str, Any]) -> tuple[ProcessGroup, ...]:
+def groups_of(dump: JsonFields) -> tuple[ProcessGroup, ...]:
     """Return the process groups that NCCL's dump lists. That of gloo has none with a name."""
-    config = dump.get("pg_config")
     rows = []
-    for name, row in config.items() if isinstance(config, Mapping) else ():
+    for name, row in object_in(dump, "pg_config").items():
         if name and isinstance(row, Mapping):
             rows.append(
                 ProcessGroup(
@@ -126,19 +124,19 @@ def _ranks(value: object) -> tuple[int, ...]:
     return tuple(number for number in numbers if isinstance(number, int)) if isinstance(numbers, list) else ()
 
 
-def stated_groups(rows: Iterable[Mapping[str, Any]]) -> tuple[ProcessGroup, ...]:
+def stated_groups(rows: Iterable[JsonFields]) -> tuple[ProcessGroup, ...]:
     """Return the process groups that a witness lists."""
     return tuple(
         ProcessGroup(
             name=str(row.get("name", "")),
             description=str(row.get("description", "")),
-            ranks=_ranks(list(row.get("ranks", ()))),
+            ranks=_ranks(row.get("ranks")),
         )
         for row in rows
     )
 
 
-def stacks_of(answer: Mapping[str, Any]) -> tuple[ThreadStack, ...]:
+def stacks_of(answer: JsonFields) -> tuple[ThreadStack, ...]:
     """Return the stacks that a witness lists."""
     return tuple(
         ThreadStack(
@@ -147,8 +145,7 @@ def stacks_of(answer: Mapping[str, Any]) -> tuple[ThreadStack, ...]:
             is_main=bool(row.get("is_main")),
             source="hook",
         )
-        for row in answer.get("stacks") or ()
-        if isinstance(row, Mapping)
+        for row in objects_in(answer, "stacks")
     )
 
 
@@ -190,7 +187,7 @@ def _source(file: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
     """Return the first and last lines of the loops of a program."""
-    nodes = (node for node in _nodes(file) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
+    nodes = (node for node in _nodes(file) if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
     return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))
 
 

@@ -16,7 +16,7 @@ from envsmith.launch.ranks.evidence import LaunchEvidence, LaunchHost, RankEvide
 KEY, FORMAT = "envsmith_evidence", 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class _Document:
     envsmith_evidence: int
     evidence: LaunchEvidence

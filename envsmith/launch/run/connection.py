@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.agent.processes import process_state
+from envsmith.base.json_types import JsonFields, numbers_in, objects_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.run.host import exit_code, look, open_process, parent_of
 
 _MOST_BYTES = 64 << 20
+SOCKET = "s"
+_LONGEST_ADDRESS = 107
 
 
-@dataclass(slots=True)
+@dataclass
 class WatchedRank:
     """One rank under watch. ``answer`` is its last full answer, ``open_questions`` what it has not answered yet, by id."""
 
@@ -32,7 +35,7 @@ class WatchedRank:
     buffer: bytearray = field(default_factory=bytearray)
     open_questions: dict[int, float] = field(default_factory=dict)
     progress: Mapping[str, int] = field(default_factory=dict)
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    answer: JsonFields = field(default_factory=dict)
     ended_at: float = 0.0
     code: int | None = None
     still: int = 0
@@ -54,7 +57,7 @@ class WatchedRank:
         except OSError:
             self.close()
 
-    def hear(self) -> Iterator[Mapping[str, Any]]:
+    def hear(self) -> Iterator[JsonFields]:
         """Yield the answers that have arrived."""
         piece = b""
         try:
@@ -94,13 +97,21 @@ class WatchedRank:
         self.ticks = (now, ticks)
 
 
+def address(folder: Path) -> str:
+    """Return the name of the socket in a folder. The kernel takes none of more than 107 bytes: then it is a shorter one."""
+    name = str(folder / SOCKET)
+    if len(os.fsencode(name)) < _LONGEST_ADDRESS:
+        return name
+    return f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}/{SOCKET}"
+
+
 class Ranks:
     """All ranks of a launch on this machine. They come to the socket in the folder of the launch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(str(folder / "s"))
+        self.listener.bind(address(folder))
         self.listener.listen(256)
         self.listener.settimeout(0)
         self.all: list[WatchedRank] = []
@@ -174,12 +185,12 @@ class Ranks:
     def _take(rank: WatchedRank) -> bool:
         news = False
         for answer in rank.hear():
-            progress = answer.get("progress") or {}
+            progress = numbers_in(answer, "progress")
             news = news or progress != rank.progress
             rank.progress = progress
             if "stacks" in answer:
                 rank.answer = {**rank.answer, **answer}
-                place = [row.get("frames") for row in answer["stacks"] if row.get("is_main")]
+                place = [row.get("frames") for row in objects_in(answer, "stacks") if row.get("is_main")]
                 rank.still = rank.still + 1 if place == rank.place else 1
                 rank.place = place
         return news

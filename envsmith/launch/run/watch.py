@@ -6,11 +6,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGTERM
-from typing import Any
 
+from envsmith.base.files import open_regular
+from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, texts_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide, decide_end
@@ -25,13 +26,13 @@ from envsmith.launch.ranks.evidence import (
     RankError,
     RankEvidence,
     ThreadStack,
-    user_place,
 )
-from envsmith.launch.ranks.recorder import calls_of, frames_of, groups_of, stacks_of, stated_groups
+from envsmith.launch.ranks.recorder import calls_of, groups_of, stacks_of, stated_groups
 from envsmith.launch.ranks.traces import faulthandler_dumps
 from envsmith.launch.run.connection import Ranks, WatchedRank
 from envsmith.launch.run.host import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
 from envsmith.launch.run.launcher import Launcher
+from envsmith.launch.run.marks import Marks, read_marks
 
 # How many looks, and how far apart, before anything is said of a stall.
 _LOOKS, _BETWEEN = 7, 1.0
@@ -46,7 +47,7 @@ _BEFORE_FIRST = 3.0
 _MOST_EVENTS = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class WatchSettings:
     """``stall`` in seconds: nothing is said before. ``stops`` asks the launcher to end after a hang."""
 
@@ -165,7 +166,7 @@ class LaunchWatch:
         self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)
         if self.blame or self.has_begun:
             self.say(self.blame, evidence)
-        if self.settings.stops and self.blame and self.blame.is_hang:
+        if self.settings.stops and self.blame and self.blame.is_hang and self.blame.confidence == "high":
             self._note("the launcher was asked to end", None)
             self.has_stopped = True
             self.launcher.send(SIGTERM)
@@ -259,40 +260,10 @@ _FATAL = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Marks:
-    """The marks of one rank: its start, its errors, where it asked for its end, and whether it came to it."""
-
-    start: Mapping[str, Any] = field(default_factory=dict)
-    errors: tuple[Mapping[str, Any], ...] = ()
-    way_out: Mapping[str, Any] = field(default_factory=dict)
-    end: Mapping[str, Any] = field(default_factory=dict)
-    groups: tuple[Mapping[str, Any], ...] = ()
-
-
-def read_marks(text: str) -> Marks:
-    """Parse the marks of a rank. A line that is cut off is left out."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for line in text.splitlines():
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.setdefault(str(row.get("mark")), []).append(row)
-    return Marks(
-        start=rows.get("start", [{}])[0],
-        errors=tuple(rows.get("error", ())),
-        way_out=rows.get("exit", [{}])[-1],
-        end=rows.get("end", [{}])[-1],
-        groups=tuple(rows.get("groups", [{}])[-1].get("groups", ())),
-    )
-
-
 def rank_evidence(
     stem: Path,
     *,
-    answer: Mapping[str, Any],
+    answer: JsonFields,
     code: int | None,
     ended_at: float,
     process: ProcessState | None,
@@ -300,30 +271,28 @@ def rank_evidence(
 ) -> RankEvidence:
     """Return what is known of one rank: its files, its last full answer, its end and its state."""
     marks = read_marks(_text(stem.with_name(stem.name + ".marks")))
-    start = {**marks.start, **{key: answer[key] for key in ("variables", "versions") if key in answer}}
-    dump = _parsed(_text(stem.with_name(stem.name + ".calls"))) or answer.get("calls") or {}
+    variables = texts_in(answer, "variables") or marks.start.variables
+    versions = texts_in(answer, "versions") or marks.start.versions
+    dump = _parsed(_text(stem.with_name(stem.name + ".calls"))) or object_in(answer, "calls")
     stacks, headline = _stacks(stem, answer, process, has_ended=bool(ended_at))
     status = _status(code, marks, headline) if ended_at else None
-    clean = bool(marks.end) and not marks.end.get("failed") and not marks.way_out
+    clean = marks.end is not None and not marks.end.has_failed and not marks.way_out
     # A process is gone a while after its sockets: its own mark is the earlier one.
-    own = [float(row["at"]) for row in (marks.way_out, marks.end) if isinstance(row.get("at"), float)]
+    own = [mark.at for mark in (marks.way_out, marks.end) if mark and mark.at]
     ended_at = min([ended_at, *own]) if ended_at else 0.0
     return RankEvidence(
-        rank=int(start.get("rank", stem.name.partition("-")[0])),
-        host=str(start.get("host", "")),
-        pid=int(start.get("pid", 0)),
+        rank=int(stem.name.partition("-")[0]) if marks.start.rank is None else marks.start.rank,
+        host=marks.start.host,
+        pid=marks.start.pid,
         exit=ExitStatus(code=status, at=ended_at, is_clean=clean) if ended_at else None,
         error=None if status == 0 else _error(marks),
         calls=calls_of(dump),
-        groups=stated_groups(answer.get("groups") or marks.groups) or groups_of(dump),
+        groups=stated_groups(objects_in(answer, "groups")) or marks.groups or groups_of(dump),
         stacks=stacks,
         process=process,
-        gpu_bytes=int(answer.get("gpu") or 0),
-        environment={
-            **start.get("variables", {}),
-            **{f"version of {k}": v for k, v in start.get("versions", {}).items()},
-        },
-        world=_number(start.get("variables", {}).get("WORLD_SIZE")),
+        gpu_bytes=number_in(answer, "gpu"),
+        environment={**variables, **{f"version of {name}": version for name, version in versions.items()}},
+        world=_number(variables.get("WORLD_SIZE")),
         way_out=_way_out(marks),
         still=still,
     )
@@ -331,13 +300,13 @@ def rank_evidence(
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(text: str) -> JsonFields:
     try:
         value = parse_json(text) if text else {}
     except ValueError:
@@ -351,29 +320,24 @@ def _number(value: object) -> int:
 
 def _error(marks: Marks) -> RankError | None:
     """Return the error of the main thread, or else the first one of another."""
-    row = min(marks.errors, key=lambda each: each.get("thread") != "MainThread", default=None)
-    if row is None:
+    mark = min(marks.errors, key=lambda each: each.thread != "MainThread", default=None)
+    if mark is None:
         return None
-    lines = str(row.get("error", "")).strip().splitlines()
-    return RankError(
-        error=(lines[0] if lines else "an error without a text")[:600],
-        place=user_place(frames_of(row.get("stack"))),
-        at=float(row.get("at", 0.0)),
-        thread=str(row.get("thread", "")),
-    )
+    lines = mark.error.strip().splitlines()
+    error = (lines[0] if lines else "an error without a text")[:600]
+    return RankError(error=error, place=mark.place, at=mark.at, thread=mark.thread)
 
 
 def _way_out(marks: Marks) -> str:
     """Return where a rank asked for its end. With an error the interpreter ends it, and nobody asked."""
-    row = marks.way_out
-    place = user_place(frames_of(row.get("stack")))
-    if not row or not place or (marks.errors and not row.get("at_once")):
+    mark = marks.way_out
+    if not mark or not mark.place or (marks.errors and not mark.at_once):
         return ""
-    return f"{'os._exit' if row.get('at_once') else 'sys.exit'}({row.get('status', '')}) at {place}"
+    return f"{'os._exit' if mark.at_once else 'sys.exit'}({mark.status}) at {mark.place}"
 
 
 def _stacks(
-    stem: Path, answer: Mapping[str, Any], process: ProcessState | None, *, has_ended: bool
+    stem: Path, answer: JsonFields, process: ProcessState | None, *, has_ended: bool
 ) -> tuple[tuple[ThreadStack, ...], str]:
     """Return the stacks of a rank and faulthandler's headline: of its death, of its silence, or of its answer."""
     dumps = faulthandler_dumps(_text(stem.with_name(stem.name + ".stacks")))
@@ -403,8 +367,8 @@ def _status(code: int | None, marks: Marks, headline: str) -> int | None:
             return status
     if marks.errors:
         return 1
-    wished_status = marks.way_out.get("status")
-    if isinstance(wished_status, str):
+    wished_status = marks.way_out.status if marks.way_out else ""
+    if wished_status:
         return int(wished_status) if wished_status.lstrip("-").isdigit() else 0 if wished_status == "None" else 1
     return 0 if marks.end else None
 

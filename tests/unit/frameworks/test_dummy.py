@@ -32,6 +32,7 @@ DUMMY = Framework(
 # What runs in the cell; a framework of the house has it as envsmith/agent/steps/dummy.py.
 STEPS = """
 from envsmith.agent.steps import FRAMEWORKS, STEPS
+from envsmith.agent.steps.stage import Trained
 
 def step(s):
     s.enter("import dummy_trainer")
@@ -46,7 +47,7 @@ def step(s):
         optimizer.zero_grad()
 
     losses = s.train(model, lambda loss: loss.backward(), update)
-    return {"losses": losses, "reference": s.reference(), "facts": {"dummy": dummy_trainer.__version__}}
+    return Trained(losses=losses, reference=s.reference(), facts={"dummy": dummy_trainer.__version__})
 
 STEPS["dummy"] = step
 FRAMEWORKS.append("dummy")

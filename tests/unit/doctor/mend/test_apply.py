@@ -73,7 +73,7 @@ def test_undo_puts_the_same_files_back(env: Path, numpy_index: TinyIndex, tmp_pa
     old = contents(env)
     mend(env, numpy_index.url, tmp_path / "uv-cache")
 
-    result = undo_last(env)
+    result = undo_last(env, all)
 
     assert [change.sentence for change in result.changes] == ["numpy 1.26.4 -> 2.0.2"]
     assert contents(env) == old
@@ -82,10 +82,10 @@ def test_undo_puts_the_same_files_back(env: Path, numpy_index: TinyIndex, tmp_pa
 
 def test_a_second_undo_is_refused(env: Path, numpy_index: TinyIndex, tmp_path: Path) -> None:
     mend(env, numpy_index.url, tmp_path / "uv-cache")
-    undo_last(env)
+    undo_last(env, all)
 
     with pytest.raises(UsageError, match="envsmith has not mended it"):
-        undo_last(env)
+        undo_last(env, all)
 
 
 @pytest.mark.parametrize("after", [BAD, pytest.param(None, id="the trial raises")])
@@ -126,7 +126,7 @@ def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
     moments = []
     for stage in ("start", "after"):
         events = int(run(stage, 0))
-        undo_last(env)
+        undo_last(env, all)
         moments += [(stage, number) for number in random.Random(7).sample(range(1, events), 5)] + [(stage, events)]
     seen = set()
 
@@ -137,7 +137,7 @@ def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
         assert freeze in {BEFORE, AFTER}
         assert script_output(env) == "runs\n"
         if freeze == AFTER:
-            undo_last(env)
+            undo_last(env, all)
 
     assert seen == {BEFORE, AFTER}
     assert mend(env, numpy_index.url, tmp_path / "uv-cache").status == "mended"
