@@ -336,7 +336,7 @@ def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:
     """
     if hit.signature.kind == "symptom":
         here = (m.signature for m in messages if (m.source, m.line) == (hit.source, hit.line))
-        return not any(other.kind == "cause" and not other.rule for other in here)
+        return not any(signature.kind == "cause" and not signature.rule for signature in here)
     return "driver" in hit.signature.components or not _is_warning(hit.text)
 
 
