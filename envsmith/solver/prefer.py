@@ -40,38 +40,34 @@ A_STEP = timedelta(days=91)
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Which torch releases are known to be tested with a framework: in any build, or (``exact``) builds that ran."""
+    """Which torch releases are known to be tested with a framework: in any build, and the builds that ran."""
 
     lines: tuple[tuple[int, int], ...]
     of_release: tuple[int, ...]
+    builds: tuple[int, ...]
 
     @classmethod
-    def of(cls, problem: Problem, framework: str, *, exact: bool = False) -> Support:
+    def of(cls, problem: Problem, framework: str) -> Support:
         """Return the tested lines of a framework, and for each release the torch releases tested with it.
 
         They are those of its own lines, else those of its minor series.
         """
-        lines = tuple(
-            (releases, builds if exact else torches)
-            for name, releases, torches, builds in problem.compiled.tested
-            if name == framework
-        )
+        lines = [line for line in problem.compiled.tested if line[0] == framework]
         variable = problem.variable(framework)
         values = problem.values[variable] if variable is not None else ()
-        own = [0] * len(values)
-        for frameworks, torches in lines:
+        own, builds = [0] * len(values), [0] * len(values)
+        for _, frameworks, torches, ran in lines:
             for release in bits(frameworks):
                 own[release] |= torches
+                builds[release] |= ran
         keys = [version_key(value) if value else None for value in values]
         minors = [key.release[:2] if key else () for key in keys]
-        series: dict[tuple[int, ...], int] = {}
-        for minor, torches in zip(minors, own, strict=True):
-            series[minor] = series.get(minor, 0) | torches
-        return cls(lines, tuple(torches or series[minor] for minor, torches in zip(minors, own, strict=True)))
+        return cls(tuple((f, t) for _, f, t, _ in lines), _of_series(minors, own), _of_series(minors, builds))
 
-    def torch(self, release: int) -> int:
-        """Return the mask of torch releases tested with release number ``release``."""
-        return self.of_release[release] if release < len(self.of_release) else 0
+    def torch(self, release: int, *, exact: bool = False) -> int:
+        """Return the mask of torch releases tested with release number ``release``, or (``exact``) of builds that ran."""
+        masks = self.builds if exact else self.of_release
+        return masks[release] if release < len(masks) else 0
 
     def tested_with(self, releases: int) -> int:
         """Return the mask of torch releases tested with one of these releases of the framework."""
@@ -87,6 +83,14 @@ class Support:
         return sum(1 << release for release, torches in enumerate(self.of_release) if torches)
 
 
+def _of_series(minors: Sequence[tuple[int, ...]], masks: Sequence[int]) -> tuple[int, ...]:
+    """Return each release's own mask, else that of its minor series."""
+    series: dict[tuple[int, ...], int] = {}
+    for minor, mask in zip(minors, masks, strict=True):
+        series[minor] = series.get(minor, 0) | mask
+    return tuple(mask or series[minor] for minor, mask in zip(minors, masks, strict=True))
+
+
 @dataclass
 class Preference:
     """The order of answers for one problem, with frameworks and companions in the order of the request.
@@ -100,11 +104,9 @@ class Preference:
     supported_first: bool = True
     bounded: ClassVar[bool] = True
     support: dict[str, Support] = field(init=False)
-    builds: dict[str, Support] = field(init=False)
 
     def __post_init__(self) -> None:
         self.support = {name: Support.of(self.problem, name) for name in self.frameworks}
-        self.builds = {name: Support.of(self.problem, name, exact=True) for name in self.frameworks}
 
     def steps(self) -> list[Step]:
         """Return the decisions of the search, in order."""
@@ -204,10 +206,10 @@ class Preference:
         """
         tiers: list[int] = []
         for name in self.frameworks:
-            support = (self.builds if exact else self.support)[name]
+            support = self.support[name]
             if not support.lines:
                 continue
-            torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1)
+            torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1, exact=exact)
             if not tiers:
                 tiers = [torches]
                 continue
