@@ -17,12 +17,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.base.files import read_text, write_whole
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.doctor.mend.environment import CONFIG
 from envsmith.errors import EnvsmithError, UsageError, storage_errors
@@ -70,7 +71,7 @@ def twin(environment: Path) -> Iterator[Twin]:
             _tidy(environment)
 
 
-def exchange(copied: Twin, note: Mapping[str, object]) -> None:
+def exchange(copied: Twin, note: JsonFields) -> None:
     """Put the copy into the environment's place, and the environment into the copy's. ``note`` stays in it."""
     with storage_errors(copied.environment):
         _restore_config(copied.environment, copied.copy)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import read_text, scratch
+from envsmith.base.json_types import JsonDict
 from envsmith.base.programs import execute
 from envsmith.errors import DataError, EnvsmithError, UsageError
 from envsmith.frameworks import added_frameworks
@@ -69,7 +70,7 @@ class Comparison:
     asks: str = "patch"
     findings: tuple[Located, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return plain values for programs."""
         return {
             "base": self.base,
