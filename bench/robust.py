@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from hostile import Tally
 
-KINDS = ("inputs", "records", "cache", "published", "host", "interrupted")
+KINDS = ("inputs", "records", "cache", "published", "host", "interrupted", "mend", "run", "secrets")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import errno
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 
 class EnvsmithError(Exception):
@@ -134,24 +135,67 @@ def os_errors(work: str, failure: type[EnvsmithError] = StorageError, *, hint: s
         raise failure(f"Cannot {work}: {error.strerror or error}.", hint=hint) from error
 
 
-_FULL = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file is larger than the limit (ulimit -f)",
-}
-# What an ``OSError`` of any kind of work says of the disk, not of the work.
-UNWRITABLE = frozenset({*_FULL, errno.EACCES, errno.EPERM, errno.EROFS})
+@dataclass(frozen=True)
+class Refusal:
+    """What the operating system refuses: in a sentence, by the words of any program, by its numbers, and what to do.
+
+    Only the disk's have numbers. ``is_of_machine`` is false for what may be the fault of what was run.
+    """
+
+    sentence: str
+    words: str
+    numbers: tuple[int, ...] = ()
+    hint: str = ""
+    is_of_machine: bool = True
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether space is what lacks."""
+        return errno.ENOSPC in self.numbers or errno.EDQUOT in self.numbers
+
+
+_SPACE = "Free some space, then run the same command again: it resumes."
+_LIMIT = "Raise the limit, then run the same command again: it resumes."
+_PLACE = "Check the path and its permissions, or choose another place with --output."
+# The first whose words stand in a text is meant. Rust prints the number as well.
+_REFUSALS = (
+    Refusal("the disk is full", r"[Nn]o space left on device|ENOSPC|os error 28\b|\[Errno 28\]", (errno.ENOSPC,), _SPACE),
+    Refusal("the disk quota is used up", r"[Dd]isk quota exceeded|EDQUOT|os error 122\b|\[Errno 122\]", (errno.EDQUOT,), _SPACE),
+    Refusal("the file system is read-only", r"Read-only file system|os error 30\b", (errno.EROFS,), _PLACE),
+    Refusal("permission is denied", r"Permission denied \(os error 13\)", (errno.EACCES, errno.EPERM), _PLACE, is_of_machine=False),
+    Refusal("a disk cannot be read or written", r"Input/output error|os error 5\b|Stale file handle"),
+    Refusal("too few open files are allowed (ulimit -n)", r"Too many open files|os error 24\b"),
+    Refusal("too few processes are allowed", r"can't start new thread|pthread_create failed|Resource temporarily unavailable"),
+    Refusal("memory is short", r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc|failed to map segment"),
+    Refusal("a file may not be as large as it must be (ulimit -f)", r"File too large|os error 27\b", (errno.EFBIG,), _LIMIT),
+    Refusal("a port is taken by another program", r"Address already in use|EADDRINUSE"),
+    Refusal("the network is unreachable", r"Cannot assign requested address|Network is unreachable|Address family not supported"),
+)  # fmt: skip
+
+
+def refusal_of_machine(text: str) -> Refusal | None:
+    """Return what the machine is short of where a text holds the operating system's refusal."""
+    return next((each for each in _REFUSALS if each.is_of_machine and re.search(each.words, text)), None)
+
+
+def refusal_of_disk(text: str) -> Refusal | None:
+    """Return why a program could not write, where its words say so."""
+    return next((each for each in _REFUSALS if each.numbers and re.search(each.words, text)), None)
+
+
+def is_of_disk(error: OSError) -> bool:
+    """Return whether an ``OSError`` of any kind of work speaks of the disk, not of the work."""
+    return any(error.errno in each.numbers for each in _REFUSALS)
 
 
 def storage_error(error: OSError, path: object) -> StorageError:
     """Return the failure of a write to ``path``, with what to do about a full disk or a missing permission."""
-    if error.errno in _FULL:
-        reason, hint = _FULL[error.errno], "Free some space, then run the same command again: it resumes."
-    else:
-        in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = f"{error.filename} is not a folder" if in_the_way else error.strerror or str(error)
-        hint = "Check the path and its permissions, or choose another place with --output."
-    return StorageError(f"Cannot write {path}: {reason}.", hint=hint)
+    for refusal in _REFUSALS:
+        if error.errno in refusal.numbers:
+            return StorageError(f"Cannot write {path}: {refusal.sentence}.", hint=refusal.hint)
+    in_the_way = isinstance(error, (FileExistsError, NotADirectoryError))
+    reason = f"{error.filename} is not a folder" if in_the_way else error.strerror or str(error)
+    return StorageError(f"Cannot write {path}: {reason}.", hint=_PLACE)
 
 
 @contextmanager
@@ -163,30 +207,10 @@ def storage_errors(path: object) -> Iterator[None]:
         raise storage_error(error, path) from error
 
 
-FULL = "a disk is full"
-# What the operating system says when it refuses, by what it was short of. Rust prints the number as well.
-_OF_THE_SYSTEM = (
-    (r"[Nn]o space left on device|[Dd]isk quota exceeded|ENOSPC|EDQUOT|os error (?:28|122)\b|\[Errno (?:28|122)\]", FULL),
-    (r"Read-only file system|os error 30\b", "a file system is read-only"),
-    (r"Input/output error|os error 5\b|Stale file handle", "a disk cannot be read or written"),
-    (r"Too many open files|os error 24\b", "too few open files are allowed (ulimit -n)"),
-    (r"can't start new thread|pthread_create failed|Resource temporarily unavailable", "too few processes are allowed"),
-    (r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc|failed to map segment", "memory is short"),
-    (r"File too large|os error 27\b", "a file may not be as large as it must be (ulimit -f)"),
-    (r"Address already in use|EADDRINUSE", "a port is taken by another program"),
-    (r"Cannot assign requested address|Network is unreachable|Address family not supported", "the network is unreachable"),
-)  # fmt: skip
-
-
-def of_the_system(text: str) -> str:
-    """Return what the machine is short of where a text holds the operating system's refusal, else an empty text."""
-    return next((reason for pattern, reason in _OF_THE_SYSTEM if re.search(pattern, text)), "")
-
-
 def is_of_the_system(error: EnvsmithError) -> bool:
     """Return whether a failure is this machine's, its engine's or its network's: it says nothing about a cell."""
     kinds = (StorageError, NetworkError, EngineError, MissingProgramError, SmokeError, InterruptedRunError)
-    return isinstance(error, kinds) or bool(of_the_system(str(error)))
+    return isinstance(error, kinds) or refusal_of_machine(str(error)) is not None
 
 
 EXIT_CODES: dict[int, str] = {

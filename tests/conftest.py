@@ -33,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="envsmith-tests-", ignore_cleanup_errors=True)
         config.add_cleanup(folder.cleanup)
         os.environ["XDG_CACHE_HOME"] = folder.name
+        # The GPUs of the machine that tests decide nothing.
+        os.environ["ENVSMITH_MACHINE"] = "none"
         # Nor does git read the user's settings: a name, a key that signs, hooks.
         os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
 

@@ -2,7 +2,8 @@
 
     python tools/preflight_known.py [--check]
 
-Variables come from ``matrix/environment.yaml``, the least driver of each CUDA major from the rule ``cuda-driver-floor``.
+Variables come from ``matrix/environment.yaml``, the least driver of each CUDA major from the rule ``cuda-driver-floor``, and
+frameworks from their registry.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from envsmith.frameworks import added_frameworks
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "envsmith" / "preflight" / "known.json"
@@ -27,7 +30,7 @@ def text() -> str:
         for row in document["variables"]
     }
     rows = [f"  {json.dumps(name)}: {json.dumps(line)}" for name, line in sorted(variables.items())]
-    head = f' "drivers": {json.dumps(drivers())},\n "variables": {{\n'
+    head = f' "drivers": {json.dumps(drivers())},\n "frameworks": {json.dumps(list(added_frameworks()))},\n "variables": {{\n'
     return "{\n" + head + ",\n".join(rows) + "\n }\n}\n"
 
 

@@ -31,11 +31,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from envsmith.base.programs import child, end  # noqa: E402
+from envsmith.base.programs import end, start  # noqa: E402
 from envsmith.net.authorities import ca_bundle  # noqa: E402 - of this checkout: nothing has to be installed
 from envsmith.net.index_settings import as_toml, pip_values, uv_settings  # noqa: E402
 
@@ -171,13 +172,13 @@ def make_root(suite: str, store: Path, mirror: str | None) -> Path:
     return root
 
 
-def _status(command: Sequence[str], *, env: Mapping[str, str], **streams: object) -> int:
+def _status(command: Sequence[str], *, env: Mapping[str, str], **streams: Any) -> int:
     """Run a program to its end and return its status. What interrupts us ends it at once, and all in its namespaces."""
-    with child(command, env=env, stdin=subprocess.DEVNULL, **streams) as process:
-        try:
-            return process.wait()
-        finally:
-            end(process, signals=(signal.SIGKILL,))
+    process = start(command, env=env, stdin=subprocess.DEVNULL, **streams)
+    try:
+        return process.wait()
+    finally:
+        end(process, signals=(signal.SIGKILL,))
 
 
 def _remove(folder: Path) -> None:

@@ -204,14 +204,15 @@ def _archive(folder: Path) -> None:
 def _lasting(run: str) -> list[str]:
     """Return the processes of a run that still live after a moment, by the variable that all of them inherit."""
     deadline = time.monotonic() + 8
-    while (living := _living(run)) and time.monotonic() < deadline:
+    while (left := living(run)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid, _ in living:
+    for pid, _ in left:
         os.kill(pid, signal.SIGKILL)
-    return [name for _, name in living]
+    return [name for _, name in left]
 
 
-def _living(run: str) -> list[tuple[int, str]]:
+def living(run: str) -> list[tuple[int, str]]:
+    """Return the processes of a run, by the variable that all of them inherit."""
     mark, living = f"{_MARK}={run}\0".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

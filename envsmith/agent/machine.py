@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import resource
+from collections.abc import Iterable
 from typing import Any
 
 from envsmith.agent.health import inventory
@@ -92,12 +93,12 @@ def _limit(which: int) -> object:
     return "unlimited" if soft == resource.RLIM_INFINITY else soft
 
 
-def installed_versions() -> dict[str, str]:
-    """Read what the cell's metadata says of the packages that matter."""
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Read what the cell's metadata says of these packages."""
     from importlib import metadata
 
     versions = {}
-    for name in ("torch", "numpy", "triton", *FRAMEWORKS, *DISTRIBUTIONS):
+    for name in names:
         try:
             versions[name] = metadata.version(name)
         except (metadata.PackageNotFoundError, ValueError, TypeError):
@@ -113,7 +114,8 @@ def loaded_facts() -> Facts:
         "python": platform.python_version(), "glibc": " ".join(platform.libc_ver()), "torch": str(torch.__version__),
         "torch_git": getattr(torch.version, "git_version", None), "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
-        "cxx11_abi": bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", False)), "installed": installed_versions(),
+        "cxx11_abi": bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", False)),
+        "installed": installed_versions(("torch", "numpy", "triton", *FRAMEWORKS, *DISTRIBUTIONS)),
         "arch_list": _arch_list(torch), "numpy": _numpy_version(),
     }  # fmt: skip
     import torch.distributed as dist

@@ -238,10 +238,11 @@ def sweep(folder: Path) -> None:
     """Remove the temporary files and folders of killed processes of this user from ``folder``, once a run."""
     with suppress(OSError):
         for path in [path for path in folder.iterdir() if _TEMPORARY.fullmatch(path.name)]:
-            _remove_abandoned(path)
+            remove_abandoned(path)
 
 
-def _remove_abandoned(path: Path) -> None:
+def remove_abandoned(path: Path) -> None:
+    """Remove a file or folder of this user that no running process holds by a lock."""
     with suppress(OSError):
         if path.lstat().st_uid != os.getuid():
             return

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
+    from typing_extensions import TypeAlias  # noqa: UP035 - typing has it from Python 3.10 on
 
     Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
     # An object of such a document: one that is read, and one that is written.
@@ -28,7 +28,7 @@ def object_in(fields: JsonFields, key: str) -> JsonFields:
 def objects_in(fields: JsonFields, key: str) -> tuple[JsonFields, ...]:
     """Return the objects of a list."""
     value = fields.get(key)
-    return tuple(row for row in value if isinstance(row, Mapping)) if isinstance(value, list | tuple) else ()
+    return tuple(row for row in value if isinstance(row, Mapping)) if isinstance(value, (list, tuple)) else ()
 
 
 def texts_in(fields: JsonFields, key: str) -> dict[str, str]:
@@ -62,4 +62,4 @@ def number_in(fields: JsonFields, key: str) -> int:
 def seconds_in(fields: JsonFields, key: str) -> float:
     """Return a number, or 0."""
     value = fields.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, (int, float)) else 0.0

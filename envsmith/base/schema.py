@@ -181,7 +181,7 @@ def text_of(
 
     def parse(value: object, _context: object = None) -> str:
         if not isinstance(value, str):
-            raise WrongValueError("text belongs here", "quote it" if isinstance(value, int | float) else "")
+            raise WrongValueError("text belongs here", "quote it" if isinstance(value, (int, float)) else "")
         clean = value.strip()
         if not minimum <= len(clean) <= maximum:
             raise WrongValueError("empty" if not clean else f"longer than {maximum} characters")
@@ -361,7 +361,7 @@ def _note(problem: ErrorDetails, file: str, root: str, adapter: TypeAdapter[Any]
         part = value if details["part"] is None else details["part"]
         problems.add(_place(file, root, steps) + details["path"], _shown(part) + details["what"], details["advice"])
     else:
-        advice = "quote it" if kind == "string_type" and isinstance(value, int | float) else ""
+        advice = "quote it" if kind == "string_type" and isinstance(value, (int, float)) else ""
         problems.add(_place(file, root, steps), _shown(value) + _BELONGS.get(kind, problem["msg"]), advice)
 
 
@@ -373,7 +373,7 @@ def _place(file: str, root: str, steps: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, dict | list) or value is None:
+    if isinstance(value, (dict, list)) or value is None:
         return ""
     text = str(value)[:80].encode("utf-8", "backslashreplace").decode()
     return f"`{text}`: "

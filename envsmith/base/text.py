@@ -30,25 +30,48 @@ _COLOUR = re.compile(r"(\x1b\[(?:[0-2]|3[0-7])(?:;(?:[0-2]|3[0-7])){0,2}m)")
 _COMMAND = re.compile(r"(?m)^([^\S\n]*:)(?=:[^\n]*::)|(#)(?=#\[)")
 
 # Compiled when the first text is redacted: most commands redact none.
+# The forms of tokens, as detect-secrets 1.5.0 (Apache-2.0, its plugins) and the providers name them.
 _ACCESS_KEY = (
-    r"\b(?:hf_|gh[opsur]_|github_pat_|glpat-|sk-|xox[abeprs]-|AKIA|ASIA|AIza|pypi-|npm_|ya29\.)[A-Za-z0-9_-]{8,}"
+    r"\b(?:hf_|gh[opsur]_|github_pat_|gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas)-|GR1348941|sk-(?=[A-Za-z_-]{0,40}\d)|[rsp]k_(?:live|test)_"
+    r"|xox[abeoprs]-|AIza|pypi-|npm_|ya29\.|nvapi-|do[opr]_v1_|sq0[a-z]{3}-|SG\.[\w-]{16,}\.)[A-Za-z0-9_-]{8,}"
+    r"|\b(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{8,}\b|\bAKC[A-Za-z0-9]{10,}|\b(?:AC|SK)[a-z0-9]{32}\b"
+    r"|\b\d{8,10}:[0-9A-Za-z_-]{35}\b|\b[0-9a-z]{32}-us\d{1,2}\b|\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27}"
     r"|\beyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_.-]{10,}"
 )
+_PRIVATE_KEY = (
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\s\S]{0,20000}?"
+    r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
+)
+# A path that is a login: of Conda's servers, and of the services that take messages.
+_PATH = r"(?i)(/t/(?=[^/\s]{0,100}\d)|hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w./-]{8,400}?(?=/(?!\w{20})|[^\w./-]|$)"
 _HEADER = (
     r"(?i)\b(authorization[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?:\w{1,20}\s{1,4})?|(?:bearer|basic)\s{1,4}(?=\S{0,200}\d))"
     r"[\w.~+/=:-]{8,}"
 )
-# The name of a variable, an option or a field whose value is private, and the value behind it.
-_NAME = (
-    r"(?:[a-z0-9]{1,40}[_.-]){0,8}[a-z0-9]{0,40}(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|credentials?)"
-    r"|(?:[a-z0-9]{1,40}[_.-]){1,8}(?:key|auth|pwd|pass)|(?-i:KEY|AUTH)"
+_COOKIE = r"(?i)\b((?:set-)?cookie[\"']?:\s{0,4})[^\s\"'][^\n\"'\\]{0,4000}"
+# What stands behind an option of curl or docker, and behind the words of a netrc.
+_SPOKEN = (
+    r"(?i)((?<!\S)(?:-u|--user)[\s=]{0,4}[^\s:]{1,200}:|\blogin\b[^\n]{0,200}?\s(?:-p|--password)[\s=]{0,4}"
+    r"|\blogin\s{1,9}\S{1,200}\s{1,9}(?:account\s{1,9}\S{1,200}\s{1,9})?password\s{1,9})[^\s\"'\\]{1,4000}"
 )
-_VALUE = r"(?:\"[^\"\n]{1,4000}\"|'[^'\n]{1,4000}'|[^\s\"'&,;<>]{1,4000})"
+# The name of a variable, an option or a field whose value is private, and the value behind it.
+_CERTAIN = (
+    r"(?:[a-z0-9]{1,40}[_.-]){0,8}(?:passw(?:or)?d|passphrase|api[_-]?key|(?:access|account|auth|private|secret)[_-]?key)"
+    r"|(?:[a-z0-9]{1,40}[_.-]){1,8}(?:token|secret|credentials?|pwd)|_?authtoken"
+)
+_NAME = (
+    rf"{_CERTAIN}|[a-z0-9]{{0,40}}(?:token|secret|passw(?:or)?d|credentials?)|pass|(?-i:pwd)"
+    r"|(?:[a-z0-9]{1,40}[_.-]){1,8}(?:key|auth|pass)|(?-i:KEY|AUTH)"
+)
+_VALUE = r"(?:(?P<quote>\\{0,3}[\"'])[^\"'\n]{1,4000}?(?P=quote)|[^\s\"'&,;<>\\]{1,4000})"
 _ASSIGNED = (
-    rf"(?i)(?<![\w.])((?:{_NAME})(?:\s?=(?!=)\s?|[\"']\s?[:=]\s?)|--(?:{_NAME})\s{{1,4}}"
+    rf"(?i)(?<![\w.])((?:{_NAME})(?:[\"']?\]?\s?(?:=>|=(?!=))\s?|\\?[\"']\]?\s?:\s?)|--(?:{_NAME})\s{{1,4}}"
+    rf"|[\"']auth\\?[\"']\s?:\s?|(?:{_CERTAIN}):\s{{1,4}}"
     rf"|\w{{0,40}}(?:passw(?:or)?d|secret|token):\s{{1,4}}(?=\S{{0,200}}\d)){_VALUE}"
 )
-_SIGNED = r"(?i)([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>]{1,4000}"
+# A line without one of these words assigns no secret. The search for names is the slowest of all.
+_WORDS = re.compile("(?i)token|secret|pass|pwd|key|auth|credential")
+_SIGNED = r"(?i)([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>\\]{1,4000}"
 _LONG_HEX = r"\b[0-9a-fA-F]{40,}\b"
 # A login in an address. A password may hold `@` and `/`: after `user:`, which is not `host:port/`, it goes to the last
 # `@` that does not begin a revision of git.
@@ -77,9 +100,9 @@ def clean(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as it may go to a terminal or into the log of a CI: clean but for colours, and without commands."""
+    """Return a text as it may go to a terminal or into the log of a CI: clean but for colours, without commands, secrets."""
     pieces = _COLOUR.split(text)
-    pieces[::2] = map(clean, pieces[::2])
+    pieces[::2] = [without_secrets(clean(piece), mail="") for piece in pieces[::2]]
     return _COMMAND.sub(r"\g<0> ", "".join(pieces))
 
 
@@ -178,11 +201,22 @@ def without_logins(text: str) -> str:
     return re.sub(_URL_LOGIN, r"\1", text)
 
 
-def without_secrets(text: str) -> str:
-    """Return ``text`` without logins, tokens, the values of secret variables, signatures of addresses, mail addresses."""
-    text = re.sub(_SIGNED, r"\1<removed>", without_logins(text))
-    text = re.sub(_ASSIGNED, r"\1<removed>", re.sub(_HEADER, r"\1<removed>", text))
-    return re.sub(_EMAIL, "<address>", re.sub(_ACCESS_KEY, "<removed>", text))
+def without_secrets(text: str, *, mail: str = "<address>") -> str:
+    """Return ``text`` without logins, tokens, private keys, the values of secret variables, signatures of addresses.
+
+    ``mail`` stands for mail addresses.
+    """
+    text = re.sub(_SIGNED, r"\1<removed>", re.sub(_PRIVATE_KEY, "<removed>", without_logins(text)))
+    text = re.sub(_PATH, r"\1<removed>", text)
+    for form in (_HEADER, _COOKIE, _SPOKEN):
+        text = re.sub(form, r"\1<removed>", text)
+    text = "\n".join(_without_values(line) if _WORDS.search(line) else line for line in text.split("\n"))
+    text = re.sub(_ACCESS_KEY, "<removed>", text)
+    return re.sub(_EMAIL, mail, text) if mail else text
+
+
+def _without_values(line: str) -> str:
+    return re.sub(_ASSIGNED, lambda match: f"{match[1]}{match['quote'] or ''}<removed>{match['quote'] or ''}", line)
 
 
 def _names() -> tuple[str, ...]:

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.base.files import read_bounded
+from envsmith.base.programs import end_all
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.builder.arrow import build, lock_for
-from envsmith.builder.engines import buildkit, choose_engine
+from envsmith.builder.engines import choose_engine
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.builder.image.companions import BAKE_FILE, bake
@@ -123,7 +124,7 @@ def build_many(
         except BaseException:
             # Ctrl-C reaches this thread only; the others wait for their builds, which this ends.
             pool.shutdown(wait=False, cancel_futures=True)
-            buildkit.end_all()
+            end_all()
             raise
     return tuple(results[number] for number in range(len(cells)))
 

@@ -15,7 +15,7 @@ from envsmith.builder.rendering import image_files, python_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.model.cell import Cell
+from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.solver import solve
 
@@ -61,12 +61,17 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     """Return what differs between the existing lock and what the request gives now.
 
     Without ``exclude_newer`` the lock's own date counts, as in uv: what was published since does not make a lock old.
+    Nor does another machine: the lock is for the one that was read when it was made.
     """
     stored = store.find(options.output, options.request_text)
     if stored is None:
         return (f"{options.output}: no lock of this request is there",)
     directory, old = stored
-    request = replace(options.request, exclude_newer=options.request.exclude_newer or old.exclude_newer)
+    request = replace(
+        options.request,
+        exclude_newer=options.request.exclude_newer or old.exclude_newer,
+        machine=_machine_of(old.cell),
+    )
     options = replace(options, request=request)
     cell = None if options.request.packages else _cell_now(old, directory, options, progress)
     if cell is not None and (changes := _changes(old.cell.components, cell.components)):
@@ -84,6 +89,15 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     if options.conda is not None:
         differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
     return tuple(differences)
+
+
+def _machine_of(cell: Cell) -> Machine:
+    gpus = cell.components.get("gpu", "")
+    return Machine(
+        driver=cell.components.get("driver"),
+        architectures=tuple(gpus.split(",")) if gpus else (),
+        platform=cell.platform,
+    )
 
 
 def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) -> Cell:

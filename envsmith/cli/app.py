@@ -15,12 +15,12 @@ import click
 from envsmith.base.about import VERSION
 from envsmith.base.text import clean, printable
 from envsmith.errors import (
-    UNWRITABLE,
     EnvsmithError,
     InterruptedRunError,
     LeftAsideWarning,
     StorageError,
     UsageError,
+    is_of_disk,
     storage_error,
 )
 
@@ -180,7 +180,7 @@ def _warnings_on_stderr() -> Iterator[None]:
         elif str(message) not in texts:
             texts.add(str(message))
             text = str(message).encode(errors="backslashreplace").decode()
-            click.echo(f"{click.style('warning', fg='yellow')}: {clean(text)}", err=True, color=_colour())
+            click.echo(printable(f"{click.style('warning', fg='yellow')}: {clean(text)}"), err=True, color=_colour())
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", LeftAsideWarning)
@@ -214,7 +214,7 @@ def run(argv: Sequence[str]) -> int:
         with _warnings_on_stderr():
             return _invoke(words)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True, color=_colour())
+        click.echo(printable(error.format_message()), err=True, color=_colour())
         return UsageError.exit_code
     except click.ClickException as error:
         return _tell(_usage(error, words))
@@ -237,7 +237,7 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         if trace:
             raise
-        if error.errno in UNWRITABLE:
+        if is_of_disk(error):
             return _tell(storage_error(error, error.filename or "a file"))
         return _tell(
             StorageError(
@@ -248,7 +248,8 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         if trace:
             raise
-        click.echo(f"error: Cannot finish the command: envsmith has a bug ({type(error).__name__}: {error}).", err=True)
+        text = f"error: Cannot finish the command: envsmith has a bug ({type(error).__name__}: {error})."
+        click.echo(printable(text), err=True)
         click.echo("hint: Run it again with --traceback and report what it prints.", err=True)
         return _INTERNAL
 

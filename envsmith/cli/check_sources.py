@@ -101,4 +101,6 @@ def judge_linking(
     answer = judge_wheel(needs, versions, platform, SymbolTable(find_matrix() / "symbols"), host)
     unknown = (*judgement.unknown, *answer.unknown)
     status = "bad" if answer.is_bad else "unknown" if answer.unknown and judgement.status == "ok" else judgement.status
-    return replace(judgement, status=status, findings=(*judgement.findings, *answer.findings), unknown=unknown)
+    return replace(
+        judgement, status=status, findings=(*judgement.findings, *answer.findings), unknown=unknown
+    ).settled()

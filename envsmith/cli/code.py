@@ -186,7 +186,6 @@ def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, pl
     }
     status, repair = judgement.status, judgement.repair
     if any(f.severity is Severity.ERROR for f in code.findings):
-        status = "bad"
         names = infer(uses, requirements, index).names
         needed = {name: Spec.parse(spec) for name, spec in names.items() if name in versions}
         repair = solver.check(versions, platform, needed=needed).repair if needed else None
@@ -199,4 +198,4 @@ def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, pl
         inferred={**judgement.inferred, **assumed},
         repair=repair,
         unknown=(*judgement.unknown, *code.blind),
-    )
+    ).settled()

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
+
 from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
@@ -33,12 +35,22 @@ class Gathered:
 def gather(flags: RequestFlags) -> Gathered:
     """Read the files that flags name. ``UsageError`` or ``DataError`` for what cannot be read or followed."""
     demands = demands_of(flags)
+    if (machine := flags.where()) and machine.has_gpus:
+        _say_once(f"this machine: {machine}" if flags.machine is None else f"{flags.machine}: {machine}")
     if flags.code is None:
         return Gathered(flags=flags, demands=demands)
     from envsmith.cli.code import with_code  # only who has code waits for its readers
 
     answer = with_code(flags, demands)
     return Gathered(flags=answer.flags, demands=demands, inferred={"inferred": answer.to_json()})
+
+
+def _say_once(text: str) -> None:
+    """Print a line of talk, once in a command that asks for many cells."""
+    said = click.get_current_context().find_root().meta.setdefault("envsmith.said", set())
+    if text not in said:
+        said.add(text)
+        say(text)
 
 
 def demands_of(flags: RequestFlags) -> Demands | None:

@@ -12,7 +12,7 @@ import click
 
 from envsmith.base.about import VERSION
 from envsmith.base.json_types import JsonDict
-from envsmith.base.text import clean, table_cell
+from envsmith.base.text import clean, counted, table_cell
 from envsmith.cli.console import Commands, dumps, evidence_lines
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
@@ -52,11 +52,14 @@ def judgement_text(judgement: Judgement, form: str, *, everything: bool = False)
     if form != "text":
         return machine_text(judgement.findings, form)
     colour = {"ok": "green", "bad": "red", "unknown": "yellow"}[judgement.status]
-    lines = [f"status: {click.style(judgement.status, fg=colour, bold=True)}"]
+    warnings = sum(finding.severity is Severity.WARNING for finding in judgement.findings)
+    beside = f", {counted(warnings, 'warning')}" if warnings and judgement.status == "ok" else ""
+    lines = [f"status: {click.style(judgement.status, fg=colour, bold=True)}{beside}"]
     for finding in judgement.findings:
         lines += finding_lines(finding, everything=everything)
     if judgement.inferred:
         lines.append("inferred: " + ", ".join(f"{k} {v}" for k, v in judgement.inferred.items()))
+    lines += [f"proof: {clean(str(judgement.proof))}"] if judgement.proof else []
     lines += [f"not known: {reason}" for reason in judgement.unknown]
     if judgement.repair:
         lines.append("repair (fewest components changed):")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from envsmith.cli.values import (
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import components, gpu_names, version_graph
-from envsmith.model.cell import FLAVOURS, RUNTIME, Platform, Request, WheelPolicy
+from envsmith.model.cell import FLAVOURS, RUNTIME, Machine, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
 from envsmith.project.demand import Demands
@@ -115,7 +116,13 @@ class RequestFlags:
         multiple=True,
         shell_complete=completion(gpu_names),
     )
-    platform: str = option("--platform", "PLATFORM", "linux-64 or linux-aarch64.", default="linux-64")
+    machine: str | None = option(
+        "--machine",
+        "none|FILE",
+        "Where the cell will run: none for any machine, or what envsmith doctor --save wrote on another one. Default: "
+        "this machine's driver and GPUs.",
+    )
+    platform: str | None = option("--platform", "PLATFORM", "linux-64 or linux-aarch64. Default: that of the machine.")
     exclude_newer: str | None = option(
         "--exclude-newer", "DATE", "Only releases published up to this day (2026-11-01)."
     )
@@ -160,8 +167,9 @@ class RequestFlags:
         for text in self.framework:
             component, spec = parse_component(text, table, flag="--framework", frameworks=FRAMEWORKS)
             require(frameworks, component.name, spec)
-        gpus = list(self.gpu)
-        driver = self.driver
+        machine = self.where()
+        gpus = [each for name in self.gpu for each in (self._own_gpus(machine) if name == "auto" else [name])]
+        driver = self._own_driver(machine) if self.driver == "auto" else self.driver
         for text in self.with_:
             if is_package(text, table):
                 continue
@@ -180,7 +188,7 @@ class RequestFlags:
             value = getattr(self, name)
             if value is not None:
                 require(constraints, name, parse_spec(value, f"--{name}"))
-        platform = parse_platform(self.platform)
+        platform = self.target(machine)
         division = self._division({*frameworks, *constraints}, demands, platform)
         for name in division.narrowed if division else ():
             if table.by_name[name].role is Role.FRAMEWORK:
@@ -194,8 +202,38 @@ class RequestFlags:
             exclude_newer=parse_day(self.exclude_newer, "--exclude-newer"),
             date=parse_day(self.date, "--date"),
             wheels=WheelPolicy(self.wheels),
+            machine=machine,
         )
         return division.put_into(request) if division else request
+
+    def where(self) -> Machine | None:
+        """Return the machine that the cell is for, ``None`` for any."""
+        from envsmith.doctor.machine import named_machine
+
+        return named_machine(self.machine or os.environ.get("ENVSMITH_MACHINE"))
+
+    def target(self, machine: Machine | None) -> Platform:
+        """Return the platform that is named, else that of the machine."""
+        if self.platform is not None:
+            return parse_platform(self.platform)
+        return machine.platform if machine else Platform.host()
+
+    @staticmethod
+    def _own_gpus(machine: Machine | None) -> tuple[str, ...]:
+        if machine is None or not machine.architectures:
+            raise UsageError(
+                "Cannot use --gpu auto: no NVIDIA GPU was found.", hint="Name the GPU that trains: --gpu a100."
+            )
+        return machine.architectures
+
+    @staticmethod
+    def _own_driver(machine: Machine | None) -> str:
+        if machine is None or not machine.driver:
+            raise UsageError(
+                "Cannot use --driver auto: no NVIDIA driver was found.",
+                hint="Name the driver of the machine that trains: --driver 535.183.01.",
+            )
+        return machine.driver
 
     def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division | None:
         """Return which requirements the graph decides, of those that are typed and those of files."""
@@ -221,7 +259,7 @@ class RequestFlags:
         parts += [f"--date {self.date}"] if self.date else []
         parts += [f"--flavour {flavour}"] if flavour != "runtime" else []
         parts += [sources] if sources else []
-        return " ".join([*parts, f"--platform {self.platform}"])
+        return " ".join([*parts, f"--platform {self.target(self.where()).value}"])
 
 
 # Flags that mean the same on several verbs: where cells lie, the flavour, Conda, how much is said, what fails.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from envsmith.doctor.diagnosis import Diagnosis
     from envsmith.doctor.mend.apply import MendResult, Proposal
     from envsmith.doctor.mend.project_file import FileMend
+    from envsmith.doctor.mend.resolution import PackageChange
     from envsmith.model.finding import Judgement
     from envsmith.project.ranges import Declarations
 
@@ -58,8 +59,8 @@ class MendFlags:
 
 
 def root_of(interpreter: str) -> Path:
-    """Return the folder of the environment of an interpreter."""
-    return Path(interpreter).absolute().parent.parent
+    """Return the folder of the environment of an interpreter. The interpreter is a link in most, and not followed."""
+    return Path(interpreter).parent.parent.resolve()
 
 
 def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_json: bool) -> int:
@@ -84,11 +85,13 @@ def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_j
 
 def undo_environment(flags: MendFlags, root: Path, *, as_json: bool) -> int:
     """Put back the environment of before the last mend and print what changed."""
-    from envsmith.doctor.mend import apply, twin
+    from envsmith.doctor.mend.apply import undo_last
 
-    twin.recover(root)
-    agree(f"Put back {root} as it was before the last --apply?", yes=flags.yes)
-    _print(apply.undo_last(root), as_json=as_json)
+    def ask(changes: Sequence[PackageChange]) -> None:
+        say("\n".join([f"changes in {root}:", *(f"  {change.sentence}" for change in changes)]))
+        agree(f"Put back {root} as it was before the last --apply?", yes=flags.yes)
+
+    _print(undo_last(root, ask), as_json=as_json)
     return 0
 
 
@@ -127,7 +130,6 @@ def _print(result: MendResult, *, as_json: bool) -> None:
         print_out(dumps(result.to_json()))
         return
     lines = [f"{result.environment}: {_WORDS[result.status]}"]
-    lines += [f"  {change.sentence}" for change in result.changes if result.status == "undone"]
     if result.before and result.after:
         lines += [f"before: {clean(result.before.sentence)}", f"after:  {clean(result.after.sentence)}"]
     lines += [f"by hand: {clean(text)}" for text in result.by_hand if result.status != "undone"]

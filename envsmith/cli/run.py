@@ -31,7 +31,10 @@ class RunFlags:
         default=300.0,
     )
     on_hang: str = _WATCH.choice(
-        "--on-hang", ["warn", "stop"], "Print the verdict and go on, or ask the launcher to end.", default="warn"
+        "--on-hang",
+        ["warn", "stop"],
+        "Print the verdict and go on, or ask the launcher to end where it is certain.",
+        default="warn",
     )
     preflight: bool = _WATCH.flag("--preflight", "Compare the ranks and try one collective before the first.")
     evidence: Path | None = option("--evidence", "DIR", "Keep the evidence here, for `doctor --from DIR`.", type=FOLDER)

@@ -17,7 +17,7 @@ from envsmith.base.files import read_text, write_whole
 from envsmith.base.interpreter import find_python, named_python
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
-from envsmith.builder import proof
+from envsmith.builder.environment import find_cell, record_of_parts
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, Section, takes, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
@@ -559,8 +559,8 @@ def _leave(
     loaded = next((item.result.loaded for item in finished if item.result and item.result.loaded), None)
     record = None
     if loaded is not None:
-        cell = proof.find_cell(python, loaded)
-        record = proof.record_of_parts(cell, finished, started=started)
+        cell = find_cell(python, loaded)
+        record = record_of_parts(cell, finished, started=started)
         files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))
     band = next((item.result for item in finished if item.result and item.result.bandwidth), None)
     if band is not None:

@@ -152,15 +152,33 @@ def parse_driver(text: str) -> str:
         ) from None
 
 
+# GPUs that people name and that no build with CUDA runs on.
+_OTHER_MAKERS = {
+    "AMD": re.compile(r"^(?:amd|radeon|instinct|mi\d{2,3}[axp]?|rx\d{4}|gfx\d|rocm|w[67][89]00)"),
+    "Intel": re.compile(r"^(?:intel|arc[ab]?\d|gaudi|hpu|xpu|pvc|max1[15]50|flex1[47]0)"),
+    "Apple": re.compile(r"^(?:apple|mps|metal|m[1-5](?:pro|max|ultra)?$)"),
+}
+
+
 def parse_gpu(text: str, names: dict[str, str]) -> str:
     """Return ``sm_NN`` of a GPU's name, one of ``names``, or of ``sm_NN`` itself."""
-    clean = re.sub(r"[\s_-]+", "", text.lower()).removeprefix("nvidia").removeprefix("geforce")
+    counted = re.sub(r"^\s*\d{1,4}\s*[x*]\s*(?=[a-z])", "", text.lower())  # 4xA100
+    clean = re.sub(r"[\s_-]+", "", counted).removeprefix("nvidia").removeprefix("geforce")
     if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
         return f"sm_{match[1]}"
     if clean in ABSENT:
         return "none"
     if clean in names:
         return names[clean]
+    if maker := next((maker for maker, pattern in _OTHER_MAKERS.items() if pattern.search(clean)), None):
+        raise UsageError(
+            f"Cannot use --gpu {_short(text)}: envsmith knows NVIDIA's GPUs only, and this one is of {maker}.",
+            hint="Install PyTorch's own build for it. What envsmith has for a machine without NVIDIA's GPUs is --cuda cpu.",
+        )
+    from envsmith.doctor.read.lines import gpu_architecture  # names as nvidia-smi prints them
+
+    if architecture := gpu_architecture(counted):
+        return architecture
     import difflib
 
     near = difflib.get_close_matches(clean, names, n=3, cutoff=0.5)

@@ -22,6 +22,7 @@ VARIABLES: dict[str, str] = {
     "ENVSMITH_DOCKER": "The docker client to use.",
     "ENVSMITH_ID": "Given to GitLab jobs by `ci matrix --format gitlab`: the id of the cell.",
     "ENVSMITH_KEY_PASSWORD": "Password of the key file that `publish` signs with.",
+    "ENVSMITH_MACHINE": "What `--machine` says where it is not given: `none`, or the snapshot of another machine.",
     "ENVSMITH_MATRIX": "Another folder of knowledge instead of the packaged one.",
     "ENVSMITH_TOOL": "The image that unpacks a base made from packages, where no registry can be reached.",
     "ENVSMITH_VERB_FLAG": "Any flag, by verb and name: `ENVSMITH_BUILD_ENGINE`, `ENVSMITH_MATRIX_LIST_FRAMEWORK`.",

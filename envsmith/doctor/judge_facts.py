@@ -60,6 +60,11 @@ class DiagnosisInput:
         """Return the lines of which the name index says which releases they concern."""
         return {(lack.hit.source, lack.hit.line) for lack, explanation, _ in self.explained if explanation.is_certain}
 
+    def is_contradicted(self, signature: Signature) -> bool:
+        """Return whether the release of every component of a rule is stated: the rule then spoke, or does not hold."""
+        stated = [self.facts.components.get(name) for name in signature.components]
+        return bool(stated) and all(s is not None and s.exact for s in stated)
+
     @property
     def symptoms(self) -> list[Hit]:
         """Return the messages that do not name their cause."""
@@ -89,7 +94,7 @@ def diagnose(
     case = DiagnosisInput(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
-        of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit)},
+        of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
         judgement=_check(facts, platform or _platform(facts), keep),
         explained=explained,
         blamed=blame_texts(texts),
@@ -281,7 +286,7 @@ def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
         needs=needs,
         message=message_of(hit, facts),
         evidence=signature.evidence,
-        fix=("" if requirement else sentence_of(needs)) + fix_of(hit, facts),
+        fix=("" if requirement else sentence_of(needs, facts)) + fix_of(hit, facts),
         symptom=hit.text[:300],
         stage=signature.stage,
     )
@@ -324,8 +329,14 @@ def _is_mere_warning(hit: Hit) -> bool:
     return hit.signature.group in _MAY_WARN and _is_warning(hit.text)
 
 
-def _speaks(hit: Hit) -> bool:
-    """Return whether a rule's message shows something: warnings do not, but torch warns of a driver that fails."""
+def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:
+    """Return whether a rule's message shows something: warnings do not, but torch warns of a driver that fails.
+
+    A symptom that many causes have shows nothing where another message on its line names the cause.
+    """
+    if hit.signature.kind == "symptom":
+        here = (m.signature for m in messages if (m.source, m.line) == (hit.source, hit.line))
+        return not any(other.kind == "cause" and not other.rule for other in here)
     return "driver" in hit.signature.components or not _is_warning(hit.text)
 
 
@@ -335,11 +346,18 @@ def _judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
     diagnosed_all = []
     for hit in case.of_rules.values():
         signature = hit.signature
-        if signature.id in judged or _twin(hit, case.own) or (hit.source, hit.line) in case.measured_lines:
+        if (
+            signature.kind == "symptom"
+            or signature.id in judged
+            or _twin(hit, case.own)
+            or (hit.source, hit.line) in case.measured_lines
+        ):
             continue
+        spoken = Severity.WARNING if signature.severity is Severity.NOTE else Severity.ERROR
+        contradicted = case.is_contradicted(signature)
         finding = Finding(
             rule=signature.id,
-            severity=Severity.WARNING if signature.severity is Severity.NOTE else Severity.ERROR,
+            severity=Severity.NOTE if contradicted else spoken,
             components=dict.fromkeys(signature.components, "*"),
             message=signature.message,
             evidence=signature.evidence,
@@ -347,7 +365,8 @@ def _judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
             symptom=hit.text[:300],
             stage=signature.stage or None,
         )
-        diagnosed_all.append(_shown_at(hit, finding, "medium", Weight.OF_RULE, taxonomy_of(finding)))
+        confidence, weight = ("low", Weight.REMARK) if contradicted else ("medium", Weight.OF_RULE)
+        diagnosed_all.append(_shown_at(hit, finding, confidence, weight, taxonomy_of(finding)))
     return diagnosed_all
 
 

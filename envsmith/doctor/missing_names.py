@@ -332,8 +332,8 @@ def _bare_folder(lack: Lack) -> MissingNameExplanation:
     name = fold(lack.root)
     return MissingNameExplanation(
         rule="broken-installation",
-        message=f"Python took a folder without __init__.py for {lack.root}, which has no {lack.name} therefore: a folder"
-        f" of that name lies where the script runs, or the files of {name} are missing.",
+        message=f"{lack.root} has no {lack.name} where Python looked, and says no file that it came from. It took a folder"
+        f" without __init__.py for {lack.root}, or the release that is installed has no such name.",
         fix=f"Rename a folder {lack.root} of your own. If there is none, install {name} again.",
         taxonomy=_BROKEN,
         components={name: "*"},

@@ -74,6 +74,8 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
         return _agreed([requirement] if requirement else hit.groups["needs"].split("; "))
     if hit.signature.needs:
         return {name: spec.format(**hit.groups) for name, spec in hit.signature.needs.items()}
+    if "cuda_floor" in hit.groups:
+        return {"driver": floor} if (floor := _driver_of(hit.groups["cuda_floor"])) else {}
     if bound := _bound_of_compiler(hit):
         return {"gcc": bound}
     if "pin" in hit.groups:
@@ -96,23 +98,37 @@ def left_by_rules(names: Collection[str], environment: Mapping[str, str], platfo
     return _next_floor(rows, environment) | _left(rows, names, environment)
 
 
-def sentence_of(needs: Mapping[str, str]) -> str:
-    """Return which releases end a fault in words, with a space behind, or nothing."""
-    return (
-        f"With {' or '.join(f'{name} {spec}' for name, spec in needs.items())} this does not happen. " if needs else ""
-    )
+def sentence_of(needs: Mapping[str, str], facts: Facts) -> str:
+    """Return which releases end a fault in words, with a space behind, or nothing.
+
+    A component is named where its stated release is another one, or where it must reach a floor: what the rules merely
+    leave of one whose release nobody stated says nothing of the cause.
+    """
+    stated = environment_of(facts)
+    causes = [
+        f"{name} {spec}"
+        for name, spec in needs.items()
+        if (
+            not Spec.parse(spec).contains(stated[name]) if name in stated else spec.startswith(">=") and "," not in spec
+        )
+    ]
+    return f"With {' or '.join(causes)} this does not happen. " if causes else ""
 
 
 def environment_of(facts: Facts) -> dict[str, str]:
     """Return the versions that are stated. A CUDA that the driver supports stands for the driver that came with it."""
     environment = _exact({name: stated.version for name, stated in facts.components.items() if stated.exact})
     if "driver" not in environment and (cuda := facts.host.get("driver_cuda")):
-        rows = _rows_of(_table().components[_DRIVERS])
-        floors = [
-            row.needs["driver"].text for row in rows if "toolkit" in row.when and row.when["toolkit"].contains(cuda)
-        ]
-        environment["driver"] = floors[0].removeprefix(">=") if floors else "0"
+        environment["driver"] = (_driver_of(cuda) or "0").removeprefix(">=")
     return environment
+
+
+def _driver_of(cuda: str) -> str | None:
+    """Return the spec of the driver that came with a CUDA."""
+    rows = _rows_of(_table().components[_DRIVERS])
+    return next(
+        (r.needs["driver"].text for r in rows if "toolkit" in r.when and r.when["toolkit"].contains(cuda)), None
+    )
 
 
 def _exact(versions: Mapping[str, str]) -> dict[str, str]:

@@ -48,7 +48,12 @@ def diagnosis_of(
     nothing = not facts.count and not diagnosed_all
     if any(d.finding.severity is Severity.ERROR for d in diagnosed_all):
         status = "bad"
-    elif (failure := _failure(texts)) or nothing or (live and "torch" not in facts.components):
+    elif (
+        (failure := _failure(texts))
+        or _shows_fault(diagnosed_all)
+        or nothing
+        or (live and "torch" not in facts.components)
+    ):
         status = "unknown"
     else:
         status = "ok" if judgement.status == "bad" else judgement.status
@@ -64,6 +69,11 @@ def diagnosis_of(
         repair=judgement.repair,
         commands=commands_of(judgement.repair) if judgement.repair else {},
     )
+
+
+def _shows_fault(diagnosed_all: Sequence[Diagnosed]) -> bool:
+    """Return whether a text shows what a judge warns of: nobody who pasted a failure is told that all is well."""
+    return any(d.confirmed and d.finding.severity is Severity.WARNING for d in diagnosed_all)
 
 
 def _merged(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:

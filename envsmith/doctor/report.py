@@ -368,7 +368,8 @@ def request_of(repair: Repair) -> tuple[Request, str]:
         )
     frameworks = {n: Spec.exactly(pins[n]) for n in repair.cell.frameworks}
     chosen = [n for n in pins if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)]
-    constraints = {n: Spec.exactly(pins[n]) for n in chosen if components().by_name[n].role is not Role.HOST}
+    by_name = components().by_name
+    constraints = {n: Spec.exactly(pins[n]) for n in chosen if by_name[n].role is not Role.HOST}
     if "python" in constraints and pins["python"].count(".") == 1:
         constraints["python"] = Spec.parse(pins["python"])
     text = " ".join(

@@ -149,7 +149,7 @@ def read_catalogue(files: DataFiles) -> Catalogue:
     if twice:
         raise DataError(f"Cannot read the signatures: several have the same id ({', '.join(twice)}).")
     return Catalogue(
-        (*signatures, *(_of_rule(rule) for rule in knowledge().rules if rule.signature)),
+        (*signatures, *(signature for rule in knowledge().rules if (signature := _of_rule(rule)))),
         {rule: row for file in read for rule, row in file.rules.items()},
         {owner: patterns for file in read for owner, patterns in file.owners.items()},
     )
@@ -168,13 +168,24 @@ def _own_files() -> list[str]:
     return [f"{_FOLDER}/{path.name}" for path in sorted((find_matrix() / _FOLDER).glob("[!.]*.yaml"))]
 
 
-def _of_rule(rule: Rule) -> Signature:
+def _of_rule(rule: Rule) -> Signature | None:
+    """Return the signature that a rule writes down, with its symptoms, or that of its symptoms alone.
+
+    A symptom that names no component of its rule is kept as one: it confirms what the versions say and says nothing by
+    itself.
+    """
     first = rule.rows[0]
     names = dict.fromkeys(name for row in rule.rows for part in (row.when, row.needs) for name in part)
+    symptoms = dict.fromkeys(row.symptom for row in rule.rows if row.symptom)
+    patterns = [*alternatives(rule.signature or ""), *map(_pattern_of, filter(_is_distinct, symptoms))]
+    if not patterns:
+        return None
+    texts = [text.lower().replace("-", "_") for text in symptoms]
+    is_named = all(any(name.replace("-", "_") in text for name in names) for text in texts)
     return Signature(
         id=rule.id,
-        kind="cause",
-        match={pattern: needle_of(pattern) for pattern in alternatives(rule.signature or "")},
+        kind="cause" if rule.signature or is_named else "symptom",
+        match={pattern: needle_of(pattern) for pattern in patterns},
         message=rule.cause or first.cause or rule.id,
         fix=rule.fix or first.fix or "",
         severity=first.severity,
@@ -186,6 +197,27 @@ def _of_rule(rule: Rule) -> Signature:
         evidence=first.evidence,
         rule=True,
     )
+
+
+# A missing name is answered by the name index, and a shorter text stands in too many messages.
+_LACK = re.compile(r"cannot import name|No module named|has no attribute|unexpected keyword|undefined symbol")
+_SHORTEST = 18
+# What differs from one print of a message to the next: numbers, what an ellipsis stands for, white space.
+_VARYING = re.compile(r"((?<![\w'])\d+(?:\.\d+)*(?!\w)|…|\.{3}|\s+)")
+_FORMS = {"…": ".*", "...": ".*"}
+
+
+def _is_distinct(symptom: str) -> bool:
+    return len(symptom) >= _SHORTEST and not _LACK.search(symptom) and _has_needle(_pattern_of(symptom))
+
+
+def _pattern_of(symptom: str) -> str:
+    """Return the pattern of a message: with other numbers, and by an exception of any module."""
+    message = re.sub(r"^(?:\w+\.)+(?=\w+(?:Error|Exception): )", "", symptom)
+    pieces = _VARYING.split(message)
+    pieces[::2] = map(re.escape, pieces[::2])
+    pieces[1::2] = (_FORMS.get(p, r"\s+" if p.isspace() else r"\d+(?:\.\d+)*") for p in pieces[1::2])
+    return "".join(pieces)
 
 
 # Signatures and a text -> hits: which messages stand where, and the versions they name.

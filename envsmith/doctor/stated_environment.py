@@ -104,8 +104,7 @@ def check_environment(
     of_versions = {(finding.rule, finding.severity) for finding in judgement.findings}
     of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
     findings = (*judgement.findings, *(f for f in of_facts if (f.rule, f.severity) not in of_versions))
-    bad = any(f.severity is Severity.ERROR for f in findings)
-    return dataclasses.replace(judgement, status="bad" if bad else judgement.status, findings=findings)
+    return dataclasses.replace(judgement, findings=findings).settled()
 
 
 def versions_of(facts: Facts) -> dict[str, str]:

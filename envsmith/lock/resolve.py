@@ -247,7 +247,7 @@ def _own_index(cell: Cell) -> Iterator[None]:
         if cell.index != "pytorch":
             raise
         torch = cell.components["torch"]
-        hint = f"Leave --cuda out to get the build of the default index: torch {torch} is only on PyTorch's own index."
+        hint = f"Take another torch with --torch: the build {torch} is only on PyTorch's own index, which cannot be reached."
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 

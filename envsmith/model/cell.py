@@ -1,12 +1,13 @@
-"""The request that goes into the solver, and the cell that comes out."""
+"""The request that goes into the solver, the machine that it is for, and the cell that comes out."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from packaging.utils import canonicalize_name
@@ -65,6 +66,32 @@ class WheelPolicy(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """Where a cell will run: ``driver`` is that of NVIDIA. ``gpus`` are names as the driver gives them, ``architectures`` are ``sm_NN``.
+
+    What is not known or not there is empty.
+    """
+
+    driver: str | None = None
+    gpus: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    glibc: str | None = None
+    platform: Platform = Platform.LINUX_64
+
+    @property
+    def has_gpus(self) -> bool:
+        """Return whether anything is known that decides between builds of torch."""
+        return bool(self.driver or self.architectures)
+
+    def __str__(self) -> str:
+        """Return ``driver 535.183.01, 4 x NVIDIA A100-SXM4-80GB (sm_80)``."""
+        named = [f"{number} x {name}" for name, number in Counter(self.gpus).items()]
+        architectures = ", ".join(self.architectures)
+        gpus = f"{', '.join(named)} ({architectures})" if named and architectures else architectures
+        return ", ".join(part for part in (f"driver {self.driver}" if self.driver else "no driver", gpus) if part)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """What is wanted. Names are component names, already parsed.
 
@@ -75,7 +102,8 @@ class Request:
     refusal or ``why`` tells. An answer can be locked, unless ``lockable`` is false, with the ready ``wheels`` that its
     lock may take. ``date`` (ISO day) prefers what was newest on that day, and forbids nothing. ``packages`` are
     requirements that the lock meets as well, ``bounds`` such that install nothing, each with where it stands.
-    ``origins`` say where a distribution is asked for.
+    ``origins`` say where a distribution is asked for. ``machine`` is where the cell will run: what the request does not
+    say of driver and GPUs is taken from it, as long as there is such a cell.
 
     For convenience ``frameworks`` may be a list of names, and a spec may be given as text. ``ValueError`` when it is
     malformed.
@@ -94,10 +122,21 @@ class Request:
     narrowed: Mapping[str, tuple[Spec, str]] = field(default_factory=dict)
     lockable: bool = True
     wheels: WheelPolicy = WheelPolicy.OFFICIAL
+    machine: Machine | None = None
 
     def __post_init__(self) -> None:
         for name in ("frameworks", "constraints"):
             object.__setattr__(self, name, _specs(getattr(self, name)))
+
+    @property
+    def here(self) -> Request:
+        """Return the request with what the machine says, and without it where it is for another kind of machine."""
+        machine = self.machine
+        builds = [str(spec) for name, spec in self.constraints.items() if name in ("cuda", "torch")]
+        if machine is None or machine.platform is not self.platform or any("cpu" in build for build in builds):
+            return replace(self, machine=None)
+        gpus = self.gpus or machine.architectures
+        return replace(self, driver=self.driver or machine.driver, gpus=gpus, machine=None)
 
 
 def _specs(specs: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:

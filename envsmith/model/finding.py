@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envsmith.base.schema import AsJson, written
 from envsmith.errors import EnvsmithError
@@ -95,10 +95,22 @@ class UnsatisfiableError(EnvsmithError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement(AsJson):
-    """What ``check`` and ``doctor`` say: ``unknown`` when the graph knows too little, never a guess."""
+    """What ``check`` and ``doctor`` say: ``unknown`` when the graph knows too little, never a guess.
+
+    ``proof`` is the run of this very set, where there was one.
+    """
 
     status: str  # ok | bad | unknown
     findings: tuple[Finding, ...] = ()
     repair: Repair | None = None
     inferred: Mapping[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    proof: Evidence | None = field(default=None, metadata=written(when_set=True))
+
+    def settled(self) -> Judgement:
+        """Return it with the status that its findings allow: an error is ``bad``, a warning is ``ok`` after a run."""
+        severities = {finding.severity for finding in self.findings}
+        if Severity.ERROR in severities:
+            return replace(self, status="bad")
+        is_doubtful = Severity.WARNING in severities and self.proof is None
+        return replace(self, status="unknown") if is_doubtful and self.status == "ok" else self

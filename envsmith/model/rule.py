@@ -116,6 +116,12 @@ class Rule:
         return "-extra-" in self.id
 
     @property
+    def foretells_import(self) -> bool:
+        """Tell whether it says that an import or an installation fails: by names that were read, or by a run."""
+        is_of_names = self.kind is RuleKind.REQUIRES and "-imports-" in self.id
+        return is_of_names or self.id.endswith(("-run-failed-import", "-run-failed-install"))
+
+    @property
     def locking(self) -> bool:
         """Return whether it says what can be locked. What somebody has may work all the same."""
         return self.stage == LOCK_STAGE
@@ -138,6 +144,19 @@ class Tested:
     kind: str = "ci"
     evidence: tuple[Evidence, ...] = ()
 
+    @property
+    def trains(self) -> bool:
+        """Tell whether it trained: what was only compiled, or only asked for an answer, is no proof of that."""
+        return self.kind not in {"build", "inference"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassedRun:
+    """A run that passed, with every release that its record names. It proves this very set."""
+
+    components: Mapping[str, str]
+    evidence: Evidence
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knowledge:
@@ -150,6 +169,7 @@ class Knowledge:
     releases: Mapping[str, tuple[Release, ...]]
     rules: tuple[Rule, ...]
     tested: tuple[Tested, ...] = ()
+    runs: tuple[PassedRun, ...] = ()
     gpus: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
     left_aside: tuple[str, ...] = ()

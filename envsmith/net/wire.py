@@ -68,8 +68,8 @@ class HttpWire:
         self._timeout = timeout
         self._connections = connections
         self._lock = threading.Lock()
-        # One for each proxy, and one without.
-        self._clients: dict[str | None, httpx.Client] = {}
+        # One for each proxy, and one without: with the user's authorities, which take long to read, where TLS is spoken.
+        self._clients: dict[tuple[str | None, bool], httpx.Client] = {}
 
     def __call__(
         self, method: str, url: str, headers: Mapping[str, str], body: Iterable[bytes] | bytes | None = None
@@ -78,7 +78,8 @@ class HttpWire:
         import httpx
 
         self.requests += 1
-        client = self._connect(proxy_of(url))
+        proxy = proxy_of(url)
+        client = self._connect(proxy, trusting=any(to.lower().startswith("https") for to in (url, proxy or "")))
         try:
             request = client.build_request(method, url, headers=dict(headers), content=body)
             answer = client.send(request, stream=True)
@@ -90,14 +91,15 @@ class HttpWire:
             raise _no_answer(error) from None
         return Response(status=answer.status_code, headers=fields, body=content)
 
-    def _connect(self, proxy: str | None) -> httpx.Client:
+    def _connect(self, proxy: str | None, *, trusting: bool) -> httpx.Client:
         import httpx
 
         with self._lock:
-            if proxy not in self._clients:
+            if (proxy, trusting) not in self._clients:
                 limits = httpx.Limits(max_connections=self._connections, max_keepalive_connections=self._connections)
                 try:
-                    transport = httpx.HTTPTransport(verify=ssl_context(), proxy=proxy, trust_env=False, limits=limits)
+                    trust = ssl_context() if trusting else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    transport = httpx.HTTPTransport(verify=trust, proxy=proxy, trust_env=False, limits=limits)
                     # httpx bounds each read, not the whole answer. Its pool gets connections that keep a clock.
                     transport._pool._network_backend = cast("Any", _Network(self._timeout))  # noqa: SLF001
                     client = httpx.Client(
@@ -112,8 +114,8 @@ class HttpWire:
                         hint="Set HTTPS_PROXY, HTTP_PROXY and ALL_PROXY to addresses of proxies, or unset them.",
                     ) from None
                 weakref.finalize(self, client.close)
-                self._clients[proxy] = client
-            return self._clients[proxy]
+                self._clients[proxy, trusting] = client
+            return self._clients[proxy, trusting]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ Example::
             ...
             watch.step()
 
-Or without touching the script: ``torchrun --nproc-per-node 8 -m envsmith.preflight``. It needs torch and the standard library;
-``pip install --no-deps envsmith`` or the package's folder on ``PYTHONPATH`` is enough.
+Or without touching the script: ``torchrun --nproc-per-node 8 -m envsmith.preflight``. It needs torch and the standard library:
+the distribution ``envsmith-probe``, which has no requirements, is enough.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BACKENDS = ("auto", "gloo", "nccl")
 _IMPORT_SECONDS = 60.0  # torch from a cold network disk
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Report(AsJson):
     """The same on every rank. ``facts`` are every rank's; ``seconds`` is the time that this call took, without torch's import."""
 

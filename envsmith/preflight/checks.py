@@ -14,16 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from envsmith.agent.machine import host_facts, loaded_facts
+from envsmith.agent.machine import host_facts, installed_versions, loaded_facts
 from envsmith.agent.processes import read_text
 from envsmith.agent.protocol import one_line
-from envsmith.agent.steps import FRAMEWORKS
 from envsmith.agent.world import ALSO_TELLING, TELLING, most_common
 from envsmith.base.schema import AsJson
 
 # Ranks of one job that differ here compute different things or do not understand each other.
 _MUST_AGREE = ("torch", "torch_git", "cuda", "nccl", "nccl_runtime")
-_PACKAGES = (*FRAMEWORKS, "transformer-engine", "flash-attn", "apex")
+# As the frameworks must, which ``known.json`` names.
+_EXTENSIONS = ("transformer-engine", "flash-attn", "apex")
 _NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
@@ -78,13 +78,13 @@ class RankFacts(TypedDict, total=False):
     cuda_usable: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class RankFinding(AsJson):
     """One thing that is wrong: ``severity`` is ``error``, ``warning`` or ``note``; ``ranks`` are those that it is about."""
 
     check: str
     severity: str
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...]
     message: str
     fix: str = ""
 
@@ -117,7 +117,7 @@ def odd_ones(facts: Sequence[RankFacts], value: Callable[[RankFacts], Any]) -> l
         return []
     common = most_common(texts)
     groups: dict[str, list[int]] = {}
-    for (rank, _), text in zip(values, texts, strict=True):
+    for (rank, _), text in zip(values, texts):
         if text != common:
             groups.setdefault(text, []).append(rank)
     return [(ranks, json.loads(text), json.loads(common)) for text, ranks in groups.items()]
@@ -144,19 +144,20 @@ def gib(value: object) -> str:
     return f"{amount / 2**30:.1f} GiB" if amount >= 1 << 30 else f"{amount >> 20} MiB"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Known:
-    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, and the least driver per CUDA major."""
+    """What ``known.json`` says: variables as ``name: [reads, since, until, renamed]``, the least driver per CUDA major, frameworks."""
 
     variables: Mapping[str, Sequence[str | None]]
     drivers: Mapping[str, str]
+    frameworks: Sequence[str]
 
 
 @cache
 def known() -> Known:
     """Read the shipped extract of the matrix, in a millisecond and without YAML."""
     data = json.loads(Path(__file__).with_name("known.json").read_text(encoding="utf-8"))
-    return Known(variables=data["variables"], drivers=data["drivers"])
+    return Known(**data)
 
 
 def version_key(text: object) -> tuple[int, ...]:
@@ -186,12 +187,13 @@ def collect(local: int = 0, *, gpu: bool = True) -> RankFacts:
     """
     import torch
 
-    loaded, host = loaded_facts(), host_facts()
+    loaded = loaded_facts()
+    host = host_facts()
     names = (*TELLING, "MASTER_ADDR")
     facts: RankFacts = {
         **{key: loaded.get(key) for key in _LOADED},  # type: ignore[typeddict-item] # as the agent says them
         **{key: host.get(key) for key in _HOST},
-        "installed": loaded["installed"],
+        "installed": {**loaded["installed"], **installed_versions(known().frameworks)},
         "arch_list": loaded["arch_list"],
         "has_nccl": bool(loaded.get("has_nccl")),
         "has_gloo": bool(loaded.get("has_gloo")),
@@ -257,7 +259,7 @@ def versions(facts: Sequence[RankFacts]) -> list[RankFinding]:
         (k, lambda f, k=k: f.get(k), ERROR)  # type: ignore[misc]
         for k in _MUST_AGREE
     ]
-    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in _PACKAGES]  # type: ignore[misc]
+    names += [(p, lambda f, p=p: f.get("installed", {}).get(p), ERROR) for p in (*known().frameworks, *_EXTENSIONS)]  # type: ignore[misc]
     names += [("python", lambda f: f.get("python"), WARNING), ("numpy", lambda f: f.get("numpy"), WARNING)]
     blamed: set[tuple[int, ...]] = set()
     for name, value, severity in names:

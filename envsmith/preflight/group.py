@@ -44,7 +44,7 @@ _OWN: dict[tuple[str, int], Any] = {}  # stores that we host: they must outlive 
 _WATCHDOG = timedelta(hours=1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class JobPlace:
     """Where this process is in its job. ``backend`` is that of the default group, empty where there is none.
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_CALLS = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Alert:
     """Something that a person should know; ``kind`` is ``skew``, ``stall``, ``silent``, ``memory`` or ``nccl``."""
 
@@ -46,7 +46,7 @@ class Alert:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """``skew``: times the median of the others; ``stall`` and ``silent`` in seconds; ``growth`` in bytes and as a part of the start."""
 
@@ -57,7 +57,7 @@ class Limits:
     growth_part: float = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Sample(AsJson):
     """One rank at one moment. ``mean`` is seconds per step since the last sample (of the rank's own work where ``computed`` is called)."""
 
@@ -77,7 +77,8 @@ class Sample(AsJson):
         """Parse a sample of another rank. ``None`` for what is not one."""
         try:
             row = json.loads(text)
-            return cls(**{k: row[k] for k in cls.__slots__ if k in row and k != "heard"}, heard=heard)
+            names = [each.name for each in fields(cls) if each.name != "heard"]
+            return cls(**{name: row[name] for name in names if name in row}, heard=heard)
         except (ValueError, TypeError, KeyError):
             return None
 

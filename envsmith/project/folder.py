@@ -242,11 +242,12 @@ def _of_index(
 ) -> tuple[list[DeclaredRequirement], list[tuple[str, str]], list[str]]:
     """Return what the package index has, the CUDA that a Conda package names, and a sentence for each that is unknown."""
     listed, cuda, notes = list[DeclaredRequirement](), list[tuple[str, str]](), list[str]()
+    find = components().find
     for entry in entries:
         name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", entry.text, re.DOTALL).groups()  # type: ignore[union-attr]
         if entry.is_conda and name == "cuda-version":
             cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), entry.where))
-        elif entry.is_conda and components().find(name) is None:
+        elif entry.is_conda and find(name) is None:
             notes.append(f"{entry.where}: {name} is a Conda package that envsmith does not know: it is left out")
         else:
             listed.append(entry)

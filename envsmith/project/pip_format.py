@@ -133,7 +133,10 @@ class _Reader:
                 place = _Place(path=path, number=number, is_bound=is_bound, chain=(*chain, resolved))
                 self._line(self._with_variables(line), place)
             except ValueError as error:
-                self.problems.append(f"{path}:{number}: {error}")
+                # A stranger's file may include any file of this machine.
+                is_outside = bool(chain) and not resolved.is_relative_to(chain[0].parent)
+                reason = "this line is no requirement (it is not quoted: the file lies outside the project)"
+                self.problems.append(f"{path}:{number}: {reason if is_outside else error}")
 
     def _with_variables(self, line: str) -> str:
         def value(match: re.Match[str]) -> str:

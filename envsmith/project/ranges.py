@@ -71,7 +71,8 @@ def _part_words(part: ProjectPart) -> str:
 
 def _components(versions: Mapping[str, str]) -> dict[str, str]:
     """Return the versions of components that are not of the host."""
-    pairs = ((components().find(name), version) for name, version in versions.items())
+    find = components().find
+    pairs = ((find(name), version) for name, version in versions.items())
     return {c.name: version for c, version in pairs if c and c.role is not Role.HOST}
 
 
@@ -109,7 +110,7 @@ def _joined(first: Judgement, second: Judgement, words: str = "") -> Judgement:
         findings=(*first.findings, *further),
         unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         repair=first.repair or second.repair,
-    )
+    ).settled()
 
 
 def _said(finding: Finding, words: str) -> Finding:

@@ -62,7 +62,7 @@ def _document_for(text: str, lock: Lock, file: str) -> TOMLDocument:
         raise UsageError(
             f"Cannot write {file}: torch {lock.cell.components['torch']} is on PyTorch's own index only, and envsmith "
             "does not know its address.",
-            hint="Leave --cuda out to get the build of the default index.",
+            hint="Take a torch whose default build will do, with --torch.",
         )
     try:
         return tomlkit.parse(text)

@@ -23,7 +23,7 @@ from typing import Any
 from envsmith.agent.placement import sharing_env
 from envsmith.agent.protocol import Exit
 from envsmith.base.files import write_whole
-from envsmith.base.programs import execute
+from envsmith.base.programs import end, execute, start
 from envsmith.base.schema import parse_json
 from envsmith.errors import SmokeError
 from envsmith.model.record import Unmet
@@ -382,7 +382,7 @@ def rehearse(target: SmokeTarget, backend: str, limit: float, *, nccl: str = "")
         port = free.getsockname()[1]
     ranks = [_environment(target, rank, port, nccl) for rank in range(2)]
     quiet = subprocess.DEVNULL
-    stopped = subprocess.Popen(command, env=ranks[1], stdin=quiet, stdout=quiet, stderr=quiet)
+    stopped = start(command, env=ranks[1], stdin=quiet, stdout=quiet, stderr=quiet)
     try:
         stopped.send_signal(signal.SIGSTOP)
         run = execute(command, env=ranks[0], seconds=limit)
@@ -390,8 +390,7 @@ def rehearse(target: SmokeTarget, backend: str, limit: float, *, nccl: str = "")
     except subprocess.TimeoutExpired:
         status, words, blamed = None, f"the preflight did not end within {limit:.0f} s", ()
     finally:
-        stopped.kill()
-        stopped.wait()
+        end(stopped, signals=(signal.SIGKILL,))
     last = words.splitlines()[-1] if words else "the preflight said nothing"
     passed = status == 1 and blamed == (1,)
     return SmokeResult(

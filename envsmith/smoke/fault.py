@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from envsmith.agent.compiler_words import refusal_of
 from envsmith.agent.protocol import Exit
 from envsmith.base.os_packages import NAMES
-from envsmith.errors import of_the_system
+from envsmith.errors import refusal_of_machine
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.record import Fault
 from envsmith.smoke.charge import Charge
@@ -63,8 +63,8 @@ def cause_of(log: Events, code: Exit, charge: Charge, *, words: str, backend: st
     text = f"{charge.quote}\n{words}"
     if word := _lacking_by_event(log) or lacking(text, backend):
         return Attribution(fault=Fault.HOST, sentence=f"this machine lacks what the run needs ({word})", lasting=True)
-    if sentence := of_the_system(text):
-        return Attribution(fault=Fault.HOST, sentence=sentence)
+    if refusal := refusal_of_machine(text):
+        return Attribution(fault=Fault.HOST, sentence=refusal.sentence)
     slow = next((f.title for f in FRAMEWORKS.values() if any(words in text for words in f.slow_host)), "")
     if slow:
         return Attribution(fault=Fault.HOST, sentence=f"the machine was too slow to start {slow}")

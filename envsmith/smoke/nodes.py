@@ -13,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import selectors
 import shlex
 import socket
 import subprocess
@@ -22,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from envsmith.agent.protocol import Exit
 from envsmith.base.files import read_text, scratch
 from envsmith.base.json_types import Json
-from envsmith.base.programs import execute
+from envsmith.base.programs import Conversation, Kept, Lines, close, converse, execute
 from envsmith.base.schema import AsJson, parse_json, written
 from envsmith.errors import SmokeError, UsageError, os_errors
 from envsmith.launch.ranks.causes import ranks_text
@@ -222,17 +221,30 @@ def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launche
 # -- this process talks to every rank ----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class _Running:
     """A started command, what it has said, and how it ended."""
 
-    command: Command
-    process: subprocess.Popen[bytes]
-    pending: memoryview
-    line_start: bytes = b""
-    words: bytes = b""
-    ended: float | None = None
-    spoke: bool = False
+    def __init__(self, command: Command, text: bytes, events: list[object]) -> None:
+        self.command, self.events = command, events
+        self.words, self.spoke = Kept(64 << 10), False
+        self.ended: float | None = None
+        hint = "Check the command that --rsh names. Under Slurm put srun on PATH."
+        with os_errors(f"start {command.argv[0]}", SmokeError, hint=hint):
+            self.talk = Conversation(
+                command.argv, out=Lines(self._receive, MAX_LINE).add, err=self.words.add, feed=text, stays=True
+            )
+
+    def _receive(self, line: str) -> None:
+        with contextlib.suppress(ValueError):
+            event = parse_json(line)
+            if isinstance(event, dict):
+                self.spoke = True
+                self.events.append(event)
+
+    @property
+    def status(self) -> int | None:
+        """Return how it ended, ``None`` while it runs."""
+        return self.talk.process.returncode
 
 
 def run_nodes(
@@ -246,110 +258,39 @@ def run_nodes(
     events: list[object] = []
     try:
         for command in commands:
-            running += [_begin(command, text)]  # one by one: what was started is ended when the next cannot be
+            running += [
+                _Running(command, text, events)
+            ]  # one by one: what was started is ended when the next cannot be
         patience = plan.timeouts.init + plan.timeouts.case + _GRACE
-        _converse(running, events, limit=plan.outer_deadline, patience=patience)
+        _converse(running, limit=plan.outer_deadline, patience=patience)
     finally:
-        for item in running:
-            _finish(item)
+        close(*(each.talk for each in running), grace=3.0, patience=3.0)  # the ranks end with their input
     log = parse_events(events)
     result = judge_events(plan, log)
     result = _with_launch_failures(result, running, log) or with_nodes(result, log)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
 
 
-def _begin(command: Command, text: bytes) -> _Running:
-    with os_errors(
-        f"start {command.argv[0]}", SmokeError, hint="Check the command that --rsh names. Under Slurm put srun on PATH."
-    ):
-        process = subprocess.Popen(
-            command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
-    return _Running(command=command, process=process, pending=memoryview(text))
-
-
-def _converse(running: Sequence[_Running], events: list[object], *, limit: float, patience: float) -> None:
+def _converse(running: Sequence[_Running], *, limit: float, patience: float) -> None:
     """Feed and listen until everybody has ended.
 
     After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, no rank
     can meet it: a moment.
     """
     until = time.monotonic() + limit
-    with selectors.DefaultSelector() as selector:
-        for item in running:
-            for pipe, mode in _pipes(item):
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe, mode, item)
-        while any(key.events & selectors.EVENT_READ for key in selector.get_map().values()):
-            now = time.monotonic()
-            if now > until or any(
-                now > item.ended + (patience if item.spoke else _MOMENT)
-                for item in running
-                if item.ended is not None and item.process.returncode
-            ):
-                return
-            for key, _ in selector.select(timeout=0.2):
-                _serve(key.fileobj, key.data, selector, events)  # type: ignore[arg-type]
-            for item in running:
-                if item.ended is None and item.process.poll() is not None:
-                    item.ended = now
 
+    def is_over() -> bool:
+        now = time.monotonic()
+        for each in running:
+            if each.ended is None and each.talk.process.poll() is not None:
+                each.ended = now
+        return now > until or any(
+            now > each.ended + (patience if each.spoke else _MOMENT)
+            for each in running
+            if each.ended is not None and each.status
+        )
 
-def _pipes(item: _Running) -> list[tuple[IO[bytes], int]]:
-    process = item.process
-    if not (process.stdin and process.stdout and process.stderr):
-        raise SmokeError("Cannot read what a rank prints: it was started without its standard streams.")
-    reading, writing = selectors.EVENT_READ, selectors.EVENT_WRITE
-    return [(process.stdin, writing), (process.stdout, reading), (process.stderr, reading)]
-
-
-def _serve(pipe: IO[bytes], item: _Running, selector: selectors.BaseSelector, events: list[object]) -> None:
-    if pipe is item.process.stdin:
-        try:
-            item.pending = item.pending[os.write(pipe.fileno(), item.pending[: 1 << 16]) :]
-        except BlockingIOError:
-            return
-        except BrokenPipeError:
-            item.pending = item.pending[:0]
-        if not item.pending:
-            selector.unregister(pipe)  # it stays open: its end tells the ranks that we are gone
-        return
-    data = os.read(pipe.fileno(), 1 << 18)
-    if not data:
-        selector.unregister(pipe)
-        return
-    if pipe is item.process.stderr:
-        item.words = (item.words + data)[-(64 << 10) :]
-        return
-    *lines, tail = (item.line_start + data).split(b"\n")
-    item.line_start = tail[-MAX_LINE:]
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            event = parse_json(line)
-            if isinstance(event, dict):
-                item.spoke = True
-                events.append(event)
-
-
-def _finish(item: _Running) -> None:
-    """Close the input (the ranks end with it), wait, then end exactly the process that was started."""
-    process = item.process
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    for end in (process.terminate, process.kill):
-        if not _gone(process, 3.0):
-            end()
-    _gone(process, 10.0)
-
-
-def _gone(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    converse(*(each.talk for each in running), is_over=is_over)
 
 
 def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], log: Events) -> SmokeResult | None:
@@ -357,16 +298,15 @@ def _with_launch_failures(result: SmokeResult, running: Sequence[_Running], log:
     heard = {row.rank for row in log.rows.nodes}
     sentences = []
     # Those that ended by themselves; the rest was ended by us because of them.
-    by_itself = [item for item in running if item.ended is not None and item.process.returncode]
-    for item in by_itself or running:
-        silent = [rank for rank in item.command.ranks if rank not in heard]
+    by_itself = [each for each in running if each.ended is not None and each.status]
+    for each in by_itself or running:
+        silent = [rank for rank in each.command.ranks if rank not in heard]
         if not silent:
             continue
-        lines = [line.strip() for line in item.words.decode(errors="replace").splitlines() if line.strip()]
-        status = item.process.returncode
-        ending = f"status {status}" if status is not None else "it had to be ended"
+        lines = [line.strip() for line in each.words.text.splitlines() if line.strip()]
+        ending = f"status {each.status}" if each.status is not None else "it had to be ended"
         last = f": {lines[-1][:300]}" if lines else ""
-        sentences.append(f"node {item.command.node}: {ranks_text(silent, 'r')} did not start ({ending}){last}")
+        sentences.append(f"node {each.command.node}: {ranks_text(silent, 'r')} did not start ({ending}){last}")
     if not sentences:
         return None
     suffix = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""

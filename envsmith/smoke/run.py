@@ -10,10 +10,8 @@ container and see none of their processes. What remains for this parent is an ag
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import selectors
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from envsmith.agent.processes import KILL_SECONDS
-from envsmith.base.programs import execute
+from envsmith.base.programs import Conversation, Kept, Lines, close, converse, execute, still_running
 from envsmith.base.schema import parse_json
 from envsmith.errors import EnvsmithError, SmokeError, os_errors
 from envsmith.frameworks import added_frameworks
@@ -35,6 +33,8 @@ from envsmith.smoke.verdict import judge_events
 
 _MAX_WORDS = 64 << 10
 _PROBE_SECONDS = 300.0
+# An agent that is asked to end ends its ranks and tidies up.
+_TIDYING = 4.0 + KILL_SECONDS
 _HINT = "Give --python the interpreter of an environment, or its folder."
 # Prints the versions that expectations depend on. Reads metadata, imports nothing.
 _PROBED = ("torch", "numpy", *added_frameworks(), "transformer-engine", "flash-attn")
@@ -151,7 +151,7 @@ def run(
     started = time.monotonic()
     agent = _Agent(plan, target, progress)
     status = agent.converse(min(plan.outer_deadline, limit or plan.outer_deadline))
-    words = agent.words.decode(errors="replace")
+    words = agent.words.text
     result = judge_events(plan, agent.reader.events, agent_exit=status, words=words)
     if agent.reader.is_empty and status not in {0, None}:
         raise _not_started(target, status, words)
@@ -194,73 +194,38 @@ class _Agent:
     def __init__(self, plan: Plan, target: SmokeTarget, progress: Callable[[SmokeProgress], None] | None) -> None:
         self.plan, self.target, self.progress = plan, target, progress
         self.reader = EventReader()
-        self.words = bytearray()  # what it wrote on standard error, and what is not an event
-        self._unsent = memoryview(agent_input(json.dumps(plan.to_json()).encode()))
-        self._partial = bytearray()
+        self.words = Kept(_MAX_WORDS)  # what it wrote on standard error, and what is not an event
         self._cases = 0
-        command, pipe = target.argv(agent_arguments()), subprocess.PIPE
+        command = target.argv(agent_arguments())
         with os_errors(f"start {command[0]}", SmokeError, hint=_HINT):
-            self.process = subprocess.Popen(
-                command, env={**os.environ, **target.env()}, stdin=pipe, stdout=pipe, stderr=pipe
+            self._talk = Conversation(
+                command,
+                out=Lines(self._receive, MAX_LINE).add,
+                err=self.words.add,
+                feed=agent_input(json.dumps(plan.to_json()).encode()),
+                stays=True,
+                env={**os.environ, **target.env()},
             )
 
     def converse(self, seconds: float) -> int | None:
         """Send source and plan, read until both streams end. Return the exit status, ``None`` after the deadline."""
         until = time.monotonic() + seconds
         try:
-            self._exchange(until)
-            return self.process.wait(timeout=max(1.0, min(10.0, until - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            self._end()
+            converse(self._talk, is_over=lambda: time.monotonic() > until)
+            still_running([self._talk.process], min(10.0, until - time.monotonic()))
+            return self._talk.process.returncode
+        finally:  # the agent ends its ranks and tidies up
+            close(self._talk, grace=0.05, patience=_TIDYING, kill=self.target.kill)
 
-    def _exchange(self, until: float) -> None:
-        """Serve each pipe when it is ready. Raise ``TimeoutExpired`` at the deadline."""
-        stdin, stdout, stderr = self.process.stdin, self.process.stdout, self.process.stderr
-        if not (stdin and stdout and stderr):
-            raise SmokeError("Cannot talk to the cell's Python: it was started without its standard streams.")
-        with selectors.DefaultSelector() as selector:
-            for pipe, serve in ((stdout, self._receive), (stderr, self._listen), (stdin, self._send)):
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe, selectors.EVENT_WRITE if pipe is stdin else selectors.EVENT_READ, serve)
-            while {stdout, stderr} & {key.fileobj for key in selector.get_map().values()}:
-                if time.monotonic() > until:
-                    raise subprocess.TimeoutExpired(self.process.args, 0.0)
-                for key, _ in selector.select(timeout=0.2):
-                    if not key.data(key.fd):
-                        selector.unregister(key.fileobj)
-
-    def _send(self, fd: int) -> bool:
-        """Send a piece. The input stays open after the plan: its end tells the agent that we are gone."""
+    def _receive(self, line: str) -> None:
+        """Take a line. What is not JSON is kept among the words."""
         try:
-            self._unsent = self._unsent[os.write(fd, self._unsent[: 1 << 16]) :]
-        except BlockingIOError:
-            return True
-        except BrokenPipeError:
-            return False
-        return bool(self._unsent)
-
-    def _listen(self, fd: int) -> bool:
-        data = os.read(fd, 1 << 16)
-        self.words += data
-        del self.words[:-_MAX_WORDS]
-        return bool(data)
-
-    def _receive(self, fd: int) -> bool:
-        """Take the complete lines. What is not JSON is kept among the words."""
-        data = os.read(fd, 1 << 18)
-        *lines, partial = bytes(self._partial + data).split(b"\n")
-        self._partial = bytearray(partial[-MAX_LINE:])
-        for line in lines:
-            try:
-                event = parse_json(line) if line.strip() else None
-            except ValueError:
-                self.words += line[:2000] + b"\n"
-                continue
-            if isinstance(event, dict):
-                self._report(self.reader.take(event))
-        return bool(data)
+            event = parse_json(line) if line.strip() else None
+        except ValueError:
+            self.words.add(line[:2000].encode() + b"\n")
+            return
+        if isinstance(event, dict):
+            self._report(self.reader.take(event))
 
     def _report(self, event: object) -> None:
         total = len(self.plan.cases)
@@ -283,24 +248,3 @@ class _Agent:
             return
         if self.progress:
             self.progress(news)
-
-    def _end(self) -> None:
-        """Ask, wait (the agent ends its ranks and tidies up), then insist. Do nothing when it has ended by itself."""
-        process = self.process
-        if process.stdin:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.05)
-        if process.poll() is None:
-            process.terminate()
-        try:
-            process.wait(timeout=4.0 + KILL_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.target.kill(process)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=KILL_SECONDS)
-        for pipe in (process.stdout, process.stderr):
-            if pipe:
-                with contextlib.suppress(OSError):
-                    pipe.close()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from envsmith.model.cell import Cell, Platform, Request
-from envsmith.model.finding import Judgement, Solution
+from envsmith.model.finding import Finding, Judgement, Solution
+from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.solver.explain import explain_cell, explain_rule, explain_upgrade, reasons, refuse
-from envsmith.solver.request import demands_of
+from envsmith.solver.explain import conflict_members, explain_cell, explain_rule, explain_upgrade, reasons, refuse
+from envsmith.solver.request import Posed, demands_of
 from envsmith.solver.solver import Solver, default_solver, solver_of
+from envsmith.solver.words import join_words, strongest
 
 __all__ = [
     "best_cell",
@@ -26,13 +29,34 @@ __all__ = [
 
 
 def solve(request: Request, *, solver: Solver | None = None) -> Solution:
-    """Return the best cell for a request. ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``."""
+    """Return the best cell for a request: one that runs on its machine, or with a warning one that does not.
+
+    ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``.
+    """
     solver = solver or default_solver()
-    posed = solver.pose(request)
+    posed = solver.pose(request.here)
     answer = solver.best(posed)
+    if answer is not None:
+        return reasons(solver, posed, answer)
+    elsewhere = solver.pose(replace(request, machine=None))
+    answer = solver.best(elsewhere) if elsewhere.request != posed.request else None
     if answer is None:
-        raise refuse(solver, posed)
-    return reasons(solver, posed, answer)
+        raise refuse(solver, elsewhere)
+    solution = reasons(solver, elsewhere, answer)
+    return replace(solution, warnings=(_not_here(solver, posed), *solution.warnings))
+
+
+def _not_here(solver: Solver, posed: Posed) -> Finding:
+    """Return that the machine at hand cannot run what is asked for, with the rules that say so."""
+    conflict = conflict_members(solver, posed.problem, solver.stuck(posed.problem))
+    return Finding(
+        rule="machine",
+        severity=Severity.WARNING,
+        components={name: version for member in conflict for name, version in member.components.items()},
+        message=f"This machine cannot run it: {join_words([member.message for member in conflict])}.",
+        evidence=strongest((e for member in conflict for e in member.evidence), limit=3),
+        fix="Leave the releases out that you named, or say --machine none when it will run elsewhere.",
+    )
 
 
 def best_cell(request: Request) -> Cell:
@@ -45,10 +69,20 @@ def best_cell(request: Request) -> Cell:
 
 
 def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
-    """Return every valid cell, best first. There is none when the request cannot be satisfied."""
+    """Return every valid cell, best first: those that run on the machine of the request, else those that do not.
+
+    There is none when the request cannot be satisfied.
+    """
     solver = solver or default_solver()
-    for answer in solver.cells(solver.pose(request)):
-        yield answer.cell
+    here, elsewhere = request.here, replace(request, machine=None)
+    answers = solver.cells(solver.pose(here))
+    first = next(answers, None)
+    if first is None and here != elsewhere:
+        answers = solver.cells(solver.pose(elsewhere))
+        first = next(answers, None)
+    if first is not None:
+        yield first.cell
+        yield from (answer.cell for answer in answers)
 
 
 def check(

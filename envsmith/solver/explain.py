@@ -11,7 +11,7 @@ from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.model.cell import Cell, CellId, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution, UnsatisfiableError
-from envsmith.model.rule import Evidence, Row, Rule, Severity
+from envsmith.model.rule import Evidence, Row, Rule, Severity, Tested
 from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.solver.kernel import Domains, Net, bits
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER, Preference
@@ -172,6 +172,10 @@ def explain_cell(cell: CellId | str, *, solver: Solver | None = None) -> Explana
     solver, cell = solver or default_solver(), _parsed(cell)
     posed = pose_cell(solver, cell)
     answer = solver.best(posed)
+    if answer and answer.cell.id != cell:  # a shortened name stands for the best cell that begins like it
+        cell = answer.cell.id
+        posed = pose_cell(solver, cell)
+        answer = solver.best(posed)
     members: dict[str, Conflict] = {}
     sentences = []
     if answer is None:
@@ -204,15 +208,27 @@ def _evidence_ladder(solver: Solver, cell: Cell) -> list[str]:
             for t in knowledge.tested
             if t.framework == name and t.version.contains(version) and t.torch.contains(torch)
         ]
+        own = [t for t in lines if _ran_this_build(t, cell)]
         if lines:
-            sources = strongest((e for t in lines for e in t.evidence), limit=2)
-            kinds = join_words(list(dict.fromkeys(t.kind for t in lines)))
+            sources = "; ".join(map(str, strongest((e for t in own or lines for e in t.evidence), limit=2)))
+            kinds = join_words(list(dict.fromkeys(t.kind for t in own or lines)))
+        if own:
+            sentences.append(f"{name} {version} with torch {torch} is tested ({kinds}): {sources}.")
+        elif lines:
             sentences.append(
-                f"{name} {version} with torch {torch} is tested ({kinds}): {'; '.join(map(str, sources))}."
+                f"No test of {name} {version} with torch {torch} is known. The same release of torch was run in another "
+                f"build ({kinds}): {sources}."
             )
         else:
             sentences.append(f"No test of {name} {version} with torch {torch} is known; no rule speaks against it.")
     return sentences
+
+
+def _ran_this_build(line: Tested, cell: Cell) -> bool:
+    """Return whether what was run is the build of torch that the cell has: of its CUDA, or the default one."""
+    if line.cuda is None:
+        return cell.index == "default"
+    return line.cuda.contains(cell.components.get("cuda", "cpu"))
 
 
 def _newer(solver: Solver, posed: Posed, answer: Answer, name: str) -> tuple[str, tuple[Conflict, ...]]:
@@ -584,7 +600,7 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
 
 def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, list[Wish]]:
     """Return whether torch was tested with the frameworks, and the tested release that would come before it, if any."""
-    tiers = posed.preference.tested_torch(list(answer.domains))
+    tiers = posed.preference.tested_torch(list(answer.domains), exact=True)
     if not tiers:
         return "", []
     tested, own = tiers[-1], _exactly(posed, answer, "torch")
@@ -595,7 +611,14 @@ def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, lis
         head = f"the newest that is tested with {label}" if newest else f"tested with {label}"
         head += f" (how far and by whom: envsmith explain {answer.cell.id})"
     else:
-        head, values = f"no test of this build with {label} is known", posed.problem.values[variable]
+        values = posed.problem.values[variable]
+        others = [values[i] for i in bits(tested) if public(values[i]) == public(own.text)]
+        head = f"no test of this build with {label} is known"
+        head += (
+            f" ({join_words([str(build) for build in others])} {'was' if len(others) == 1 else 'were'} run)"
+            if others
+            else ""
+        )
         newer = [i for i in bits(_plain(posed, variable)) if public(values[i]) != public(own.text)]
     rivals = tested & posed.preference.near_torch(list(answer.domains))
     return head, [_tried(posed, "torch", i, tested) for i in newer if rivals >> i & 1][:1]

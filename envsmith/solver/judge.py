@@ -14,14 +14,13 @@ With a build tag the two contradict each other, and it is bad.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Finding, Judgement, Repair
-from envsmith.model.rule import Row, Rule, Severity
+from envsmith.model.rule import PassedRun, Row, Rule, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solver.case import (
     CARRIED,
@@ -36,8 +35,9 @@ from envsmith.solver.case import (
 )
 from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
-from envsmith.solver.prefer import Nearest, Support
+from envsmith.solver.prefer import Nearest
 from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, pose
+from envsmith.solver.proof import proof_of, ran_together, unproved
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import finding_of_row, join_words, message_of, name_release, strongest
@@ -52,10 +52,11 @@ def judge(
     features: Collection[str] = frozenset(),
     needed: Mapping[str, Spec] | None = None,
     mend: bool = True,
+    runs: Sequence[PassedRun] = (),
 ) -> Judgement:
     """Return ``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair.
 
-    ``mend`` says whether a repair is looked for.
+    ``mend`` says whether a repair is looked for. ``ok`` needs a proof: one of ``runs``, a record, or a tested line.
 
     The repair leaves the components of ``keep`` as they are, as long as there is one that does, and gives every
     component of ``needed`` a release of its spec. What is conditional on one of ``features`` is judged as what holds.
@@ -65,8 +66,8 @@ def judge(
     is_cell = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
-    posed = pose(solver.compiled, platform, names, read.extras, gaps=False, features=features)
-    problem = _without_unlisted(posed, read.masks)
+    problem, key = _posed(solver, platform, names, read, features, gaps=False)
+    problem = _without_unlisted(solver, problem, key, read.masks)
     case = JudgementDraft(solver, read, problem, frozenset(keep), frozenset(features), needed or {})
     builds, inferred, assumed = infer(case)
     findings = _violated(case, case.masks(), {})
@@ -95,36 +96,64 @@ def judge(
     findings += _only_on_cpu(case, inferred)
     findings += _of_nightly(case, versions, platform, findings)
     findings += _notes(case, {**read.plain, **inferred}, platform)
+    runs = (*runs, *solver.graph.runs)
+    proof = proof_of(case, inferred, runs)
+    findings = [_foretold(case, f, runs) for f in findings] if proof is None else findings
     bad = any(f.severity is Severity.ERROR for f in findings)
     if doubt and not bad:
         unknown.append(f"which build of torch it is: {inferred['torch']} would be bad, another one is not")
     unknown += [] if bad else _unknown_pairs(case, inferred)
+    unknown += [] if bad or proof or unknown else unproved(case, inferred, runs)
     warned = frozenset(f.rule for f in findings if f.severity is Severity.WARNING)
+    broken = frozenset(f.rule for f in findings if f.severity is Severity.ERROR)
     return Judgement(
-        status="bad" if bad else "unknown" if unknown else "ok",
+        status="unknown" if unknown else "ok",
         findings=tuple(findings),
         inferred=inferred,
         unknown=tuple(unknown),
-        repair=_repair(case, names, versions, warned if bad else frozenset())
+        proof=proof,
+        repair=_repair(case, names, versions, broken, warned if bad else frozenset())
         if mend and (bad or doubt or _lacks(case))
         else None,
+    ).settled()
+
+
+def _foretold(case: JudgementDraft, finding: Finding, runs: Sequence[PassedRun]) -> Finding:
+    """Return a warning of an import or an installation that fails as an error, unless a run had just these releases.
+
+    For whoever chooses a set it is a warning, for the part that fails may not be the one that is wanted.
+    """
+    if finding.severity is not Severity.WARNING or not case.rule(finding.rule).foretells_import:
+        return finding
+    is_refuted = ran_together(finding.components, finding.components, runs)
+    return finding if is_refuted else replace(finding, severity=Severity.ERROR)
+
+
+def _posed(
+    solver: Solver, platform: Platform, names: Mapping[str, str], read: Given, features: Collection[str], *, gaps: bool
+) -> tuple[Problem, Hashable]:
+    """Return the rules over what is given, and the key by which what is made of this problem is kept."""
+    key = ("judged", platform, tuple(names.items()), tuple(read.extras.items()), frozenset(features), gaps)
+    problem = solver.problems.get(
+        key, lambda: pose(solver.compiled, platform, names, read.extras, gaps=gaps, features=features)
     )
+    return problem, key
 
 
-def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
+def _without_unlisted(solver: Solver, problem: Problem, key: Hashable, named: Mapping[str, int]) -> Problem:
     """Return the same without nogoods that every listed release of something unnamed meets.
 
     A release that is not listed may do, unless a wheel that is named carries the listed one.
     """
     compiled, full = problem.compiled, problem.full
     carried = carried_by(compiled, named.get("torch", 0), problem.platform)
-    unnamed = {v for v, name in enumerate(problem.names) if name not in named and name not in carried}
+    unnamed = frozenset(v for v, name in enumerate(problem.names) if name not in named and name not in carried)
     # A Python before all that are listed goes with a torch before all that are listed.
-    unlisted = {
+    unlisted = frozenset(
         v
         for v, (name, component) in enumerate(zip(problem.names, problem.components, strict=True))
         if compiled.roles[component] is Role.CORE and named.get(name, 0) >> len(compiled.versions[component])
-    }
+    )
 
     def proves(literals: Nogood) -> bool:
         hollow = any(v in unnamed and m == full[v] for v, m in literals)
@@ -132,8 +161,11 @@ def _without_unlisted(problem: Problem, named: Mapping[str, int]) -> Problem:
             unlisted if any(v in unnamed for v, _ in literals) else ()
         )
 
-    groups = (replace(g, nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
-    return replace(problem, groups=tuple(groups), _nets={})
+    def make() -> Problem:
+        groups = (replace(g, nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
+        return replace(problem, groups=tuple(groups), _nets={})
+
+    return solver.problems.get((key, unnamed, unlisted), make)
 
 
 def _of_default(finding: Finding, build: str, *, hinted: bool) -> Finding:
@@ -245,8 +277,7 @@ def _derived(case: JudgementDraft) -> list[Finding]:
 def _unknown_pairs(case: JudgementDraft, inferred: Mapping[str, str]) -> list[str]:
     """Return what the knowledge cannot say about the given set."""
     subject, problem = case.subject, case.problem
-    reasons = [reason for name in subject.plain if (reason := _unproved(case, name))]
-    reasons += [f"{name}: no rule and no declaration speaks of it" for name in subject.plain if _unheard_of(case, name)]
+    reasons = [f"{name}: no rule and no declaration speaks of it" for name in subject.plain if _unheard_of(case, name)]
     torch = problem.variable("torch")
     if torch is not None and "torch" in subject.masks:
         listed = case.listed("torch")
@@ -284,43 +315,6 @@ def _silent(case: JudgementDraft, torches: int, torch: int) -> set[str]:
             if not torches & ~covered:
                 silent.discard(group.rule)
     return silent
-
-
-def _unproved(case: JudgementDraft, framework: str) -> str | None:
-    """Tell why the knowledge cannot vouch for a framework with the given torch.
-
-    ``None`` when it can, or when there is nothing to vouch for.
-
-    It can when somebody tested this framework release (its series, or an older release) with this torch or a newer one,
-    or when the release itself declares a range that ends above this torch.
-    """
-    problem, subject = case.problem, case.subject
-    if case.solver.compiled.roles[framework] is not Role.FRAMEWORK or "torch" not in subject.masks:
-        return None
-    releases, torches = case.listed(framework), case.listed("torch")
-    if not releases or not torches:
-        return None
-    release = releases.bit_length() - 1
-    support = Support.of(problem, framework)
-    older = support.torch(release) | support.tested_with((1 << (release + 1)) - 1)
-    if (older and torches & -torches <= older) or _declared_bound(case, framework, release, torches):
-        return None
-    tail = ""
-    if older:
-        newest = public(problem.values[problem.names.index("torch")][older.bit_length() - 1])
-        tail = f": the newest torch it was tested with is {newest}"
-    return f"whether {framework} {subject.text[framework]} works with torch {subject.text['torch']}{tail}"
-
-
-def _declared_bound(case: JudgementDraft, framework: str, release: int, torches: int) -> bool:
-    """Tell whether the release declares a range for torch that has an upper end and contains the given torch."""
-    versions = case.solver.compiled.versions
-    declarations = [r.id for r in case.solver.compiled.rules_of([framework]) if r.declared == (framework, "torch")]
-    for row in (row for rule_id in declarations for row in case.rule(rule_id).rows):
-        spec = row.needs["torch"]
-        if row.when[framework].contains(versions[framework][release]) and re.search(r"<|==|~=", spec.text):
-            return any(spec.contains(versions["torch"][i]) for i in bits(torches))
-    return False
 
 
 # Rules that a set breaks, as findings: one a rule, and notes.
@@ -432,15 +426,23 @@ def _wishes(case: JudgementDraft, problem: Problem) -> list[Wish]:
 
 
 def _repair(
-    case: JudgementDraft, names: Mapping[str, str], versions: Mapping[str, str], warned: frozenset[str]
+    case: JudgementDraft,
+    names: Mapping[str, str],
+    versions: Mapping[str, str],
+    broken: frozenset[str],
+    warned: frozenset[str],
 ) -> Repair | None:
     """Return the nearest cell. What a wheel carries follows it and does not count as a change.
 
     ``warned`` are the rules that warn of the given set: an error is mended with the fewest changes whether or not those
-    are mended with it.
+    are mended with it. ``broken`` are those that the set breaks, a warning that was taken for an error among them.
     """
     platform = case.problem.platform
-    problem = pose(case.solver.compiled, platform, names, case.subject.extras, features=case.features)
+    problem, _ = _posed(case.solver, platform, names, case.subject, case.features, gaps=True)
+    raised = [g for g in problem.groups if g.severity is Severity.WARNING and g.rule in broken]
+    if raised:
+        groups = (replace(g, severity=Severity.ERROR) if g in raised else g for g in problem.groups)
+        problem = replace(problem, groups=tuple(groups), _nets={})
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
     wishes = [w for w in _wishes(case, problem) if w.component not in carried]
     wishes += [*_stay_with_cuda(case, problem), *_have_what_is_needed(case, problem)]

@@ -6,9 +6,10 @@
    long as it is at most :data:`A_PROOF` older.
 4. A build with CUDA before one without.
 5. The newest torch release of the framework's age: those that came out up to :data:`A_STEP` after it come before those
-   of the next step. Within a step a tested one comes first, as long as it is at most :data:`A_PROOF` older than the
-   newest. A framework release without a line of its own has those of its minor series. Of one torch release the default
-   build comes first, then the newest CUDA.
+   of the next step. Within a step a build that was run comes first, then a build of the default index, then a release
+   of which another build was run, each as long as it is at most :data:`A_PROOF` older than the newest. A framework
+   release without a line of its own has those of its minor series. Of one torch release the default build comes first,
+   then the newest CUDA.
 6. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
 7. Companions, those that need not be compiled before others, newest first in the same steps of age. Then whatever else
    is open, newest first. Of driver and glibc the oldest that will do comes first, because they are demands.
@@ -39,10 +40,11 @@ A_STEP = timedelta(days=91)
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Which torch releases are known to be tested with a framework."""
+    """Which torch releases are known to be tested with a framework: in any build, and the builds that ran."""
 
     lines: tuple[tuple[int, int], ...]
     of_release: tuple[int, ...]
+    builds: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: Problem, framework: str) -> Support:
@@ -50,23 +52,22 @@ class Support:
 
         They are those of its own lines, else those of its minor series.
         """
-        lines = tuple((f, t) for name, f, t in problem.compiled.tested if name == framework)
+        lines = [line for line in problem.compiled.tested if line[0] == framework]
         variable = problem.variable(framework)
         values = problem.values[variable] if variable is not None else ()
-        own = [0] * len(values)
-        for frameworks, torches in lines:
+        own, builds = [0] * len(values), [0] * len(values)
+        for _, frameworks, torches, ran in lines:
             for release in bits(frameworks):
                 own[release] |= torches
+                builds[release] |= ran
         keys = [version_key(value) if value else None for value in values]
         minors = [key.release[:2] if key else () for key in keys]
-        series: dict[tuple[int, ...], int] = {}
-        for minor, torches in zip(minors, own, strict=True):
-            series[minor] = series.get(minor, 0) | torches
-        return cls(lines, tuple(torches or series[minor] for minor, torches in zip(minors, own, strict=True)))
+        return cls(tuple((f, t) for _, f, t, _ in lines), _of_series(minors, own), _of_series(minors, builds))
 
-    def torch(self, release: int) -> int:
-        """Return the mask of torch releases tested with release number ``release``."""
-        return self.of_release[release] if release < len(self.of_release) else 0
+    def torch(self, release: int, *, exact: bool = False) -> int:
+        """Return the mask of torch releases tested with release number ``release``, or (``exact``) of builds that ran."""
+        masks = self.builds if exact else self.of_release
+        return masks[release] if release < len(masks) else 0
 
     def tested_with(self, releases: int) -> int:
         """Return the mask of torch releases tested with one of these releases of the framework."""
@@ -80,6 +81,14 @@ class Support:
     def releases(self) -> int:
         """Return the mask of releases that somebody tested, by line or by series."""
         return sum(1 << release for release, torches in enumerate(self.of_release) if torches)
+
+
+def _of_series(minors: Sequence[tuple[int, ...]], masks: Sequence[int]) -> tuple[int, ...]:
+    """Return each release's own mask, else that of its minor series."""
+    series: dict[tuple[int, ...], int] = {}
+    for minor, mask in zip(minors, masks, strict=True):
+        series[minor] = series.get(minor, 0) | mask
+    return tuple(mask or series[minor] for minor, mask in zip(minors, masks, strict=True))
 
 
 @dataclass
@@ -181,8 +190,17 @@ class Preference:
             places.setdefault(public(values[value]), place)
         return sorted(newest, key=lambda i: (places[public(values[i])], index.get(str(values[i])) != "default"))
 
-    def tested_torch(self, domains: Domains) -> list[int]:
-        """Return masks of torch releases for the frameworks chosen in ``domains``.
+    def default_builds(self) -> int:
+        """Return the mask of the torch builds that the default index has."""
+        index = self.problem.compiled.torch_index.get(self.problem.platform.value, {})
+        return sum(
+            1 << i
+            for i, v in enumerate(self.problem.values[self.problem.names.index("torch")])
+            if index.get(str(v)) == "default"
+        )
+
+    def tested_torch(self, domains: Domains, *, exact: bool = False) -> list[int]:
+        """Return masks of torch releases for the frameworks chosen in ``domains``, or (``exact``) of builds that ran.
 
         Tested with all of them, with all but one, and so on.
         """
@@ -191,7 +209,7 @@ class Preference:
             support = self.support[name]
             if not support.lines:
                 continue
-            torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1)
+            torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1, exact=exact)
             if not tiers:
                 tiers = [torches]
                 continue
@@ -211,11 +229,11 @@ class Preference:
         return parts
 
     def _tested_torch(self, torch: int) -> Parts:
-        """Return the torch releases of each step of age, tested ones first."""
-        in_steps = self._in_steps(torch)
+        """Return the torch builds of each step of age: those that ran, then those of the default index."""
+        in_steps, default = self._in_steps(torch), self.default_builds()
 
         def parts(domains: Domains) -> Iterator[int]:
-            tiers = self.tested_torch(domains)
+            tiers = [*self.tested_torch(domains, exact=True), default, *self.tested_torch(domains)]
             for step in in_steps(domains):
                 remaining, near = step, self._recent(torch, step)
                 for mask in tiers:

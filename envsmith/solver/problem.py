@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from envsmith.knowledge.graph.compile import Compiled, CompiledRule
@@ -26,6 +26,7 @@ from envsmith.solver.kernel import Net, Nogood
 _EXACT = re.compile(r"(={0,3})\s*([^*<>=!~,|\s]+)")
 # Python releases are minors; a spec over patch releases admits a minor when it admits one of these.
 _PATCHES = range(40)
+_KEEP_PROBLEMS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,21 @@ class Problem:
         """Return names and releases of a full assignment, without what is not known."""
         chosen = (values[domain.bit_length() - 1] for values, domain in zip(self.values, domains, strict=True))
         return {name: value for name, value in zip(self.names, chosen, strict=False) if value is not None}
+
+
+@dataclass(slots=True)
+class KeptProblems:
+    """Problems without their wishes: requests and judgements over the same components share their tables."""
+
+    _problems: dict[Hashable, Problem] = field(default_factory=dict, repr=False)
+
+    def get(self, key: Hashable, make: Callable[[], Problem]) -> Problem:
+        """Return the problem of a key, made where it is not kept. Those that were asked for last are kept."""
+        problem = self._problems.pop(key, None) or make()
+        if len(self._problems) >= _KEEP_PROBLEMS:
+            self._problems.pop(next(iter(self._problems)))
+        self._problems[key] = problem
+        return problem
 
 
 def exact_version(spec: Spec) -> str | None:

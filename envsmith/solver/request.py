@@ -15,10 +15,9 @@ from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
 from envsmith.model.version import Spec, parse_version
 from envsmith.solver.kernel import Domains
 from envsmith.solver.prefer import OfDate, Preference
-from envsmith.solver.problem import Problem, Wish, exact_version, pose
+from envsmith.solver.problem import KeptProblems, Problem, Wish, exact_version, pose
 
 CORE = ("torch", "cuda", "python", "nccl", "cudnn", "triton")
-_KEEP_PROBLEMS = 16
 # What a torch wheel carries besides CUDA: in the cell, not in its name.
 FOLLOWS = ("nccl", "cudnn", "triton")
 # Who names or has one of these means to use CUDA.
@@ -48,7 +47,7 @@ class Posed:
         return self.with_wishes([*self.problem.wishes, *wishes])
 
 
-def pose_request(compiled: Compiled, request: Request, problems: dict[object, Problem], *, gaps: bool = True) -> Posed:
+def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *, gaps: bool = True) -> Posed:
     """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.
 
     ``gaps`` are those of :func:`~envsmith.solver.problem.pose`.
@@ -74,12 +73,9 @@ def pose_request(compiled: Compiled, request: Request, problems: dict[object, Pr
         extras.setdefault("gpu", []).append(_version(gpu, "--gpu"))
     policy = request.wheels if request.lockable else None
     key = (gaps, request.platform, policy, tuple(names.items()), tuple((n, tuple(v)) for n, v in extras.items()))
-    if key not in problems:
-        if len(problems) >= _KEEP_PROBLEMS:
-            problems.pop(next(iter(problems)))
-        listed = {n: tuple(v) for n, v in extras.items()}
-        problems[key] = pose(compiled, request.platform, names, listed, gaps=gaps, lockable=policy)
-    problem = problems[key].with_wishes(_wishes(problems[key], request, specs))
+    listed = {n: tuple(v) for n, v in extras.items()}
+    bare = problems.get(key, lambda: pose(compiled, request.platform, names, listed, gaps=gaps, lockable=policy))
+    problem = bare.with_wishes(_wishes(bare, request, specs))
     pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
     preference = Preference(problem, frameworks, companions)

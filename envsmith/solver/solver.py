@@ -12,7 +12,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Rule, Severity
 from envsmith.solver.kernel import Domains, Net, excess, nearest, smallest_conflict
-from envsmith.solver.problem import Problem, RuleNogoods, Wish
+from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
 from envsmith.solver.request import Posed, cell_of, pose_request
 
 # Wishes are given up in this order where a choice is left: what a user minds least first.
@@ -45,7 +45,7 @@ class Solver:
     """Solves requests over one version graph."""
 
     graph: VersionGraph
-    problems: dict[object, Problem] = field(default_factory=dict, repr=False)
+    problems: KeptProblems = field(default_factory=KeptProblems, repr=False)
 
     @property
     def compiled(self) -> Compiled:

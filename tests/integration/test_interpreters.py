@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import zipfile
 
 import pytest
 
@@ -48,6 +49,28 @@ def test_every_interpreter_answers_with_an_empty_cache(minor, wheel, tmp_path):
         failure for each in interpreters.values() for failure in _failures(each, wheel, tmp_path / each.version)
     ]
     assert not failures, "\n\n".join(failures)
+
+
+@pytest.mark.parametrize("minor", ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_the_probe_works_in_every_interpreter(minor, pytestconfig, tmp_path):
+    interpreters = {each.version: each for each in _every(tuple(sorted(os.environ.items()))) if each.minor == minor}
+    if not interpreters:
+        pytest.skip(f"no CPython {minor} is found on this host")
+    Uv().check(["build", "--wheel", "--out-dir", str(tmp_path), str(pytestconfig.rootpath / "probe")], work="build it")
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import envsmith.preflight; "
+        "from envsmith.launch.run.__main__ import main; sys.exit(main())"
+    )
+    for each in interpreters.values():
+        rank = f"RANK=0 WORLD_SIZE=1 {each.path} -c 'raise ValueError(7)'; exit 3"
+        ran = subprocess.run(
+            [each.path, "-I", "-S", "-c", code, "--", "sh", "-c", rank], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 3, ran.stderr
+        assert "envsmith run: the launch of 1 rank ended with exit code 3" in ran.stderr
+        assert "evidence: " in ran.stderr
 
 
 def _failures(interpreter, wheel, folder):

@@ -11,6 +11,12 @@ from envsmith.model.component import Role
 from envsmith.model.rule import Severity
 from envsmith.solver import check, default_solver
 
+
+def some(count, *, few):
+    """Return the seeds of ``make slow``, the first ``few`` of them also in ``make test``."""
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(few, count))]
+
+
 SHARES = {
     "torch": 0.9,
     "deepspeed": 0.35,
@@ -51,7 +57,7 @@ def with_companions(seed):
     return {name: dice.choice(compiled.versions[name]) for name in names}
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", some(60, few=20))
 def test_repair_of_what_companions_declare_leaves_no_error_behind(seed):
     stated = with_companions(seed)
     repair = check(stated).repair
@@ -63,7 +69,7 @@ def test_repair_of_what_companions_declare_leaves_no_error_behind(seed):
     assert check(mended).status != "bad", (stated, changes)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", some(150, few=40))
 def test_repair_leaves_no_error_behind(seed):
     stated, platform = environment(seed)
     repair = check(stated, platform).repair

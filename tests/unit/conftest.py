@@ -155,6 +155,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers from ``server.routes``, by path or by method and path; as a proxy by host and path, or by host."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body of an answer are sent one after the other
     host = ""
 
     def answer(self):

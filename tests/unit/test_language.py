@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import envsmith
@@ -41,23 +42,8 @@ _NO_NAMES = frozenset(
 _LEFT_TO_RENAME = 27
 
 
-def _bound(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-
-
 def test_no_further_variable_has_a_name_that_is_not_a_noun():
-    package = Path(envsmith.__file__).parent
-    names = [
-        f"{path.relative_to(package)}: {name}"
-        for path in sorted(package.rglob("*.py"))
-        for name in _bound(ast.parse(path.read_text(encoding="utf-8")))
-        if name in _NO_NAMES
-    ]
-    assert len(names) <= _LEFT_TO_RENAME, names
+    assert len(package().not_nouns) <= _LEFT_TO_RENAME, package().not_nouns
 
 
 # A form for messages: what cannot be done, to what, and why. Values of an f-string stand as ``{}``, which may hold verb and object.
@@ -78,23 +64,8 @@ _IMPERATIVE = re.compile(
 _CHOSEN = frozenset(["failure", "kind"])
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
-    package = Path(envsmith.__file__).parent
-    for path in sorted(package.rglob("*.py")):
-        yield str(path.relative_to(package)), ast.parse(path.read_text(encoding="utf-8"))
-
-
 def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _failure_classes(trees: list[tuple[str, ast.Module]]) -> set[str]:
-    names, before = {"EnvsmithError"}, 0
-    classes = [node for _, tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    while len(names) > before:
-        before = len(names)
-        names |= {node.name for node in classes if any(_name(base) in names for base in node.bases)}
-    return names
 
 
 def _texts(node: ast.expr) -> list[str]:
@@ -108,21 +79,53 @@ def _texts(node: ast.expr) -> list[str]:
     return []
 
 
-def _failures() -> Iterator[tuple[str, list[str], list[str]]]:
-    trees = list(_trees())
-    classes = _failure_classes(trees)
-    for place, tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes | _CHOSEN:
-                hints = [text for word in node.keywords if word.arg == "hint" for text in _texts(word.value)]
-                yield f"{place}:{node.lineno}", _texts(node.args[0]) if node.args else [], hints
+class _Package:
+    """What the sources of the package name and say: read once for all tests, a file at a time, for syntax trees are large."""
+
+    def __init__(self) -> None:
+        self.not_nouns: list[str] = []
+        self._bases: list[tuple[str, list[str]]] = []
+        self._calls: list[tuple[str, str, list[str], list[str]]] = []
+        folder = Path(envsmith.__file__).parent
+        for path in sorted(folder.rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                self._read(node, str(path.relative_to(folder)))
+
+    def _read(self, node: ast.AST, place: str) -> None:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self.not_nouns += [f"{place}: {node.id}"] if node.id in _NO_NAMES else []
+        elif isinstance(node, ast.arg):
+            self.not_nouns += [f"{place}: {node.arg}"] if node.arg in _NO_NAMES else []
+        elif isinstance(node, ast.ClassDef):
+            self._bases.append((node.name, [_name(base) for base in node.bases]))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            hints = [text for word in node.keywords if word.arg == "hint" for text in _texts(word.value)]
+            messages = _texts(node.args[0]) if node.args else []
+            self._calls.append((node.func.id, f"{place}:{node.lineno}", messages, hints))
+
+    def failures(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """Yield place, messages and hints of whatever makes a failure."""
+        names, before = {"EnvsmithError"}, 0
+        while len(names) > before:
+            before = len(names)
+            names |= {name for name, bases in self._bases if not names.isdisjoint(bases)}
+        return ((place, messages, hints) for name, place, messages, hints in self._calls if name in names | _CHOSEN)
+
+
+@cache
+def package() -> _Package:
+    return _Package()
 
 
 def test_a_message_says_what_cannot_be_done_and_why():
-    wrong = [f"{at}: {text}" for at, messages, _ in _failures() for text in messages if not _FORM.fullmatch(text)]
+    wrong = [
+        f"{at}: {text}" for at, messages, _ in package().failures() for text in messages if not _FORM.fullmatch(text)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_hint_begins_with_an_imperative_and_ends_as_a_sentence():
-    wrong = [f"{at}: {text}" for at, _, hints in _failures() for text in hints if not _IMPERATIVE.fullmatch(text)]
+    wrong = [
+        f"{at}: {text}" for at, _, hints in package().failures() for text in hints if not _IMPERATIVE.fullmatch(text)
+    ]
     assert not wrong, "\n".join(wrong)

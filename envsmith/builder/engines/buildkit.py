@@ -5,7 +5,6 @@ The SDK drives Docker's first builder only, which knows neither secrets nor cach
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from envsmith.agent.compiler_words import refusal_of
-from envsmith.base.programs import child, end, execute
+from envsmith.base.programs import Conversation, Lines, execute
 from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import TAIL
 from envsmith.errors import (
-    FULL,
     BuildError,
     ContentError,
     EngineError,
@@ -29,8 +27,8 @@ from envsmith.errors import (
     InterruptedRunError,
     NetworkError,
     StorageError,
-    of_the_system,
     os_errors,
+    refusal_of_disk,
 )
 
 # Clients up to 22 have BuildKit inside; later ones hand the build to the buildx plugin.
@@ -93,8 +91,8 @@ def _ask(command: list[str]) -> str | None:
     return lines[0] if lines and (answer.returncode == 0 or lines[0][:1].isdigit()) else None
 
 
-# Of a line that is longer the pieces are read one after the other.
-_LINE = 1 << 16
+# Seconds that a client has to end by itself.
+_PATIENCE = 5.0
 _VERTEX = re.compile(r"#(\d+) (.*)")
 _STAMPED = re.compile(r"(\d+\.\d+) ?(.*)")
 _TITLES = (
@@ -231,8 +229,8 @@ def last_words(lines: Sequence[str]) -> list[str]:
 def judge(step: str, lines: list[str], *, hint: str = _NEXT) -> EnvsmithError:
     """Return the error that the last lines of a failed step speak of. ``hint`` is for one that says nothing known."""
     text = "\n".join(lines)
-    if of_the_system(text) == FULL:
-        return StorageError(f"Cannot finish {step}: the disk is full.", details=lines, hint=FULL_HINT)
+    if (disk := refusal_of_disk(text)) and disk.is_full:
+        return StorageError(f"Cannot finish {step}: {disk.sentence}.", details=lines, hint=FULL_HINT)
     for pattern, kind, advice in _KNOWN:
         if re.search(pattern, text):
             return kind(f"Cannot finish {step}: its command failed.", details=lines, hint=advice)
@@ -312,28 +310,12 @@ def follow(command: list[str], environment: Mapping[str, str], transcript: Reade
 
     Raises ``EngineError`` when it cannot be started, ``InterruptedRunError`` on Ctrl-C.
     """
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with contextlib.ExitStack() as stack:
-        with os_errors(f"start {command[0]}", EngineError):
-            starting = child(command, stdin=subprocess.DEVNULL, env=dict(environment), **output)
-            process = stack.enter_context(starting)  # a client that is gone cancels its build in the engine
-        _RUNNING.add(process)
-        stack.callback(_RUNNING.discard, process)
-        try:
-            while process.stdout and (line := process.stdout.readline(_LINE)):
-                transcript.feed(line.rstrip("\n"))
-            return process.wait()
-        except KeyboardInterrupt as error:
-            raise InterruptedRunError(
-                "Cannot finish the build: it was interrupted. Nothing was tagged.",
-                hint="Run the same command again. Finished steps are kept.",
-            ) from error
-
-
-# Clients of builds under way, for the thread that is to stop all of them.
-_RUNNING: set[subprocess.Popen[str]] = set()
-
-
-def end_all() -> None:
-    """Ask every build under way to stop, then insist. Each ends in its own thread with the error of a failed build."""
-    end(*_RUNNING)
+    with os_errors(f"start {command[0]}", EngineError):
+        client = Conversation(command, out=Lines(transcript.feed).add, env=dict(environment))
+    try:
+        return client.finish(patience=_PATIENCE)  # a client that is gone cancels its build in the engine
+    except KeyboardInterrupt as error:
+        raise InterruptedRunError(
+            "Cannot finish the build: it was interrupted. Nothing was tagged.",
+            hint="Run the same command again. Finished steps are kept.",
+        ) from error

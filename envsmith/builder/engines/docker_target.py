@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.base.files import read_bounded
+from envsmith.base.programs import execute
 from envsmith.builder.engines import buildkit
 from envsmith.errors import DataError, EngineError
 
@@ -151,10 +152,8 @@ class DockerTarget:
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """Remove the containers that this target started and end the client."""
-        quiet = subprocess.DEVNULL
         while self._names:
             name = self._names.pop()
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                command = [self.client or "docker", "rm", "--force", name]
-                subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=30, check=False)
+                execute([self.client or "docker", "rm", "--force", name], seconds=30)
         process.kill()

@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.base.files import read_text, scratch
-from envsmith.base.programs import execute
+from envsmith.base.programs import end, execute, start
 from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.builder.engines import buildkit
 from envsmith.builder.engines.base import TAIL, Built
@@ -114,7 +115,7 @@ class PodmanEngine(ContainerEngine):
         command = ["podman", "system", "service", f"--time={_IDLE}", f"unix://{socket}"]
         quiet = subprocess.DEVNULL
         with os_errors("start podman", EngineError):
-            self._service = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+            self._service = start(command, stdin=quiet, stdout=quiet, stderr=quiet)
         deadline = time.monotonic() + 60
         while not socket.exists():
             if self._service.poll() is not None or time.monotonic() > deadline:
@@ -130,9 +131,7 @@ class PodmanEngine(ContainerEngine):
         if "client" in self.__dict__:
             self.client.close()
         if self._service is not None:
-            self._service.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._service.wait(10)
+            end(self._service, signals=(signal.SIGTERM, signal.SIGKILL), patience=10.0)
             self._service = None
         self._folder.close()
 

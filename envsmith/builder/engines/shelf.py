@@ -19,7 +19,7 @@ from envsmith.builder.engines.bases import Bases, OsAnswer, load_bases
 from envsmith.builder.engines.buildkit import FULL_HINT, judge
 from envsmith.builder.image.context import HostSettings, read_host_settings, write_secrets
 from envsmith.builder.image.dockerfile import APT_DATED, TOOL, ImageOptions, apt_probe, from_reference, tool_image
-from envsmith.errors import FULL, EngineError, EnvsmithError, StorageError, of_the_system
+from envsmith.errors import EngineError, EnvsmithError, StorageError, refusal_of_disk
 from envsmith.model import plain
 from envsmith.model.lock import PACKAGES, BaseImage, OsPackage
 from envsmith.model.version import minor_of
@@ -74,7 +74,7 @@ def engine_errors(work: str, *, hint: str = _RUNNING) -> Iterator[None]:
 
 def refused(text: str, *, hint: str = _RUNNING) -> EnvsmithError:
     """Return the error of an engine that refused: of its disk where that is full."""
-    if of_the_system(text) == FULL:
+    if (disk := refusal_of_disk(text)) and disk.is_full:
         return StorageError(text, hint=FULL_HINT)
     return EngineError(text, hint=_RUNTIME if "OCI runtime create failed" in text else hint)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,6 @@ from envsmith.base.programs import execute
 from envsmith.base.progress import Clock
 from envsmith.base.schema import AsJson, parse_json
 from envsmith.builder.engines.venv import PLAIN_BUILD, installation
-from envsmith.builder.proof import rungs_of
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.mend.environment import Environment, read_environment
@@ -29,6 +28,7 @@ from envsmith.knowledge.graph.load import components
 from envsmith.lock.index.uv import Uv
 from envsmith.model.rule import Severity
 from envsmith.smoke import run
+from envsmith.smoke.ladder import proved_rungs
 from envsmith.smoke.plan import Plan, Tier
 
 _RANKS = 2
@@ -117,7 +117,7 @@ def smoke_trial(python: Path, distributions: Collection[str], clock: Clock, step
             hint="Mend that and run the same command again. Nothing was changed.",
             details=[result.summary],
         )
-    ability = Ability(passed=result.passed, rungs=len(rungs_of(result)), summary=result.summary, broken=broken)
+    ability = Ability(passed=result.passed, rungs=len(proved_rungs(result)), summary=result.summary, broken=broken)
     clock.done(step, ability.sentence)
     return ability
 
@@ -182,6 +182,7 @@ class Mender:
         """
         environment = read_environment(root)
         treatment = treatment_of(diagnosis, environment)
+        treatment = replace(treatment, by_hand=(*treatment.by_hand, *environment.odd))
         glibc = diagnosis.facts.version("glibc")
         changes = ResolvedTreatment(changes=())
         if treatment.names:
@@ -256,10 +257,12 @@ def by_packages(diagnosis: Diagnosis, keep: Collection[str]) -> Diagnosis:
     return replace(diagnosis, diagnosed=(*judged.diagnosed, *of_builder, *texts), repair=judged.repair)
 
 
-def undo_last(root: Path) -> MendResult:
-    """Put the environment of before the last mend back. ``UsageError`` when there is none."""
+def undo_last(root: Path, agree: Callable[[Sequence[PackageChange]], object]) -> MendResult:
+    """Put the environment of before the last mend back. ``UsageError`` when there is none, or ``agree`` raises it."""
+    root = root.resolve()
     with earlier(root) as copied:
         changes = between(read_environment(root), read_environment(copied.copy))
+        agree(changes)
         undo(copied)
     return MendResult(status="undone", environment=str(root), changes=changes)
 

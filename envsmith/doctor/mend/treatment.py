@@ -105,7 +105,8 @@ def treatment_of_repair(repair: Repair, findings: Sequence[Finding], environment
 
 def _concerned(findings: Iterable[Diagnosed], environment: Environment) -> frozenset[str]:
     errors = (d.finding for d in findings if d.finding.severity is Severity.ERROR)
-    named = (components().by_name.get(name) for finding in errors for name in finding.components)
+    find = components().by_name.get
+    named = (find(name) for finding in errors for name in finding.components)
     names = {canonicalize_name(name) for component in named if component for name in component.distributions}
     return frozenset(names & environment.distributions.keys())
 

@@ -73,8 +73,8 @@ class Compiled:
 
     ``pre`` and ``yanked`` mark releases that are not taken by default. ``dates`` are ISO days or ``""``.
     ``torch_index`` tells per platform where a build is found. ``tested`` holds ``(framework, mask of releases, mask of
-    torch releases)``, without runs that train nothing. ``built_on_torch`` import it while they
-    are built. ``about`` are the numbers of the rules that speak of a component.
+    torch releases in any build, mask of the builds that ran)``, without runs that train nothing. ``built_on_torch``
+    import it while they are built. ``about`` are the numbers of the rules that speak of a component.
     """
 
     digest: str
@@ -87,7 +87,7 @@ class Compiled:
     specs: tuple[tuple[str, str, int], ...]
     rules: tuple[Lazy[CompiledRule], ...]
     about: Mapping[str, tuple[int, ...]]
-    tested: tuple[tuple[str, int, int], ...]
+    tested: tuple[tuple[str, int, int, int], ...]
     built_on_torch: tuple[str, ...]
     gpus: Mapping[str, str]
 
@@ -280,14 +280,27 @@ def _nogoods(row: Row, specs: _Specs) -> tuple[tuple[int, ...], ...]:
     return tuple((*when, need) for need in needs) if needs else (when,)
 
 
-# What was only compiled, or only asked for an answer, is not proof that it trains.
-_NO_TRAINING = frozenset({"build", "inference"})
-
-
-def _tested(knowledge: Knowledge, specs: _Specs) -> Iterator[tuple[str, int, int]]:
+def _tested(knowledge: Knowledge, specs: _Specs) -> Iterator[tuple[str, int, int, int]]:
+    builds: dict[Spec | None, int] = {}
     for line in knowledge.tested:
-        if line.kind in _NO_TRAINING:
+        if not line.trains:
             continue
         framework, torch = specs.mask(line.framework, line.version), specs.mask("torch", line.torch)
+        if line.cuda not in builds:
+            builds[line.cuda] = _builds(knowledge, specs, line.cuda)
         if framework and torch:
-            yield line.framework, framework, torch
+            yield line.framework, framework, torch, torch & builds[line.cuda]
+
+
+def _builds(knowledge: Knowledge, specs: _Specs, cuda: Spec | None) -> int:
+    """Return the builds of torch with a CUDA, or those of the default index where a line names none."""
+    if cuda is None:
+        default = {r.version for r in knowledge.releases.get("torch", ()) if r.index in (None, "default")}
+        return _mask(version in default for version in specs.versions.get("torch", ()))
+    made_with = [row for rule in knowledge.rules if rule.id == "torch-bundles-cuda" for row in rule.rows]
+    builds = {
+        row.when["torch"].text.removeprefix("==")
+        for row in made_with
+        if cuda.contains(row.needs["cuda"].text.removeprefix("=="))
+    }
+    return _mask(version in builds for version in specs.versions.get("torch", ()))

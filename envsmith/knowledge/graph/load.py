@@ -19,17 +19,19 @@ from envsmith.knowledge.graph.compile import Compiled, compile_knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
 from envsmith.knowledge.graph.tables import Table
 from envsmith.model.component import ComponentTable
-from envsmith.model.rule import Knowledge, Rule
+from envsmith.model.rule import Knowledge, PassedRun, Rule, Tested
 from envsmith.model.version import Spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """What is kept of a graph. ``rest`` is the knowledge without its rules."""
+    """What is kept of a graph. ``rest`` is the knowledge without its rules and without what was run."""
 
     compiled: Compiled
     components: ComponentTable
     rules: Mapping[str, Lazy[Rule]]
+    tested: Lazy[tuple[Tested, ...]]
+    runs: Lazy[tuple[PassedRun, ...]]
     rest: Lazy[Knowledge]
     left_aside: tuple[str, ...]
 
@@ -39,7 +41,9 @@ class _Kept:
             compile_knowledge(knowledge),
             knowledge.components,
             {rule.id: Lazy(rule) for rule in knowledge.rules},
-            Lazy(replace(knowledge, rules=())),
+            Lazy(knowledge.tested),
+            Lazy(knowledge.runs),
+            Lazy(replace(knowledge, rules=(), tested=(), runs=())),
             knowledge.left_aside,
         )
 
@@ -71,6 +75,16 @@ class VersionGraph:
         """Return a line for each record that is not one."""
         return self._kept.left_aside
 
+    @property
+    def tested(self) -> tuple[Tested, ...]:
+        """Return what others ran or ship, and what was run here."""
+        return self._kept.tested.value
+
+    @property
+    def runs(self) -> tuple[PassedRun, ...]:
+        """Return each run here that passed, with all its releases."""
+        return self._kept.runs.value
+
     def rule(self, rule_id: str) -> Rule:
         """Return one rule. ``KeyError`` when there is none of that id."""
         return self._kept.rules[rule_id].value
@@ -79,7 +93,7 @@ class VersionGraph:
         """Return everything that the files say."""
         if self._knowledge is None:
             rules = tuple(rule.value for rule in self._kept.rules.values())
-            self._knowledge = replace(self._kept.rest.value, rules=rules)
+            self._knowledge = replace(self._kept.rest.value, rules=rules, tested=self.tested, runs=self.runs)
         return self._knowledge
 
     def without(self, rules: Container[str]) -> VersionGraph:

@@ -44,7 +44,18 @@ from envsmith.knowledge.graph.wheel_files import catalogue
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records
-from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Release, Row, Rule, RuleKind, Severity, Tested
+from envsmith.model.rule import (
+    Evidence,
+    EvidenceKind,
+    Knowledge,
+    PassedRun,
+    Release,
+    Row,
+    Rule,
+    RuleKind,
+    Severity,
+    Tested,
+)
 from envsmith.model.version import Spec
 
 _HINT = "See matrix/README.md for the schema."
@@ -171,11 +182,20 @@ def _assemble(
         ready = Readiness(catalogue(documents, problems, table), builds)
         rules = [*lock_rules(runtime, table, ready.unready), *rules]
     rules += failed_runs(records, table)
-    tested += [t for name, record in records.items() for t in _passed_run(name, record, table)]
+    passed = {name: record for name, record in records.items() if record.passed}
+    runs = {name: passed_run(name, record, table) for name, record in passed.items()}
+    tested += [t for name, record in passed.items() for t in _tested(record, runs[name].evidence, table)]
     for rule_id, count in Counter(rule.id for rule in rules).items():
         if count > 1:
             problems.add(f"rule {rule_id}", "this id is used twice", "an id is never reused: rename one")
-    return Knowledge(components=table, releases=releases, rules=tuple(rules), tested=tuple(tested), gpus=gpus)
+    return Knowledge(
+        components=table,
+        releases=releases,
+        rules=tuple(rules),
+        tested=tuple(tested),
+        runs=tuple(runs.values()),
+        gpus=gpus,
+    )
 
 
 _TORCH, _GPU = "releases/torch.yaml", "releases/gpu.yaml"
@@ -401,12 +421,19 @@ def _specs_of(record: Record, table: ComponentTable) -> dict[str, Spec]:
     }
 
 
-def _passed_run(name: str, record: Record, table: ComponentTable) -> list[Tested]:
-    if not record.passed:
-        return []
-    specs = _specs_of(record, table)
+def passed_run(name: str, record: Record, table: ComponentTable) -> PassedRun:
+    """Return every release that the record of a run names: of its cell, and of what was installed beside."""
+    installed = record.loaded.get("installed")
+    pairs = installed.items() if isinstance(installed, Mapping) else ()
+    beside = {component.name: str(version) for spelling, version in pairs if (component := table.find(spelling))}
     source = f"record of {record.cell}, proved up to {record.rungs[-1].value}: {name}"
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=source, date=record.day)
+    own = {component: version for component, version in record.components.items() if component in table.by_name}
+    return PassedRun(components={**beside, **own}, evidence=evidence)
+
+
+def _tested(record: Record, evidence: Evidence, table: ComponentTable) -> list[Tested]:
+    specs = _specs_of(record, table)
     return [
         Tested(
             framework=framework,

@@ -24,7 +24,7 @@ _Value = TypeVar("_Value")
 # Where a wheel brings its tables.
 BROUGHT = Path(__file__).resolve().parents[2] / "_tables"
 # Raised when the same files make another value.
-_MAKING = 9
+_MAKING = 12
 
 
 @dataclass(frozen=True, slots=True)

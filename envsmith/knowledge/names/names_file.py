@@ -1,8 +1,12 @@
 """The file of a package's names: lines of modules, each with the releases that have it.
 
-A head (releases, directory) and shards of neighbouring modules, each compressed alone, so that a question reads the
-head and the few shards that it needs. Lines of the same releases stand together under a line ``@`` with the runs of
-their numbers: ``@3-40,44``.
+A file consists of parts. Each has a head (releases, directory) and shards of neighbouring modules, each compressed
+alone, so that a question reads the heads and the few shards that it needs. Lines of the same releases stand together
+under a line ``@`` with the runs of their numbers: ``@3-40,44``.
+
+The first part holds what was read at once. A part that follows holds the releases of a later refresh, and the lines
+that have other releases than this alone would give them: a new release has what the release before it has. What stands
+in a file is never written again, so that git keeps of a refresh only its part.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ import re
 import zlib
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from envsmith.base.files import read_bounded
 from envsmith.errors import DataError
@@ -52,7 +58,28 @@ class Head:
 
 
 def encode(head: Head, table: Table) -> bytes:
-    """Return the whole file. The same input gives the same bytes."""
+    """Return a file of one part. The same input gives the same bytes."""
+    return _part(head, [(place, release) for place, release in enumerate(head.releases)], table)
+
+
+def add_part(file: NamesFile, head: Head, table: Table) -> bytes:
+    """Return the file with one part more, after which it says ``head`` and ``table``.
+
+    ``head`` has every release of the file.
+    """
+    before = {release.version: release for release in file.head.releases}
+    placed = [(at, release) for at, release in enumerate(head.releases) if before.get(release.version) != release]
+    new_places = [at for at, release in placed if release.version not in before]
+    old = file.table(new_places)
+    changed: Table = {}
+    for module in {**old, **table}:
+        was, now = old.get(module, {}), table.get(module, {})
+        if lines := {line: now.get(line, 0) for line in {**was, **now} if was.get(line, 0) != now.get(line, 0)}:
+            changed[module] = lines
+    return file.content + _part(head, placed, changed)
+
+
+def _part(head: Head, placed: Sequence[tuple[int, MeasuredRelease]], table: Table) -> bytes:
     directory: list[tuple[str, int, int]] = []
     shards: list[bytes] = []
     at = 0
@@ -61,11 +88,13 @@ def encode(head: Head, table: Table) -> bytes:
         directory.append((first, at, len(data)))
         shards.append(data)
         at += len(data)
+    places = [place for place, _ in placed]
     described = {
         "distribution": head.distribution,
         "reader": head.reader,
         "roots": head.roots,
-        "releases": [[m.version, m.date, m.filename, m.sha256] for m in head.releases],
+        "releases": [[m.version, m.date, m.filename, m.sha256] for _, m in placed],
+        **({} if places == list(range(len(head.releases))) else {"places": places}),
         "directory": directory,
     }
     packed = zlib.compress(json.dumps(described, separators=(",", ":")).encode(), 9)
@@ -115,7 +144,7 @@ def runs_of(bits: int) -> str:
 def bits_of(runs: str) -> int:
     """Return the bits that :func:`runs_of` wrote."""
     bits = 0
-    for run in runs.split(","):
+    for run in runs.split(",") if runs else ():
         first, _, last = run.partition("-")
         bits |= ((1 << (int(last or first) - int(first) + 1)) - 1) << int(first)
     return bits
@@ -158,68 +187,136 @@ class ModuleLines:
         return bits_of(self._text[first : self._text.index("\n", first)])
 
 
-class NamesFile:
-    """An open file. ``DataError`` when it is not one that :func:`encode` wrote."""
+def with_new(bits: int, places: Iterable[int]) -> int:
+    """Return bits after releases came to ``places``, in order: each has what the release before it has."""
+    for place in places:
+        below = (1 << place) - 1
+        bits = bits & below | (bits << 1 & 1 << place) | (bits & ~below) << 1
+    return bits
 
-    def __init__(self, path: Path, content: bytes | None = None) -> None:
-        self.path = path
-        try:
-            self._content = read_bounded(path, _LIMIT) if content is None else content
-            magic, size, tail = self._content.split(b"\n", 2)
-            if magic + b"\n" != _MAGIC:
-                raise self._broken(ValueError("it has another format"))
-            described = json.loads(zlib.decompress(tail[: int(size)]))
-            self.head = Head(
-                distribution=str(described["distribution"]),
-                reader=int(described["reader"]),
-                roots=tuple(described["roots"]),
-                releases=tuple(
-                    MeasuredRelease(version=v, date=d, filename=f, sha256=s) for v, d, f, s in described["releases"]
-                ),
-            )
-            self._directory = [(str(m), int(at), int(length)) for m, at, length in described["directory"]]
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
-            raise self._broken(error) from None
-        self._firsts = [first for first, _, _ in self._directory]
-        self._start = len(self._content) - sum(length for _, _, length in self._directory)
+
+class _Part:
+    """One part of a file, its shards read when they are asked for."""
+
+    def __init__(self, described: Mapping[str, Any], content: bytes, start: int) -> None:
+        self.releases = [
+            MeasuredRelease(version=v, date=d, filename=f, sha256=s) for v, d, f, s in described["releases"]
+        ]
+        self.places = [int(place) for place in described.get("places", range(len(self.releases)))]
+        directory = [(str(module), int(at), int(length)) for module, at, length in described["directory"]]
+        self.length = sum(length for _, _, length in directory)
+        self._firsts = [first for first, _, _ in directory]
+        self._ranges = [(start + at, start + at + length) for _, at, length in directory]
+        self._content = content
         self._shards: dict[int, dict[str, str]] = {}
-        self._modules: dict[str, ModuleLines | None] = {}
+        # Places that were not there before.
+        self.new_places: tuple[int, ...] = ()
 
-    def _broken(self, error: Exception) -> DataError:
-        hint = "Reinstall envsmith, or write the file again with: envsmith matrix refresh --names"
-        return DataError(f"Cannot read {self.path.name}: {error}.", hint=hint)
+    def apply(self, releases: list[MeasuredRelease]) -> None:
+        """Put the releases of the part among those before it."""
+        versions = {release.version for release in releases}
+        self.new_places = tuple(
+            at for at, r in zip(self.places, self.releases, strict=True) if r.version not in versions
+        )
+        for place, release in zip(self.places, self.releases, strict=True):
+            releases[place : place + (release.version in versions)] = [release]
 
-    def module(self, name: str) -> ModuleLines | None:
-        """Return the lines of a module, or ``None`` where no release has it."""
-        if name not in self._modules:
-            at = bisect_right(self._firsts, name) - 1
-            text = self._shard(at).get(name) if at >= 0 else None
-            self._modules[name] = None if text is None else ModuleLines(text)
-        return self._modules[name]
+    def text(self, module: str) -> str | None:
+        """Return what the part says of a module."""
+        at = bisect_right(self._firsts, module) - 1
+        return self._shard(at).get(module) if at >= 0 else None
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield all modules that the part speaks of."""
+        for at in range(len(self._firsts)):
+            yield from self._shard(at).items()
 
     def _shard(self, at: int) -> dict[str, str]:
         if at not in self._shards:
-            _, offset, length = self._directory[at]
-            start = self._start + offset
-            try:
-                machine = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
-                text = machine.decompress(self._content[start : start + length], _MAX_TEXT).decode()
-            except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
-                raise self._broken(error) from None
+            start, end = self._ranges[at]
+            machine = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+            text = machine.decompress(self._content[start:end], _MAX_TEXT).decode()
             modules = (part.partition("\n") for part in ("\n" + text.removesuffix("\n")).split("\n#")[1:])
             self._shards[at] = {name: body for name, _, body in modules}
         return self._shards[at]
 
+
+class NamesFile:
+    """An open file. ``DataError`` when it is not one that :func:`encode` and :func:`add_part` wrote."""
+
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
+        self.path = path
+        self.content = read_bounded(path, _LIMIT) if content is None else content
+        with self._reading():
+            self.head, self._parts = self._read()
+        self._modules: dict[str, ModuleLines | None] = {}
+
+    def _read(self) -> tuple[Head, list[_Part]]:
+        parts: list[_Part] = []
+        releases: list[MeasuredRelease] = []
+        at = 0
+        while not parts or at < len(self.content):
+            if not self.content.startswith(_MAGIC, at):
+                raise ValueError("it has another format")
+            line = at + len(_MAGIC)
+            start = self.content.index(b"\n", line) + 1
+            end = start + int(self.content[line : start - 1])
+            described = json.loads(zlib.decompress(self.content[start:end]))
+            parts.append(part := _Part(described, self.content, end))
+            part.apply(releases)
+            at = end + part.length
+        if at != len(self.content):
+            raise ValueError("it is cut")
+        distribution, reader, roots = str(described["distribution"]), int(described["reader"]), described["roots"]
+        return Head(distribution=distribution, reader=reader, roots=tuple(roots), releases=tuple(releases)), parts
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, zlib.error, lzma.LZMAError, EOFError) as error:
+            hint = "Reinstall envsmith, or write the file again with: envsmith matrix refresh --names"
+            raise DataError(f"Cannot read {self.path.name}: {error}.", hint=hint) from None
+
+    def module(self, name: str) -> ModuleLines | None:
+        """Return the lines of a module, or ``None`` where no release has it."""
+        if name not in self._modules:
+            with self._reading():
+                text = self._text([part.text(name) for part in self._parts])
+            self._modules[name] = None if text is None else ModuleLines(text)
+        return self._modules[name]
+
+    def _text(self, texts: Sequence[str | None]) -> str | None:
+        """Return what the parts together say of a module."""
+        if len(texts) == 1:
+            return texts[0]
+        lines = self._joined(texts)
+        return _module_text("", lines).partition("\n")[2].removesuffix("\n") if lines else None
+
+    def _joined(self, texts: Sequence[str | None], later: Iterable[int] = ()) -> dict[str, int]:
+        lines: dict[str, int] = {}
+        places: list[tuple[int, ...]] = [*(part.new_places for part in self._parts[1:]), tuple(later)]
+        for text, new_places in zip(texts, places, strict=True):
+            lines |= _lines(text) if text is not None else {}
+            known = {bits: with_new(bits, new_places) for bits in set(lines.values())}
+            lines = {line: known[bits] for line, bits in lines.items()}
+        return {line: bits for line, bits in lines.items() if bits}
+
     def modules_defining(self, name: str) -> tuple[str, ...]:
         """Return the modules in which a class or function of that name is written, those nearest to the root first."""
         written = re.compile(rf"^{re.escape(name)} [?+-]*(?:@?:|~?\()", re.MULTILINE)
-        shards = (self._shard(at).items() for at in range(len(self._directory)))
-        modules = [m for shard in shards for m, text in shard if f"\n{name} " in text and written.search(text)]
+        with self._reading():
+            texts = (item for part in self._parts for item in part.texts())
+            modules = {module for module, text in texts if f"\n{name} " in text and written.search(text)}
         return tuple(sorted(modules, key=lambda module: (module.count("."), module)))
 
-    def table(self) -> Table:
-        """Return everything: what a refresh adds a release to."""
-        return {name: _lines(text) for at in range(len(self._directory)) for name, text in self._shard(at).items()}
+    def table(self, new_places: Iterable[int] = ()) -> Table:
+        """Return everything: what a refresh adds a release to. ``new_places`` are of releases that follow."""
+        with self._reading():
+            parts = [dict(part.texts()) for part in self._parts]
+        modules = dict.fromkeys(module for part in parts for module in part)
+        tables = ((m, self._joined([part.get(m) for part in parts], new_places)) for m in modules)
+        return {module: lines for module, lines in tables if lines}
 
 
 def _lines(text: str) -> dict[str, int]:

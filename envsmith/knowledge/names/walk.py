@@ -380,7 +380,15 @@ class Walk:
                 if bits := remaining & having:
                     answer |= _listed(replace(place, bits=bits, body=body.lstrip("?")), argument)
             remaining &= ~_union(having for _, having in signatures)
-        fields = _union(h for body, h in facts.of(f"{place.name}.{argument}") if body.lstrip("?").startswith("!"))
+        members = [(body.lstrip("?"), having) for body, having in facts.of(f"{place.name}.{argument}")]
+        fields = _union(having for body, having in members if body.startswith("!"))
+        # A hook of the class or of a base may write ``__init__`` (transformers >=5.4 makes dataclasses this way).
+        hooks = _union(having for _, having in facts.of(f"{place.name}.__init_subclass__"))
+        hooked = (place.bits if depth else remaining) & hooks
+        if place.body.startswith("@"):  # attrs takes ``x = attrib()``, and ``_x`` as ``x``
+            hooked |= remaining & ~fields & _union(having for _, having in members)
+            hooked |= remaining & _union(having for _, having in facts.of(f"{place.name}._{argument}"))
+        answer |= Availability(unknown=hooked)
         bases = list(self._bases(place, remaining, depth))
         if argument.startswith("#") and (place.body.startswith("@") or any(b.kind == "external" for b in bases)):
             return answer | Availability(unknown=remaining)

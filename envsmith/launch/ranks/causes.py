@@ -79,7 +79,7 @@ _DISAGREEMENTS = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Blame:
     """What is said of a launch. ``ranks`` are empty where the evidence does not say which rank it is.
 
@@ -89,7 +89,7 @@ class Blame:
     """
 
     cause: Cause
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[int, ...]
     message: str
     fix: str
     place: str = ""

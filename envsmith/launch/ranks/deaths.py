@@ -167,6 +167,7 @@ def different_sizes(evidence: LaunchEvidence) -> Blame | None:
     received, expected = stated
     return Blame(
         cause=Cause.DIFFERENT_SHAPES,
+        ranks=(),
         message=f"The ranks gave one collective tensors of different sizes: {received} bytes came where {expected} were "
         f"expected.{_standing(_places(evidence))} Another shape or dtype on one rank does that, and so do different "
         "collectives.",

@@ -158,6 +158,7 @@ def _left(evidence: LaunchEvidence) -> Blame | None:
     place = lost[0].place
     return Blame(
         cause=Cause.LEFT,
+        ranks=(),
         message="A rank left with exit status 0 while others were in a collective: every rank in the launcher's list of "
         f"failures only lost its connection{at_place(place)}.",
         fix="Look for a sys.exit, a return or an end of the data that only one rank meets.",

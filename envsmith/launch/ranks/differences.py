@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ _FEWEST = 15
 Signature = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Difference:
     """The first place at which ranks called different things. ``odd`` are those who differ, empty on a tie."""
 
@@ -97,7 +96,7 @@ def is_usual(history: Sequence[Call], call: Call) -> bool:
 
 def _usual_next(history: Sequence[Call], call: Call) -> set[Signature]:
     rows = [signature(each) for each in history]
-    return {after for before, after in itertools.pairwise(rows) if before == signature(call)}
+    return {after for before, after in zip(rows, rows[1:]) if before == signature(call)}
 
 
 def different_calls(evidence: LaunchEvidence) -> Blame | None:
@@ -115,6 +114,7 @@ def different_calls(evidence: LaunchEvidence) -> Blame | None:
     if not odd:
         return Blame(
             cause=_cause(list(calls.values())),
+            ranks=(),
             message=f"The ranks do not call the same {place}: {'; '.join(rows)}. Which of them is wrong cannot be told "
             "from that.",
             fix="Compare which collectives each rank calls, and with which tensors.",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ExitStatus:
     """The end of a process. ``code`` is negative for a signal, ``None`` where only the end is certain.
 
@@ -27,7 +27,7 @@ class ExitStatus:
     by_launcher: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class RankError:
     """An error that a rank raised. ``place`` is ``file:line (function)`` of its last frame outside of libraries.
 
@@ -42,7 +42,7 @@ class RankError:
     line: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One entry of a flight recorder. ``sequence`` counts within its ``group``, for point-to-point calls apart.
 
@@ -62,7 +62,7 @@ class Call:
     place: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ProcessGroup:
     """A process group: its name (the one in :class:`Call`), what the program calls it, and its ranks."""
 
@@ -71,7 +71,7 @@ class ProcessGroup:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """One frame of a stack. ``loops`` are the first and the last line of each loop that it stands in, the outermost first.
 
@@ -98,7 +98,7 @@ def user_place(frames: Iterable[Frame]) -> str:
     return next((place_of(frame) for frame in frames if not LIBRARY.search(frame.file)), "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ThreadStack:
     """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook."""
 
@@ -109,7 +109,7 @@ class ThreadStack:
     source: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ProcessState:
     """A process as the kernel shows it. ``state`` is the letter of /proc (R, S, D, T, Z), ``waits_in`` its wchan.
 
@@ -126,7 +126,7 @@ class ProcessState:
     children: tuple[ProcessState, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class RankEvidence:
     """What is known of one rank. ``calls`` and ``stacks`` are the last that were read, oldest call first.
 
@@ -164,7 +164,7 @@ class RankEvidence:
         return self.exit is None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Disk:
     """A file system that ranks write to: ``/dev/shm`` or the one of their checkpoints. ``-1`` where unknown."""
 
@@ -173,7 +173,7 @@ class Disk:
     size: int = -1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class LaunchHost:
     """One host. ``oom_kills`` counts what the kernel ended for lack of memory during the launch.
 
@@ -186,7 +186,7 @@ class LaunchHost:
     kernel: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class LaunchEvent:
     """Something that happened, in the order of the launch: a death, a stall, an answer that stayed away.
 
@@ -199,7 +199,7 @@ class LaunchEvent:
     kind: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class LaunchEvidence:
     """All that is known of a launch. ``world`` is how many ranks it has, 0 where unknown.
 

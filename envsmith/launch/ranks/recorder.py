@@ -82,9 +82,9 @@ def _group_name(value: object) -> str:
 
 
 def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, (list, tuple)):
         return ()
-    rows = [row for row in value if isinstance(row, list | tuple)]
+    rows = [row for row in value if isinstance(row, (list, tuple))]
     return tuple(tuple(number for number in row if isinstance(number, int)) for row in rows[:64])
 
 
@@ -187,7 +187,7 @@ def _source(file: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _loops_of(file: str) -> tuple[tuple[int, int], ...]:
     """Return the first and last lines of the loops of a program."""
-    nodes = (node for node in _nodes(file) if isinstance(node, ast.For | ast.AsyncFor | ast.While))
+    nodes = (node for node in _nodes(file) if isinstance(node, (ast.For, ast.AsyncFor, ast.While)))
     return tuple(sorted((node.lineno, node.end_lineno or node.lineno) for node in nodes))
 
 

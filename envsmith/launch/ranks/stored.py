@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from envsmith.base.schema import Problems, UnreadableError, check, parse_json, to_json
+from envsmith.base.text import without_secrets
 from envsmith.errors import DataError
 from envsmith.launch.ranks.causes import Blame
 from envsmith.launch.ranks.evidence import LaunchEvidence, LaunchHost, RankEvidence
@@ -16,7 +17,7 @@ from envsmith.launch.ranks.evidence import LaunchEvidence, LaunchHost, RankEvide
 KEY, FORMAT = "envsmith_evidence", 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class _Document:
     envsmith_evidence: int
     evidence: LaunchEvidence
@@ -24,9 +25,9 @@ class _Document:
 
 
 def write_evidence(evidence: LaunchEvidence, blame: Blame | None) -> str:
-    """Return the text of a file with the evidence and the verdict on it."""
+    """Return the text of a file with the evidence and the verdict on it, without secrets."""
     document = {KEY: FORMAT, "verdict": to_json(blame) if blame else None, "evidence": to_json(evidence)}
-    return json.dumps(document, indent=1) + "\n"
+    return without_secrets(json.dumps(document, indent=1), mail="") + "\n"
 
 
 def is_evidence(text: str) -> bool:

@@ -19,9 +19,11 @@ from envsmith.base.schema import parse_json
 from envsmith.launch.run.host import exit_code, look, open_process, parent_of
 
 _MOST_BYTES = 64 << 20
+SOCKET = "s"
+_LONGEST_ADDRESS = 107
 
 
-@dataclass(slots=True)
+@dataclass
 class WatchedRank:
     """One rank under watch. ``answer`` is its last full answer, ``open_questions`` what it has not answered yet, by id."""
 
@@ -95,13 +97,21 @@ class WatchedRank:
         self.ticks = (now, ticks)
 
 
+def address(folder: Path) -> str:
+    """Return the name of the socket in a folder. The kernel takes none of more than 107 bytes: then it is a shorter one."""
+    name = str(folder / SOCKET)
+    if len(os.fsencode(name)) < _LONGEST_ADDRESS:
+        return name
+    return f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY)}/{SOCKET}"
+
+
 class Ranks:
     """All ranks of a launch on this machine. They come to the socket in the folder of the launch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(str(folder / "s"))
+        self.listener.bind(address(folder))
         self.listener.listen(256)
         self.listener.settimeout(0)
         self.all: list[WatchedRank] = []

@@ -11,7 +11,7 @@ from envsmith.launch.ranks.evidence import ProcessGroup, user_place
 from envsmith.launch.ranks.recorder import frames_of, stated_groups
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class StartMark:
     """Who a rank is, and what may differ between ranks. ``rank`` is ``None`` where it wrote none."""
 
@@ -22,7 +22,7 @@ class StartMark:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ErrorMark:
     """An error that nobody caught, and where the user's program raised it."""
 
@@ -32,7 +32,7 @@ class ErrorMark:
     thread: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class ExitMark:
     """A call of ``sys.exit``, or of ``os._exit``, which is ``at_once``. ``status`` is its argument as Python writes it."""
 
@@ -42,7 +42,7 @@ class ExitMark:
     at_once: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class EndMark:
     """The end of the interpreter by itself. ``has_failed`` tells that an error led to it."""
 
@@ -50,7 +50,7 @@ class EndMark:
     has_failed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class Marks:
     """The marks of one rank. ``way_out`` is where it asked for its end last, ``end`` that it came to it."""
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import write_whole
-from envsmith.errors import UsageError
+from envsmith.base.files import read_bounded, remove_abandoned, write_whole
+from envsmith.base.text import without_secrets
+from envsmith.errors import EnvsmithError, UsageError
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.differences import different_environments
 from envsmith.launch.ranks.evidence import LaunchEvidence
 from envsmith.launch.ranks.stored import write_evidence
-from envsmith.launch.run.connection import Ranks
-from envsmith.launch.run.launcher import Launcher
+from envsmith.launch.run.connection import SOCKET, Ranks
+from envsmith.launch.run.launcher import Launcher, code_of
 from envsmith.launch.run.watch import LaunchWatch, WatchSettings
 
+# Folders of launches that failed stay for whoever reads them, the newest ones.
+_PREFIX, _MOST_FOLDERS = "envsmith-run-", 16
+_MOST_BYTES = 1 << 30
 HOOK = Path(__file__).with_name("hook")
 
 
-@dataclass(slots=True)
+@dataclass
 class Launch:
     """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence.
 
@@ -39,22 +45,48 @@ class Launch:
     has_said: bool = False
 
     def run(self) -> int:
-        """Run the command under watch and return how it ended, negative for a signal."""
-        folder = Path(tempfile.mkdtemp(prefix="envsmith-run-"))
-        folder.chmod(0o700)
+        """Run the command under watch and return how it ended, negative for a signal.
+
+        What keeps the watch from its work is one line. The launch goes on as it would without us.
+        """
+        folder: _Folder | None = None
+        ranks: Ranks | None = None
+        environment: Mapping[str, str] = os.environ
         try:
-            ranks = Ranks(folder)
-            launcher = Launcher(self.command, self._environment(folder))
-            status = LaunchWatch(
-                launcher, ranks, self.settings, lambda blame, facts: self._report(blame, facts, folder)
-            ).run()
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        (folder / "s").unlink(missing_ok=True)
-        if self.keep or not self.has_said:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder = _Folder()
+            ranks = Ranks(folder.path)
+            environment = self._environment(folder.path)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the launch is to start
+            self._give_up(error)
+        try:
+            launcher = Launcher(self.command, environment)
+        except OSError as error:
+            self._say(f"envsmith run: Cannot start {self.command[0]}: {error.strerror}.")
+            status = code_of(error)
+        else:
+            if folder and ranks:
+                self._watch(launcher, ranks, folder.path)
+            status = launcher.wait()
+        if folder:
+            folder.close(keep=self.has_said and not self.keep)
         return status
+
+    def _watch(self, launcher: Launcher, ranks: Ranks, folder: Path) -> None:
+        try:
+            LaunchWatch(launcher, ranks, self.settings, lambda blame, facts: self._report(blame, facts, folder)).run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the launch goes on
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        reason = (error.reason if isinstance(error, EnvsmithError) else getattr(error, "strerror", "")) or str(error)
+        self._say(
+            f"envsmith run: Cannot watch the launch: {reason or type(error).__name__}. The launch is not affected."
+        )
+
+    def _say(self, text: str) -> None:
+        """Print a line, where anybody can read it."""
+        with suppress(Exception):
+            self.say(text)
 
     def _environment(self, folder: Path) -> Mapping[str, str]:
         environment = dict(os.environ)
@@ -77,19 +109,47 @@ class Launch:
         name = f"evidence-{socket.gethostname()}-{os.getpid()}.json"
         try:
             target.mkdir(parents=True, exist_ok=True)
-            write_whole(target / name, write_evidence(evidence, blame))
+            write_whole(target / name, write_evidence(evidence, blame), mode=0o600)
             if self.keep:
                 _copy(folder, target)
-        except OSError as error:
-            self.say(f"envsmith run: Cannot write the evidence into {target}: {error.strerror}.")
+        except (OSError, EnvsmithError) as error:
+            reason = error.reason if isinstance(error, EnvsmithError) else error.strerror
+            self.say(f"envsmith run: Cannot write the evidence into {target}: {reason}.")
         self.say(ending(evidence) if is_repeated else block(blame, evidence, target))
 
 
+class _Folder:
+    """A new folder for what the ranks leave, held by a lock while it is in use."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):
+            folders = sorted(self.path.parent.glob(f"{_PREFIX}*"), key=lambda path: path.stat().st_mtime)
+            for path in folders[:-_MOST_FOLDERS]:
+                remove_abandoned(path)
+
+    def close(self, *, keep: bool) -> None:
+        """Let go of it, and remove it or what only a running launch needs."""
+        with suppress(OSError):
+            (self.path / SOCKET).unlink(missing_ok=True)
+        if not keep:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._handle)
+
+
 def _copy(folder: Path, target: Path) -> None:
-    """Copy what the ranks wrote."""
+    """Copy what the ranks wrote, without secrets, for this user alone."""
     for path in folder.iterdir():
+        if not path.is_file():
+            continue
         if path.suffix in {".marks", ".stacks", ".calls"} or path.name.startswith("nccl_trace_rank_"):
-            shutil.copyfile(path, target / path.name)
+            content = read_bounded(path, _MOST_BYTES)
+            if path.suffix in {".marks", ".stacks"}:
+                content = without_secrets(content.decode(errors="replace"), mail="").encode()
+            write_whole(target / path.name, content, mode=0o600, durable=False)
 
 
 def check_command(command: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGTERM
 
+from envsmith.base.files import open_regular
 from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, texts_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.causes import Blame, Cause
@@ -46,7 +47,7 @@ _BEFORE_FIRST = 3.0
 _MOST_EVENTS = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True)
 class WatchSettings:
     """``stall`` in seconds: nothing is said before. ``stops`` asks the launcher to end after a hang."""
 
@@ -165,7 +166,7 @@ class LaunchWatch:
         self._note(f"no rank has moved for {evidence.stalled:.0f} s", None)
         if self.blame or self.has_begun:
             self.say(self.blame, evidence)
-        if self.settings.stops and self.blame and self.blame.is_hang:
+        if self.settings.stops and self.blame and self.blame.is_hang and self.blame.confidence == "high":
             self._note("the launcher was asked to end", None)
             self.has_stopped = True
             self.launcher.send(SIGTERM)
@@ -299,7 +300,7 @@ def rank_evidence(
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""

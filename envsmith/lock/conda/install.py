@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import urllib.parse
 import urllib.request
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from envsmith.base.files import read_bounded, read_text, scratch, sha256_of, write_whole
 from envsmith.base.interpreter import python_in
-from envsmith.base.programs import child
+from envsmith.base.programs import execute
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.errors import (
@@ -32,6 +31,7 @@ from envsmith.errors import (
     StorageError,
     UsageError,
     os_errors,
+    refusal_of_disk,
 )
 from envsmith.lock.conda.channels import access_to
 from envsmith.lock.conda.lock_files import pip_lines
@@ -191,11 +191,10 @@ def _link(part: PlatformLock, prefix: Path, cache_dir: Path, channels: Sequence[
     }
     with os_errors(f"link packages into {prefix}"):
         cache.mkdir(parents=True, exist_ok=True)
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        with child([sys.executable, "-m", "envsmith.lock.conda.linker"], **pipes) as process:
-            out, err = process.communicate(json.dumps(order))
-    if process.returncode:
-        raise _error(part, _message(out, err, process.returncode))
+        linker = [sys.executable, "-m", "envsmith.lock.conda.linker"]
+        finished = execute(linker, feed=json.dumps(order), patience=5.0)
+    if finished.returncode:
+        raise _error(part, _message(finished.stdout, finished.stderr, finished.returncode))
 
 
 def _message(out: str, err: str, status: int) -> str:
@@ -222,12 +221,8 @@ def _error(part: PlatformLock, text: str) -> EnvsmithError:
         return NetworkError(
             f"Cannot fetch {what}: the channel does not have it any more.", details=details, hint="Lock the cell again."
         )
-    if "no space" in low or "permission denied" in low or "read-only" in low:
-        return StorageError(
-            f"Cannot install {what}: its folder cannot be written.",
-            details=details,
-            hint="Free some space, or choose another folder.",
-        )
+    if disk := refusal_of_disk(text):
+        return StorageError(f"Cannot install {what}: {disk.sentence}.", details=details, hint=disk.hint)
     if "fetch" in low or "connect" in low or "error sending request" in low or "download" in low:
         return NetworkError(
             f"Cannot fetch {what}: the channel did not answer.",

@@ -11,11 +11,9 @@ import os
 import re
 import shutil
 import ssl
-import subprocess
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +22,7 @@ from envsmith.agent.compiler_words import refusal_of
 from envsmith.base.files import scratch
 from envsmith.base.json_types import JsonFields
 from envsmith.base.os_packages import IN_IMAGES, NAMES, install_command
-from envsmith.base.programs import Kept, child, end
+from envsmith.base.programs import Conversation, Kept, Lines
 from envsmith.base.text import clean as clean_text
 from envsmith.base.text import without_secrets
 from envsmith.errors import (
@@ -37,6 +35,7 @@ from envsmith.errors import (
     MissingProgramError,
     NetworkError,
     StorageError,
+    refusal_of_disk,
 )
 from envsmith.net.authorities import ca_bundle
 from envsmith.net.index_settings import VARIABLES, as_toml, pip_values, uv_settings
@@ -55,6 +54,8 @@ _PIPE = 1 << 16
 # Lines that are kept of a run, and of a failure: uv prints one line a package, a failed build prints the backend's
 # whole output.
 _MAX_LINES = 5000
+# Seconds that uv has to end by itself.
+_PATIENCE = 5.0
 # What is judged of a line, and what is shown of it: uv's reason why nothing can be solved is one line.
 _MAX_LINE, SHOWN = 1 << 16, 2000
 _TAIL = 30
@@ -184,61 +185,43 @@ class Uv:
         """
         options = [*(["--cache-dir", str(self.cache)] if self.cache else []), *(["--offline"] if self.offline else [])]
         command = [self.binary, *arguments, *options]
-        configured = _configured(uv_settings(self.environ))
-        with scratch() as empty, configured as (variable, files), ExitStack() as stack:
+        output = Kept()
+        # The beginning and the end: what a compiler refuses stands anywhere, and uv's own word is the last.
+        first: list[str] = []
+        last: deque[str] = deque(maxlen=_MAX_LINES // 2)
+
+        def hear(raw: str) -> None:
+            line = clean(raw)
+            (first if len(first) < _MAX_LINES // 2 else last).append(line)
+            if on_line and line.strip():
+                on_line(line[:SHOWN])
+
+        with scratch() as empty, _configured(uv_settings(self.environ)) as (variable, files):
+            environment = {**uv_environment(self.environ), **variable, **(extra or {})}
             try:
-                process = stack.enter_context(
-                    child(
-                        command,
-                        cwd=empty,
-                        env={**uv_environment(self.environ), **variable, **(extra or {})},
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        encoding="utf-8",
-                        pass_fds=(*self.inherit, *files),
-                    )
+                uv = Conversation(
+                    command,
+                    out=output.add,
+                    err=Lines(hear, _MAX_LINE).add,
+                    cwd=empty,
+                    env=environment,
+                    pass_fds=(*self.inherit, *files),
                 )
             except OSError as error:
                 raise EngineError(
                     f"Cannot run uv: {error}.", hint="Install it again: pip install --force-reinstall uv."
                 ) from None
-            return _followed(process, on_line)
-
-
-def _followed(process: subprocess.Popen[str], on_line: OnLine | None) -> Finished:
-    """Read both streams of a process until it ends."""
-    stdout, stderr = process.stdout, process.stderr
-    if stdout is None or stderr is None:
-        raise EngineError("Cannot read what uv prints: it was started without pipes.")
-    output = Kept()
-    reader = threading.Thread(target=output.drain, args=(stdout.buffer,), daemon=True)  # type: ignore[attr-defined]
-    reader.start()
-    # The beginning and the end: what a compiler refuses stands anywhere, and uv's own word is the last.
-    first: list[str] = []
-    last: deque[str] = deque(maxlen=_MAX_LINES // 2)
-    try:
-        while raw := stderr.readline(_MAX_LINE):
-            line = clean(raw)
-            (first if len(first) < _MAX_LINES // 2 else last).append(line)
-            if on_line and line.strip():
-                on_line(line[:SHOWN])
-        status = process.wait()
-    except KeyboardInterrupt:
-        raise InterruptedRunError(
-            "Cannot finish the work of uv: it was interrupted.",
-            hint="Run the same command again. Downloaded files are not fetched again.",
-        ) from None
-    finally:
-        end(process)
-        reader.join(timeout=5)
-    return Finished(status=status, stdout=output.text, lines=(*first, *last))
+            try:
+                status = uv.finish(patience=_PATIENCE)
+            except KeyboardInterrupt:
+                raise InterruptedRunError(
+                    "Cannot finish the work of uv: it was interrupted.",
+                    hint="Run the same command again. Downloaded files are not fetched again.",
+                ) from None
+        return Finished(status=status, stdout=output.text, lines=(*first, *last))
 
 
 # What a failure means, by what uv 0.9 to 0.13 prints; the first that matches wins.
-_DISK = re.compile(
-    r"No space left on device|os error 28\b|Disk quota exceeded|os error 122\b|Read-only file system|os error 30\b|Permission denied \(os error 13\)"
-)
 _HASH = re.compile(r"Hash mismatch for `?([^`\n]+)`?")
 _NETWORK = re.compile(
     r"error sending request|Failed to fetch|client error|dns error|Connection (?:refused|reset)|timed? ?out|UnknownIssuer|invalid peer certificate"
@@ -270,14 +253,13 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     text = "\n".join(finished.lines)
     last_lines = _told(finished.lines)
     details = tuple(line[:SHOWN] for line in last_lines)
-    if match := _DISK.search(text):
-        full = "space" in match[0] or "28" in match[0] or "quota" in match[0].lower() or "122" in match[0]
+    if disk := refusal_of_disk(text):
         return StorageError(
-            f"Cannot {work}: {'the disk is full' if full else 'a file cannot be written'}.",
+            f"Cannot {work}: {disk.sentence}.",
             details=details,
             hint="Free some space (or set UV_CACHE_DIR to another disk) and run the same command again."
-            if full
-            else "Check the permissions of the path.",
+            if disk.is_full
+            else disk.hint,
         )
     if match := _HASH.search(text):
         return ContentError(

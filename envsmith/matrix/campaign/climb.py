@@ -24,7 +24,7 @@ from envsmith.base.programs import execute
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.builder.engines.base import Built
 from envsmith.builder.engines.venv import realise
-from envsmith.builder.proof import RecordSubject, make_record, refuse_fault_of_host, rungs_of
+from envsmith.builder.proof import RecordSubject, make_record, refuse_fault_of_host
 from envsmith.errors import EnvsmithError, is_of_the_system
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
@@ -40,6 +40,7 @@ from envsmith.model.lock import Compile, Lock
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.net.http import HttpClient
 from envsmith.smoke.failure import failure_of
+from envsmith.smoke.ladder import proved_rungs
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
 from envsmith.smoke.result import SmokeResult
@@ -268,7 +269,7 @@ def _smoke(job: CampaignJob, plan: CampaignPlan, built: Built, target: _Target, 
 
 def _reached(job: CampaignJob, result: SmokeResult, target: _Target) -> tuple[tuple[Rung, ...], Failure | None]:
     """Return the rungs that a smoke test proved, and at which one it failed."""
-    rungs = rungs_of(result)
+    rungs = (Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED, *proved_rungs(result, job.cell.frameworks))
     failure = failure_of(result, rungs)
     if failure is None:
         return rungs, None

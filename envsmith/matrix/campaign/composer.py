@@ -107,7 +107,7 @@ class Composer:
             stages = tuple(sorted({r.stage for r in rules if r.stage}))
             return CampaignJob(cell=cell, expected=Expected.BAD, rules=tuple(sorted(broken)), stages=stages, why=why)
         judgement = judge(cell.components, cell.platform, solver=self.solver)
-        warned = tuple(sorted({f.rule for f in judgement.findings if f.severity is Severity.WARNING}))
+        warned = tuple(sorted({f.rule for f in judgement.findings if f.severity is not Severity.NOTE}))
         if warned:
             return CampaignJob(cell=cell, expected=Expected.WARNED, rules=warned, why=why)
         return CampaignJob(cell=cell, expected=Expected.GOOD if judgement.status == "ok" else Expected.UNKNOWN, why=why)

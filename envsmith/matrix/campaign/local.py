@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsmith.agent.machine import memory_info
+from envsmith.base.programs import end, start
 from envsmith.matrix.campaign.drive import Handle
 from envsmith.matrix.campaign.job import CampaignJob
 from envsmith.matrix.campaign.state import CampaignState, forget_unneeded
@@ -27,7 +26,10 @@ class _Worker:
     log: Path
 
     def done(self) -> bool:
-        return self.process.poll() is not None
+        if self.process.poll() is None:
+            return False
+        end(self.process)
+        return True
 
     def why(self) -> str:
         words = last_words(self.log)
@@ -35,15 +37,7 @@ class _Worker:
 
     def cancel(self) -> None:
         """End it politely, so that uv and the ranks end too. What does not listen is killed."""
-        if self.process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGTERM)
-            try:
-                self.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+        end(self.process, signals=(signal.SIGTERM, signal.SIGKILL), patience=20.0)
 
 
 @dataclass(slots=True)
@@ -82,12 +76,11 @@ class LocalExecutor:
     def _start(self, state: CampaignState, job: CampaignJob) -> _Worker:
         log = state.log(job)
         with log.open("ab") as file:
-            process = subprocess.Popen(
+            process = start(
                 self.command(state, job, sys.executable),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
         return _Worker(process, log)
 

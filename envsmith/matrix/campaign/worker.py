@@ -24,7 +24,8 @@ def last_words(log: Path) -> str | None:
     output = Kept(1 << 20)
     try:
         with open_regular(log) as file:
-            output.drain(file)
+            while piece := file.read(1 << 16):
+                output.add(piece)
     except OSError:
         return None
     lines = output.text.strip().splitlines()

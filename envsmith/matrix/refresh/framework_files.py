@@ -16,7 +16,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from envsmith.base.programs import execute
+from envsmith.base.git import git
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Checkout, ToolkitTable
@@ -33,11 +33,10 @@ def checkouts() -> dict[str, Checkout]:
     return {name: f.checkout for name, f in FRAMEWORKS.items() if f.checkout is not None}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, command: str, *words: str) -> str | None:
     """Return what git prints, or ``None`` when it says no. ``UsageError`` when the folder is not a repository."""
-    command = ["git", "-C", str(folder), *words]
     try:
-        answer = execute(command, seconds=120)
+        answer = git(folder, command, *words)
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"Cannot run git in {folder}: {error}.", hint="Install git.") from None
     if answer.returncode == 128 and "not a git repository" in answer.stderr:

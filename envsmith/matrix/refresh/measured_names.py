@@ -22,7 +22,7 @@ from envsmith.knowledge.names import takes
 from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.name_index import SUFFIX, SUMMARY
-from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, Table, encode
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, Table, add_part, encode
 from envsmith.knowledge.names.reach import Memo, PackageUses
 from envsmith.knowledge.names.source import read_module
 from envsmith.knowledge.names.stars import write_out
@@ -163,7 +163,7 @@ def _plan_file(
         add_moves(table, 1 << (len(versions) - 1), package.roots)
     measured = tuple(before[v] if v in stays else _measured(v, listed[v]) for v in versions)
     head = Head(distribution=name, reader=state.kind.reader, roots=package.roots, releases=measured)
-    content = encode(head, table)
+    content = encode(head, table) if existing is None else add_part(existing, head, table)
     before_bytes = None if state.file is None else state.path.read_bytes()
     if content != before_bytes:
         counts = f"{len(new)} releases read, {count_names(table):,} names of {len(versions)} releases"
@@ -348,9 +348,10 @@ def add_moves(table: Table, newest: int, roots: Iterable[str]) -> int:
     now: dict[str, set[str]] = defaultdict(set)
     gone: list[tuple[str, str]] = []
     written = tuple(f" ^{root}." for root in roots)
+    before: dict[tuple[str, str], int] = {}
     for module, lines in table.items():
         for line in [line for line in lines if any(mark in line for mark in written)]:
-            del lines[line]  # of the refresh before: another release is the newest now
+            before[module, line] = lines.pop(line)  # of the refresh before: another release is the newest now
         current = {line.partition(" ")[0] for line, bits in lines.items() if bits & newest}
         for line, bits in lines.items():
             name, _, body = line.partition(" ")
@@ -362,7 +363,8 @@ def add_moves(table: Table, newest: int, roots: Iterable[str]) -> int:
                 gone.append((module, name))
     moves = {(module, name) for module, name in gone if len(now[name]) == 1 and len(name) > 4}
     for module, name in moves:
-        table[module][f"{name} ^{next(iter(now[name]))}.{name}"] = newest
+        line = f"{name} ^{next(iter(now[name]))}.{name}"
+        table[module][line] = before.get((module, line), 0) | newest
     return len(moves)
 
 

@@ -22,7 +22,7 @@ from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
 from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
 from envsmith.matrix.document import document
 from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
-from envsmith.matrix.site.script_data import make_choices, search_data
+from envsmith.matrix.site.script_data import Hosts, make_choices, search_data
 from envsmith.matrix.tables import export_texts
 from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public
@@ -256,15 +256,15 @@ def _ladder(proved: Sequence[str], failure: Failure | None) -> str:
 # -- what the page is made from: the knowledge, its records, today -----------------------------------------------------
 
 
-def read_page(root: Path) -> Page:
-    """Read everything. ``DataError`` when a record or the table of expiry is broken."""
+def read_page(root: Path, *, hosts: Hosts | None = None) -> Page:
+    """Read everything, with answers for ``hosts``. ``DataError`` when a record or the table of expiry is broken."""
     solver = default_solver()
     stored = read_records(root / "records")
     keep: dict[str, set[str]] = {}
     for record in stored:
         for name, version in record.components.items():
             keep.setdefault(name, set()).add(public(version) if name == "torch" else version)
-    choices = make_choices(solver, keep=keep)
+    choices = make_choices(solver, keep=keep, hosts=hosts)
     return Page(
         choices=choices,
         search=search_data(solver.knowledge(), stored, choices),

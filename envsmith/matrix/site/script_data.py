@@ -3,48 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from envsmith.frameworks import FRAMEWORKS, beside_core
-from envsmith.model.cell import Platform, Request
+from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Domains
 from envsmith.solver.known_bad import known_bad, stated_by_metadata
+from envsmith.solver.request import Posed
 from envsmith.solver.solver import Solver
 
-# The GPUs that the page offers, of the many whose names are known.
-_GPUS = ("b200", "h200", "h100", "a100", "l40s", "rtx5090", "rtx4090", "rtx3090", "t4", "v100")
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hosts:
+    """The GPUs and drivers that the page offers, of the many that are known."""
+
+    gpus: tuple[str, ...] = ("b200", "h200", "h100", "a100", "l40s", "rtx5090", "rtx4090", "rtx3090", "t4", "v100")
+    drivers: tuple[str, ...] = ("580.65.06", "570.86.15", "550.54.14", "535.54.03", "525.60.13", "470.82.01")
 
 
-def make_choices(solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None) -> dict[str, Any]:
+def make_choices(
+    solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None, hosts: Hosts | None = None
+) -> dict[str, Any]:
     """Return the tables for linux-64, with short keys, for the page only. ``matrix.json`` is the documented form.
 
-    The page has the newest release of each minor series, and what ``keep`` (versions by component) names besides.
+    The page has the newest release of each minor series, what ``keep`` (versions by component) names, and what answers
+    have.
     Everything is newest first. ``builds`` are (number of the torch, CUDA, tag of the build or empty for the default
     index). For each build there are the GPUs that it ``runs`` on and the oldest driver that it needs. A framework's
     ``rows`` have the Pythons for each build as bits, its ``row`` the number of the row for each release. Its ``why``
     has the number of the one of its ``reasons`` for each release and torch that do not work together, its ``tested``
-    the torches that the framework's CI ran with a release.
+    the torches that the framework's CI ran with a release. Its ``answers`` are the solver's: for each GPU, driver and
+    Python (none first) the number of one of its ``cells``, which are ``[row, build, Python]``. It is -1 where there is
+    no answer.
     """
-    keep = keep or {}
+    kept = {name: set(versions) for name, versions in (keep or {}).items()}
+    hosts = hosts or Hosts()
     compiled, knowledge = solver.compiled, solver.knowledge()
     index = compiled.torch_index[Platform.LINUX_64.value]
-    publics = dict.fromkeys(public(v) for v in compiled.versions["torch"] if v in index)
-    torches = _newest(publics, keep.get("torch", ()))
-    builds = _builds(compiled.versions["torch"], index, torches)
     pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
     pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
-    frameworks = [
-        _framework(solver, name, keep.get(name, ()), torches, builds=builds, pythons=pythons) for name in FRAMEWORKS
-    ]
+    gpus = {name: knowledge.gpus[name] for name in hosts.gpus if name in knowledge.gpus}
+    asked = list(product((None, *gpus.values()), (None, *hosts.drivers), (None, *pythons)))
+    answers = {name: _answers(solver, name, asked) for name in FRAMEWORKS}
+    for cell in (cell for cells in answers.values() for cell in cells if cell):
+        for name, version in cell.components.items():
+            kept.setdefault(name, set()).add(public(version) if name == "torch" else version)
+    publics = dict.fromkeys(public(v) for v in compiled.versions["torch"] if v in index)
+    torches = _newest(publics, kept.get("torch", ()))
+    builds = _builds(compiled.versions["torch"], index, torches)
+    frameworks = []
+    for name, cells in answers.items():
+        tables = _framework(solver, name, kept.get(name, ()), torches, builds=builds, pythons=pythons)
+        frameworks.append(tables | _numbered(cells, tables, [version for _, _, version in builds], pythons))
     return {
         "pythons": pythons,
         "torches": torches,
         "builds": [(t, cuda, "" if index[v] == "default" else v.partition("+")[2]) for t, cuda, v in builds],
-        "gpus": {name: knowledge.gpus[name] for name in _GPUS if name in knowledge.gpus},
+        "gpus": gpus,
+        "hostDrivers": list(hosts.drivers),
         "archs": list(compiled.versions["gpu"]),
         "runs": [_gpus(solver, version) for _, _, version in builds],
         "drivers": [_driver(solver, version) for _, _, version in builds],
@@ -63,7 +85,7 @@ def _framework(
 ) -> dict[str, Any]:
     """Return the tables of one framework. The rows of torch itself are Pythons: its ``axis``."""
     component = beside_core(name)
-    releases = list(pythons) if component == "python" else _newest(_stable(solver, name), keep)
+    releases = list(pythons) if component == "python" else _newest({*_stable(solver, name), *keep}, keep)
     rows = _rows(solver, component, releases, [version for _, _, version in builds], pythons)
     why = []
     for release, row in zip(releases, rows, strict=True):
@@ -84,6 +106,55 @@ def _framework(
         "why": [".".join(str(reasons.index(reason)) if reason else "" for reason in line) for line in why],
         "tested": _tested(solver, torches, name, releases),
     }
+
+
+def _answers(
+    solver: Solver, name: str, asked: Iterable[tuple[str | None, str | None, str | None]]
+) -> list[Cell | None]:
+    """Return the solver's best cells of a framework for GPU, driver and Python, in the order in which they are asked."""
+    cells: dict[tuple[object, ...], Cell | None] = {}
+    answers = []
+    for gpu, driver, python in asked:
+        posed = solver.pose(
+            Request(
+                frameworks={name: Spec.parse("*")},
+                constraints={"python": Spec.parse(python)} if python else {},
+                driver=driver,
+                gpus=(gpu,) if gpu else (),
+            )
+        )
+        key = (gpu, python, _left_by(posed))
+        if key not in cells:
+            answer = solver.best(posed)
+            cells[key] = answer.cell if answer else None
+        answers.append(cells[key])
+    return answers
+
+
+def _numbered(
+    answers: Sequence[Cell | None], framework: Mapping[str, Any], builds: Sequence[str], pythons: Sequence[str]
+) -> dict[str, Any]:
+    """Return the different answers as ``[row, build, Python]`` of the page's tables, and the number of each."""
+    own = framework["name"] if framework["axis"] == "release" else framework["axis"]
+    places = [
+        None
+        if cell is None
+        else (
+            framework["releases"].index(cell.components[own]),
+            builds.index(cell.components["torch"]),
+            pythons.index(cell.components["python"]),
+        )
+        for cell in answers
+    ]
+    different = [place for place in dict.fromkeys(places) if place]
+    return {"cells": different, "answers": [different.index(place) if place else -1 for place in places]}
+
+
+def _left_by(posed: Posed) -> tuple[int, ...]:
+    """Return what a request leaves of each part but the driver: two drivers that leave the same have one answer."""
+    problem = posed.problem
+    domains = problem.rules_net(Severity.ERROR).begin([mask for wish in problem.wishes for mask in wish.masks])
+    return tuple(domain for name, domain in zip(problem.names, domains or (), strict=False) if name != "driver")
 
 
 def _stable(solver: Solver, name: str) -> list[str]:

@@ -309,8 +309,9 @@ def ranges_of(declaration: Declaration) -> dict[str, Spec]:
     if declaration.python:
         ranges["python"] = _spec(declaration.python, "python")
     by_component: dict[str, list[Declared]] = {}
+    find = components().find
     for line in declaration.requirements:
-        component = components().find(line.name)
+        component = find(line.name)
         if component is not None:
             by_component.setdefault(component.name, []).append(line)
     pythons = admitted_pythons(ranges.get("python", Spec.parse("*")))

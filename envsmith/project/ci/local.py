@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 from envsmith.base.files import claim, mark, scratch
 from envsmith.base.interpreter import python_in
 from envsmith.base.json_types import JsonDict, JsonFields
-from envsmith.base.programs import child
+from envsmith.base.programs import Conversation, Lines
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
 from envsmith.lock.index.interpreters import find_interpreter
@@ -212,11 +211,12 @@ def _command(run: _Run, command: str) -> None:
     }
     environment.pop("PYTHONPATH", None)
     shell, last_line = [shutil.which("bash") or "/bin/sh", "-c", command], ""
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with child(shell, cwd=run.root, env=environment, **output) as process:
-        while process.stdout and (line := process.stdout.readline(1 << 16)):
-            last_line = line.strip() or last_line
-        status = process.wait()
+
+    def hear(line: str) -> None:
+        nonlocal last_line
+        last_line = line.strip() or last_line
+
+    status = Conversation(shell, out=Lines(hear).add, cwd=run.root, env=environment).finish(patience=5.0)
     if status:
         quoted = json.dumps(last_line[:300], ensure_ascii=False) if last_line else "no output"
         raise _Failed("test", f"exit status {status}, last line {quoted}")

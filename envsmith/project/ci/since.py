@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import read_text, scratch
+from envsmith.base.git import git
 from envsmith.base.json_types import JsonDict
-from envsmith.base.programs import execute
 from envsmith.errors import DataError, EnvsmithError, UsageError
 from envsmith.frameworks import added_frameworks
 from envsmith.model.finding import Finding
@@ -115,10 +115,9 @@ def compare(root: Path, base: str, library: Library) -> Comparison:
     )
 
 
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(root), *arguments]
+def _git(root: Path, command: str, *arguments: str) -> str:
     try:
-        finished = execute(command, seconds=120)
+        finished = git(root, command, *arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(
             f"Cannot compare with --since: git does not start ({error}).",
@@ -127,7 +126,7 @@ def _git(root: Path, *arguments: str) -> str:
     if finished.returncode:
         message = (finished.stderr.strip().splitlines() or [f"no revision {arguments[-1]!r}"])[0]
         raise UsageError(
-            f"Cannot compare with --since: git {arguments[0]} says {message}.",
+            f"Cannot compare with --since: git {command} says {message}.",
             hint="Name a branch or commit that is here: git fetch origin main.",
         )
     return finished.stdout

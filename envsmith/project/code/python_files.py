@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envsmith.base.files import open_regular
-from envsmith.base.programs import execute
+from envsmith.base.git import git
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.errors import DataError, os_errors
 
@@ -22,9 +22,6 @@ _MOST_FILES = 20_000
 _MOST_BYTES = 4 << 20
 # Folders that hold environments and what tools leave, where no git says what belongs to the project.
 _NOT_CODE = frozenset({"node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env"})
-# A repository's own settings may name programs that git would start.
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", "-c", "core.quotePath=false")
-_SECONDS = 60.0
 # IPython's own lines: %magic, !command, name?, and the same on the right of an assignment.
 _MAGIC = re.compile(r"(\s*)(?:[\w, ]{1,200}=\s*)?(?:%%?[A-Za-z]|!).*|(\s*)\??\??[\w.]{1,200}\?{1,2}\s*")
 _TIMED = re.compile(r"%%(?:time|timeit|capture|prun)\b")
@@ -191,9 +188,9 @@ def _commit_day(root: Path, path: Path) -> str | None:
     return day if re.fullmatch(r"\d{4}-\d\d-\d\d", day) else None
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def _git(root: Path, command: str, *arguments: str) -> str | None:
     with suppress(OSError, subprocess.TimeoutExpired):
-        run = execute([*_GIT, "-C", str(root), *arguments], seconds=_SECONDS)
+        run = git(root, command, *arguments)
         if run.returncode == 0:
             return run.stdout
     return None

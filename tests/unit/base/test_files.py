@@ -158,8 +158,8 @@ def test_a_full_disk_leaves_the_earlier_file_of_every_output(tmp_path: Path, com
     finished = _limited(command.split(), tmp_path)
 
     assert finished.returncode == 10, finished.stderr
-    assert f"{name}: the file is larger than the limit" in finished.stderr
-    assert "hint: Free some space" in finished.stderr
+    assert f"{name}: a file may not be as large as it must be (ulimit -f)" in finished.stderr
+    assert "hint: Raise the limit" in finished.stderr
     assert (tmp_path / name).read_text() == before
     assert not list(tmp_path.rglob(".envsmith-*"))
 
@@ -341,6 +341,7 @@ _WRITERS = {
     "lock/conda/channels.py": "in a scratch folder",
     "lock/conda/install.py": "in a scratch folder, and the old environment is renamed, then put back or removed",
     "builder/engines/venv.py": "in a scratch folder",
+    "doctor/mend/owned.py": "links of files that stand beside their place until they take it",
     "doctor/mend/twin.py": "links of an environment's files in a folder of its own, which takes the environment's name or goes",
     "builder/engines/compiling.py": "in a scratch folder",
     "builder/image/context.py": "in the folder of one build, which is emptied before and after",

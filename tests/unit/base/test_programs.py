@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import envsmith
-from envsmith.base.programs import Kept, child, execute
+from envsmith.base.programs import Conversation, Kept, Lines, close, converse, end, execute, start
 
 
 def _python(code: str) -> list[str]:
@@ -74,12 +74,75 @@ def test_at_the_deadline_a_program_and_what_it_started_are_ended(tmp_path: Path,
     assert _gone(int(place.read_text()))
 
 
+def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
+    lines: list[str] = []
+    hears = Lines(lines.append, longest=6)
+
+    for piece in ("zwö".encode()[:3], "zwö".encode()[3:] + b"lf\r", b"\nnext\rlonger than six\n\nrest", b""):
+        hears.add(piece)
+
+    assert lines == ["zwölf", "next", "longer", " than ", "six", "", "rest"]
+
+
+def test_an_endless_line_is_handed_on_in_pieces() -> None:
+    lines: list[str] = []
+    hears = Lines(lines.append, longest=6)
+
+    for _ in range(3):
+        hears.add(b"xxxx")
+
+    assert lines == ["xxxxxx", "xx"]
+
+
+def test_a_conversation_hears_while_it_tells_and_its_input_stays_open() -> None:
+    heard: list[str] = []
+    errors = Kept()
+    code = "import sys; print(sys.stdin.readline().strip(), flush=True); print('e', file=sys.stderr, flush=True); sys.stdin.read(); print('end')"
+    talk = Conversation(
+        _python(code), out=Lines(heard.append).add, err=errors.add, feed=b"x" * 300_000 + b"\n", stays=True
+    )
+
+    converse(talk, is_over=lambda: bool(heard and errors.count))
+    is_still_there = talk.process.poll() is None
+    close(talk, grace=30.0, patience=0.0)
+
+    assert heard == ["x" * 65536] * 4 + ["x" * (300_000 - 4 * 65536)]
+    assert errors.text == "e\n"
+    assert is_still_there
+    assert talk.process.returncode in {0, 120, 1}  # nobody hears its last line
+
+
+def test_several_conversations_are_heard_at_once() -> None:
+    heard: list[str] = []
+    talks = [
+        Conversation(_python(f"import time; time.sleep({wait}); print({wait})"), out=Lines(heard.append).add)
+        for wait in (0.6, 0.0, 0.3)
+    ]
+
+    converse(*talks, is_over=lambda: False)
+    end(*(talk.process for talk in talks))
+
+    assert heard == ["0.0", "0.3", "0.6"]
+
+
+def test_who_does_not_end_with_its_input_is_terminated_and_then_killed(tmp_path: Path) -> None:
+    place = tmp_path / "inner"
+    talk = Conversation(_noted(place), out=Kept().add, feed=b"x", stays=True)
+    converse(talk, is_over=place.exists)
+    killed: list[int] = []
+
+    close(talk, grace=0.0, patience=0.2, kill=lambda process: killed.append(process.pid))
+
+    assert killed == [talk.process.pid]
+    assert _gone(int(place.read_text()))
+
+
 def test_no_output_of_a_program_is_kept_without_a_bound() -> None:
     package = Path(envsmith.__file__).parent
     unbounded = [
         f"{path.relative_to(package)}:{node.lineno}"
         for path in package.rglob("*.py")
-        if "smoke/agent" not in path.as_posix() and path.name != "install.py"  # which asks our own linker
+        if "smoke/agent" not in path.as_posix()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and (
@@ -118,11 +181,13 @@ def _gone(process: int) -> bool:
     return not _is_running(process)
 
 
-def test_what_a_child_left_behind_ends_with_the_block() -> None:
-    with child(["/bin/sh", "-c", "sleep 300 & echo begun"], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.wait()
+def test_what_a_child_left_behind_ends_with_it() -> None:
+    process = start(["/bin/sh", "-c", "sleep 300 & echo begun"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    process.wait()
+
+    end(process)
 
     assert _gone(-process.pid)
 
@@ -131,10 +196,11 @@ def test_what_a_child_left_behind_ends_with_the_block() -> None:
 def test_no_child_outlives_envsmith(tmp_path: Path, number: signal.Signals) -> None:
     code = (
         "import signal, subprocess, sys\n"
-        "from envsmith.base.programs import child\n"
+        "from envsmith.base.programs import end, start\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        f"with child({_STUBBORN!r}, stdout=subprocess.PIPE) as process:\n"
-        "    process.stdout.readline(); print(process.pid, flush=True); process.wait()\n"
+        f"process = start({_STUBBORN!r}, stdout=subprocess.PIPE)\n"
+        "try: process.stdout.readline(); print(process.pid, flush=True); process.wait()\n"
+        "finally: end(process, patience=0.3)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
         assert parent.stdout is not None

@@ -236,3 +236,26 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 def test_a_count_has_the_noun_in_its_number() -> None:
     assert [counted(number, "line") for number in (0, 1, 2)] == ["0 lines", "1 line", "2 lines"]
+
+
+PLANTED = "Zq7Xw9pLk3Vb"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "NGC_API_KEY: {}", "api_key: {}", "X-Api-Key: {}", "os.environ['HF_TOKEN'] = '{}'", "HF_TOKEN => {}",
+        "machine h login u password {}", "curl -u u:{} https://h", "docker login -u me -p {}", '{{"auth": "{}"}}', "Cookie: a={}",
+        "//h/:_authToken={}", "AccountKey={}==", "https://h/t/{}/channel", "https://hooks.slack.com/services/T1/B2/{}",
+        "https://discord.com/api/webhooks/123/{}", "sk_live_{}", "dop_v1_{}", "pass={}", "--password {}", "https://u:{}@h/x.whl",
+        "x @ git+https://u:{}@h/x", "-r https://u:{}@h/r.txt", "Authorization: Bearer {}", "TORCH_HUB_TOKEN={}", "MASTER_PASSWORD={}",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY-----", 'X="HF_TOKEN=\\"{}\\""',
+    ],
+)  # fmt: skip
+def test_no_printed_text_holds_a_secret_and_json_stays_json(form: str) -> None:
+    text = form.format(PLANTED)
+
+    assert PLANTED not in printable(text)
+    written = printable(json.dumps({"message": text, "hint": None}))
+    assert PLANTED not in written
+    assert set(json.loads(written)) == {"message", "hint"}

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from build_helpers import options_in
 
-from envsmith.agent.protocol import TIME_IS_OVER
 from envsmith.base.progress import EventKind
 from envsmith.builder import arrow as build
-from envsmith.builder import choice, locking, proof
+from envsmith.builder import choice, locking
 from envsmith.errors import BuildError, ContentError, DataError, EngineError, UsageError
 from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Platform, Request
-from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Unmet, Verdict, record_text
+from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.result import SmokeResult
@@ -144,27 +143,6 @@ def test_a_failed_smoke_test_is_recorded_as_failed(world, tmp_path, monkeypatch)
     outcome = build.build(options_in(tmp_path))
     assert not outcome.record.passed
     assert outcome.record.rungs[-1] is Rung.IMPORTED
-
-
-@pytest.mark.parametrize(
-    ("steps", "last"),
-    [
-        (Verdict.PASS, Rung.FRAMEWORK_CPU),
-        (Verdict.SKIPPED, Rung.COLLECTIVES_CPU),
-        (Verdict.WRONG, Rung.COLLECTIVES_CPU),
-    ],
-)
-def test_a_rung_is_proved_only_by_a_step_that_ran_and_passed(steps, last):
-    assert proof.rungs_of(_result(steps=steps))[-1] is last
-
-
-def test_cases_that_had_no_time_prove_no_collectives():
-    result = _result(steps=Verdict.SKIPPED)
-    late = CaseOutcome(case="all_reduce", verdict=Verdict.SKIPPED, blame=TIME_IS_OVER, unmet=Unmet.TIME)
-
-    rungs = proof.rungs_of(dataclasses.replace(result, cases=(*result.cases, late)))
-
-    assert rungs[-1] is Rung.IMPORTED
 
 
 def test_what_was_timed_but_not_checked_is_recorded_and_proves_no_collective(world, tmp_path, monkeypatch):

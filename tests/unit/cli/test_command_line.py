@@ -269,7 +269,7 @@ def test_ok_and_bad_sets_have_their_exit_codes(capsys):
         (
             PermissionError(errno.EACCES, "Permission denied", "/some/file"),
             10,
-            "Cannot write /some/file: Permission denied.",
+            "Cannot write /some/file: permission is denied.",
         ),
         (NetworkError("the index cannot be reached", hint="check the network"), 5, "hint: check the network"),
         (RuntimeError("surprise"), 70, "envsmith has a bug"),

@@ -218,3 +218,24 @@ def test_feature_in_a_configuration_or_command_makes_an_error_of_what_only_conce
         d = judged(versions, *([text] if states_feature else []))
         (finding,) = [x.finding for x in d.diagnosed if x.finding.rule == rule]
         assert finding.severity.value == severity[states_feature]
+
+
+def test_the_cuda_that_a_container_demands_gives_the_driver_that_ends_it():
+    text = "Driver Version: 550.144.03\nnvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8"
+
+    finding = judged(text).root.finding
+
+    assert (finding.rule, dict(finding.needs)) == ("container-cuda-floor", {"driver": ">=570.26"})
+
+
+def test_what_rules_leave_of_a_release_that_nobody_stated_is_not_called_the_end_of_a_fault():
+    finding = judged(
+        "gpu: NVIDIA Titan Xp\nCUDA error: no kernel image is available for execution on the device"
+    ).root.finding
+
+    assert "this does not happen" not in finding.fix
+
+
+@pytest.mark.parametrize("text", ["Weights only load failed", "Failed to initialize NVML: Unknown Error"])
+def test_a_failure_that_was_pasted_is_never_ok(text):
+    assert judged(f"{text}\nPyTorch version: 2.9.1+cu128\n").status != "ok"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,8 @@ TEXTS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=40)
+# Where nothing is found, every release that could be meant is tried: a second for each example.
+@settings(deadline=None, max_examples=int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "12")))
 @given(
     env=st.dictionaries(st.sampled_from(KEYS), TEXTS, max_size=5),
     culprit=st.dictionaries(

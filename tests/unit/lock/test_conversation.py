@@ -222,7 +222,7 @@ def test_versions_that_are_not_the_cell_s_are_refused_by_name(chosen: Cell, tabl
     assert caught.value.details == ("deepspeed: the cell says 0.18.6, the resolver pinned deepspeed 0.18.5",)
 
 
-@pytest.mark.parametrize(("index", "words"), [("pytorch", "Leave --cuda out"), ("default", "")])
+@pytest.mark.parametrize(("index", "words"), [("pytorch", "Take another torch with --torch"), ("default", "")])
 def test_a_torch_that_only_its_own_index_has_says_so_where_that_cannot_be_reached(
     index: str, words: str, chosen: Cell, table: ComponentTable
 ) -> None:

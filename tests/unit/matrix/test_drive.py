@@ -68,12 +68,13 @@ def files_per_cell(state):
     return counted
 
 
-def test_killed_at_ten_random_moments_it_goes_on_and_nothing_is_lost_or_doubled(tmp_path):
-    jobs = jobs_of(25)
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_goes_on_and_nothing_is_lost_or_doubled(tmp_path, kills):
+    jobs = jobs_of(5 + 2 * kills)
     state = begun(tmp_path, jobs)
     chance = random.Random(os.environ.get("PYTEST_SEED", "campaign"))
     seen = {}
-    for number in range(10):
+    for number in range(kills):
         process = start(tmp_path)
         while process.poll() is None and not any(workers_of(tmp_path)):
             time.sleep(0.01)
@@ -94,7 +95,7 @@ def test_killed_at_ten_random_moments_it_goes_on_and_nothing_is_lost_or_doubled(
 
 
 def test_two_campaigns_in_one_folder_share_the_cells(tmp_path):
-    jobs = jobs_of(16)
+    jobs = jobs_of(8)
     state = begun(tmp_path, jobs)
     both = [start(tmp_path, workers=2) for _ in range(2)]
     for process in both:

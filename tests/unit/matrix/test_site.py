@@ -17,18 +17,22 @@ from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.cells import TOOLS, commands_of
 from envsmith.matrix.site.figures import KINDS, freshness_plot
 from envsmith.matrix.site.page import FIRST, SITE, STATIC, read_page, site_texts
-from envsmith.matrix.site.script_data import make_choices
+from envsmith.matrix.site.script_data import Hosts, make_choices
 from envsmith.model.cell import Request
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.record import Rung, read_record
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, public
 from envsmith.solver import default_solver, solve
 
 HOSTILE = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>"
 
 
+HOSTS = Hosts(gpus=("b200", "a100"), drivers=("535.54.03",))
+
+
 @pytest.fixture(scope="module")
 def page():
-    return read_page(find_matrix())
+    return read_page(find_matrix(), hosts=HOSTS)
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +173,41 @@ def test_what_the_table_offers_is_what_the_solver_solves(site):
             )
 
 
+@pytest.mark.parametrize("number", [10, pytest.param(60, marks=pytest.mark.slow)])
+def test_the_page_gives_the_answer_of_solve_for_seeded_requests(site, number):
+    """A framework, a GPU, a driver and a Python, each of them or none."""
+    import random
+
+    data = _data(site)
+    draw = random.Random(20261127)
+    gpus, drivers, pythons = ([None, *each] for each in (data["gpus"], data["hostDrivers"], data["pythons"]))
+    for _ in range(number):
+        framework = draw.choice(data["frameworks"])
+        gpu, driver, python = draw.choice(gpus), draw.choice(drivers), draw.choice(pythons)
+        asked = (gpus.index(gpu) * len(drivers) + drivers.index(driver)) * len(pythons) + pythons.index(python)
+        answer = framework["answers"][asked]
+
+        try:
+            cell = solve(
+                Request(
+                    frameworks=[framework["name"]],
+                    constraints={"python": python} if python else {},
+                    driver=driver,
+                    gpus=(data["gpus"][gpu],) if gpu else (),
+                )
+            ).cell
+        except UnsatisfiableError:
+            assert answer == -1, (framework["name"], gpu, driver, python)
+            continue
+
+        row, build, place = framework["cells"][answer]
+        torch, cuda, _ = data["builds"][build]
+        axis = framework["name"] if framework["axis"] == "release" else framework["axis"]
+        shown = (framework["releases"][row], data["torches"][torch], cuda, data["pythons"][place])
+        parts = cell.components
+        assert shown == (parts[axis], public(parts["torch"]), parts["cuda"], parts["python"]), (gpu, driver, python)
+
+
 def test_every_pair_that_cannot_be_has_a_reason(site):
     data = _data(site)
     for framework in data["frameworks"]:
@@ -297,7 +336,7 @@ def test_stale_proofs_are_shown_as_such(page, tmp_path):
 
 
 def test_what_was_run_is_kept_in_the_choices():
-    choices = make_choices(default_solver(), keep={"deepspeed": {"0.19.7"}})
+    choices = make_choices(default_solver(), keep={"deepspeed": {"0.19.7"}}, hosts=Hosts(gpus=(), drivers=()))
     (deepspeed,) = [f for f in choices["frameworks"] if f["name"] == "deepspeed"]
     assert {"0.19.8", "0.19.7"} <= set(deepspeed["releases"])
 

@@ -129,3 +129,15 @@ def test_a_file_in_utf_16_and_one_with_a_mark_are_read(tmp_path):
 
 def test_five_thousand_lines_are_read(tmp_path):
     assert len(_read(tmp_path, "".join(f"package-{n}=={n}\n" for n in range(5000))).demands) == 5000
+
+
+def test_a_line_of_a_file_outside_the_project_is_not_quoted(tmp_path):
+    (tmp_path / "shadow").write_text("root:$6$planted:19000:0:99999:7:::\n")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "requirements.txt").write_text("-r ../shadow\n")
+
+    problems = read_requirement_file(project / "requirements.txt", lambda *_: Demands()).problems
+
+    assert [problem.partition(": ")[0] for problem in problems] == [f"{project}/../shadow:1"]
+    assert "planted" not in problems[0]

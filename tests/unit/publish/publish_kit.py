@@ -198,6 +198,7 @@ class Registry:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body of an answer are sent one after the other
 
     def log_message(self, *_):
         pass

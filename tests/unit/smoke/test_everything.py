@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from envsmith.agent.protocol import TIME_IS_OVER
-from envsmith.builder.proof import RecordSubject, record_of_parts
+from envsmith.builder.environment import record_of_parts
+from envsmith.builder.proof import RecordSubject
 from envsmith.errors import SmokeError
 from envsmith.model.record import CaseOutcome, Fault, Rung, StepOutcome, Unmet, Verdict, put_record, read_record
 from envsmith.smoke import run
@@ -428,13 +429,12 @@ def _command(monkeypatch, tmp_path, script) -> object:
 
     from click.testing import CliRunner
 
-    from envsmith.builder import proof
     from envsmith.cli.smoke import smoke
     from envsmith.smoke import everything
 
     monkeypatch.setattr("envsmith.smoke.run.probe", lambda _target: VERSIONS)
     monkeypatch.setattr(everything, "ask", lambda *_: NEW)
-    monkeypatch.setattr(proof, "find_cell", lambda *_: FOUND)
+    monkeypatch.setattr("envsmith.cli.smoke.find_cell", lambda *_: FOUND)
 
     def run_all(parts, target, *, folder, **_):
         for part in parts:

@@ -63,8 +63,8 @@ def test_machine_without_a_compiler_says_nothing_against_the_cell() -> None:
 @pytest.mark.parametrize(
     ("detail", "reason"),
     [
-        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "a disk is full"),
-        ("OSError: [Errno 122] Disk quota exceeded", "a disk is full"),
+        ("OSError: [Errno 28] No space left on device: '/tmp/x'", "the disk is full"),
+        ("OSError: [Errno 122] Disk quota exceeded", "the disk quota is used up"),
         ("OSError: [Errno 24] Too many open files", "open files"),
         ("RuntimeError: can't start new thread", "processes"),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory", "memory"),

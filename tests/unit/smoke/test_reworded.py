@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from envsmith import smoke
-from envsmith.builder.proof import rungs_of
 from envsmith.frameworks.framework import Step
 from envsmith.smoke.cases import Case, quick_cases
 from envsmith.smoke.expect import Expect, Expectation, Selectors
 from envsmith.smoke.failure import failure_of
+from envsmith.smoke.ladder import proved_rungs
 from envsmith.smoke.nodes import with_nodes
 from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan
@@ -166,7 +166,7 @@ def _reworded(event: Any, reword: Callable[[str], str]) -> Any:
 
 def _facts(result: SmokeResult) -> dict[str, Any]:
     """Return all that is no sentence."""
-    failures = [failure_of(result, reached) for reached in ([], rungs_of(result))]
+    failures = [failure_of(result, reached) for reached in ([], proved_rungs(result))]
     return {
         "passed": (result.passed, result.exit_code, result.enough, result.collectives_good),
         "cases": [(case.case, case.verdict, case.unmet, case.is_known) for case in result.cases],
@@ -174,7 +174,7 @@ def _facts(result: SmokeResult) -> dict[str, Any]:
         "ranks": result.blamed,
         "known": (result.known_defects, result.late),
         "cause": (result.cause.fault, result.cause.lasting),
-        "rungs": rungs_of(result),
+        "rungs": proved_rungs(result),
         "failures": [failure and (failure.rung, failure.of_host, failure.fault) for failure in failures],
         "nodes": (result.nodes, len(result.blame)),
     }

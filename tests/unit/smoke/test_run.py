@@ -77,6 +77,7 @@ def test_agent_that_never_speaks_is_a_smoke_error() -> None:
 
 def test_silent_agent_is_ended_at_the_outer_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "outer_deadline", property(lambda self: 0.5))
+    monkeypatch.setattr(run, "_TIDYING", 0.3)  # it ignores what asks it to end
     target = Fake("import signal,time;signal.signal(signal.SIGTERM,signal.SIG_IGN);say(event='hello');time.sleep(60)")
     result = run.run(PLAN, target)
     assert target.killed

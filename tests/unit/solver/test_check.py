@@ -10,7 +10,7 @@ from envsmith.errors import UsageError
 from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
-from envsmith.model.rule import Evidence, EvidenceKind, Release, Row, Rule, RuleKind, Severity
+from envsmith.model.rule import Evidence, EvidenceKind, PassedRun, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
 from envsmith.solver import check, constraints_for, solve, solver_of
 from envsmith.solver.known_bad import known_bad
@@ -30,14 +30,80 @@ def test_tested_pair_is_ok(solver):
 def test_untested_newer_torch_is_unknown_not_ok(solver):
     found = check({"alpha": "2.0.0", "torch": "2.4.0+cu130"}, solver=solver)
     assert found.status == "unknown"
-    assert (
-        "whether alpha 2.0.0 works with torch 2.4.0+cu130: the newest torch it was tested with is 2.3.0"
-        in found.unknown
+    assert found.unknown == ("whether alpha 2.0.0 and torch 2.4.0+cu130 work together: no run is known",)
+
+
+def test_declared_range_is_no_proof(solver):
+    assert check({"alpha": "1.0.0", "torch": "2.1.0+cu118"}, solver=solver).status == "unknown"
+
+
+def ran(knowledge, **components):
+    run = PassedRun(components=components, evidence=SOURCE[0])
+    return solver_of(dataclasses.replace(knowledge, tested=(), runs=(run,)))
+
+
+def test_a_run_proves_the_set_that_it_had_and_each_part_of_it(knowledge):
+    solver = ran(knowledge, alpha="2.0.0", torch="2.3.0+cu130", python="3.11", numpy="2.1.0")
+
+    whole = check({"alpha": "2.0.0", "torch": "2.3.0", "python": "3.11.7", "numpy": "2.1.0"}, solver=solver)
+    part = check({"alpha": "2.0.0", "torch": "2.3.0+cu130", "gpu": "sm_90"}, solver=solver)
+
+    assert (whole.status, part.status, whole.proof, part.proof) == ("ok", "ok", SOURCE[0], SOURCE[0])
+
+
+@pytest.mark.parametrize(
+    ("other", "nearest"),
+    [
+        ({"torch": "2.3.0+cu126"}, "torch 2.3.0+cu130"),
+        ({"python": "3.10"}, "python 3.11"),
+        ({"numpy": "2.0.0"}, "numpy 2.1.0"),
+        ({"pydantic": "2.9"}, "no pydantic"),
+    ],
+)
+def test_a_run_proves_no_other_set_and_the_difference_is_told(knowledge, other, nearest):
+    solver = ran(knowledge, alpha="2.0.0", torch="2.3.0+cu130", python="3.11", numpy="2.1.0")
+
+    found = check({"alpha": "2.0.0", "torch": "2.3.0", "python": "3.11", "numpy": "2.1.0", **other}, solver=solver)
+
+    assert (found.status, found.proof) == ("unknown", None)
+    assert found.unknown[0].endswith(f"work together: no run is known (the nearest had {nearest})")
+
+
+def foretelling(knowledge, *runs):
+    row = Row(
+        when={"alpha": Spec.parse("==2.0.0")},
+        needs={"numpy": Spec.parse("<2.1")},
+        severity=Severity.WARNING,
+        evidence=SOURCE,
     )
+    rule = Rule(id="alpha-imports-numpy", kind=RuleKind.REQUIRES, stage="import", rows=(row,))
+    return solver_of(dataclasses.replace(knowledge, rules=(*knowledge.rules, rule), tested=(), runs=runs))
 
 
-def test_declared_range_with_an_end_vouches_for_what_is_in_it(solver):
-    assert check({"alpha": "1.0.0", "torch": "2.1.0+cu118"}, solver=solver).status == "ok"
+def test_a_rule_that_says_an_import_fails_is_bad(knowledge):
+    found = check({"alpha": "2.0.0", "numpy": "2.1.0"}, solver=foretelling(knowledge))
+
+    assert (found.status, errors(found)) == ("bad", ["alpha-imports-numpy"])
+    assert [(c.component, c.new) for c in found.repair.changes] == [("numpy", "2.0.0")]
+
+
+def test_a_rule_that_says_an_import_fails_stays_a_warning_where_a_run_passed(knowledge):
+    run = PassedRun(components={"alpha": "2.0.0", "numpy": "2.1.0", "torch": "2.3.0+cu130"}, evidence=SOURCE[0])
+    solver = foretelling(knowledge, run)
+
+    proved = check({"alpha": "2.0.0", "numpy": "2.1.0"}, solver=solver)
+    other = check({"alpha": "2.0.0", "numpy": "2.1.0", "torch": "2.2.0"}, solver=solver)
+
+    assert (proved.status, other.status) == ("ok", "unknown")
+    assert [f.severity for f in proved.findings if f.rule == "alpha-imports-numpy"] == [Severity.WARNING]
+
+
+def test_a_warning_does_not_stand_under_ok_where_nobody_ran_the_set(knowledge):
+    solver = solver_of(dataclasses.replace(knowledge, tested=()))
+
+    found = check({"torch": "2.3.0+cu130", "alpha": "2.0.0", "python": "3.12"}, solver=solver)
+
+    assert (found.status, [f.severity for f in found.findings][:1]) == ("unknown", [Severity.WARNING])
 
 
 def test_broken_declaration_is_bad_with_a_solved_repair(solver):
@@ -265,7 +331,9 @@ def test_release_of_a_companion_that_nobody_read_is_unknown(solver, version):
 
 
 def test_build_of_a_listed_release_is_not_unknown(solver):
-    assert check({"torch": "2.2.0", "numpy": "2.1.0+mkl"}, solver=solver).unknown == ()
+    found = check({"torch": "2.2.0", "numpy": "2.1.0+mkl"}, solver=solver)
+
+    assert found.unknown == ("whether torch 2.2.0 and numpy 2.1.0+mkl work together: no run is known",)
 
 
 def test_component_without_rules_and_declarations_is_unknown_and_the_rest_is_judged(knowledge):

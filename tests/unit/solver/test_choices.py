@@ -26,6 +26,9 @@ def test_the_choice_is_one_that_an_experienced_person_would_make(case):
     releases = answer["cell"]["components"]
     misfits = {name: releases.get(name) for name, spec in case["take"].items() if not _admits(spec, releases.get(name))}
     assert not misfits, f"{answer['cell']['id']}: {case['because']}"
+    assert answer["cell"].get("index", "default") == case.get("index", answer["cell"].get("index", "default")), case[
+        "because"
+    ]
 
 
 def test_there_are_forty_cases_and_more_each_with_its_reason():

@@ -88,14 +88,19 @@ def test_unknown_fact_is_absent_from_the_cell_and_satisfies_no_wish(solver):
     assert "torch-bundles-nccl" in [c.rule for c in found.conflict]
 
 
-def test_old_driver_gives_an_older_cuda_of_the_same_torch(solver):
+def test_old_driver_gives_the_build_of_the_default_index_that_runs_on_it(solver):
     cell = solve(request("alpha", driver="535.54.03"), solver=solver).cell
+    assert (cell.components["torch"], cell.components["cuda"], cell.index) == ("2.2.0+cu121", "12.1", "default")
+
+
+def test_old_driver_gives_an_older_cuda_of_the_torch_that_is_asked_for(solver):
+    cell = solve(request("alpha", torch="2.3", driver="535.54.03"), solver=solver).cell
     assert (cell.components["torch"], cell.components["cuda"], cell.index) == ("2.3.0+cu126", "12.6", "pytorch")
 
 
 def test_driver_that_no_table_lists_is_judged_by_its_number(solver):
     assert solve(request("alpha", driver="999.1"), solver=solver).cell.components["cuda"] == "13.0"
-    assert solve(request("alpha", driver="560.35.03"), solver=solver).cell.components["cuda"] == "12.6"
+    assert solve(request("alpha", driver="560.35.03"), solver=solver).cell.components["cuda"] == "12.1"
 
 
 def test_named_driver_rules_out_builds_without_cuda(solver):
@@ -109,7 +114,7 @@ def test_cuda_build_comes_before_a_build_without(solver):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "torch"), [("sm_70", "2.3.0+cu126"), ("sm_86", "2.3.0+cu130"), ("sm_100", "2.3.0+cu130")]
+    ("gpu", "torch"), [("sm_70", "2.2.0+cu121"), ("sm_86", "2.3.0+cu130"), ("sm_100", "2.3.0+cu130")]
 )
 def test_gpu_needs_machine_code_that_runs_on_it(solver, gpu, torch):
     assert solve(request("alpha", gpus=(gpu,)), solver=solver).cell.components["torch"] == torch
@@ -117,7 +122,7 @@ def test_gpu_needs_machine_code_that_runs_on_it(solver, gpu, torch):
 
 def test_cell_must_run_on_every_gpu_that_is_named(solver):
     cell = solve(request(gpus=("sm_70", "sm_90")), solver=solver).cell
-    assert cell.components["torch"] == "2.3.0+cu126"
+    assert cell.components["torch"] == "2.2.0+cu121"
     assert cell.components["gpu"] == "sm_70,sm_90"
     found = refusal(solver, request(gpus=("sm_70", "sm_100")))
     assert [c.rule for c in found.conflict] == ["request:gpu", "request:gpu", "torch-runs-on-gpu"]

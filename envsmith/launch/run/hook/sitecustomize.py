@@ -26,20 +26,29 @@ PREFLIGHT = os.environ.get("ENVSMITH_RUN_PREFLIGHT", "")
 ACTED = "ENVSMITH_RUN_RANK"
 # Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
 LOCKED_SECONDS = 8.0
+MOST_EXITS = 200
+# Beginnings of variables whose values may be stored. Any other may hold a login.
 VARIABLES = (
     "NCCL_",
-    "TORCH_",
+    "TORCH_NCCL_",
+    "TORCH_FR_",
+    "TORCH_CUDA_",
+    "TORCH_CPP_",
+    "TORCH_DISTRIBUTED_",
+    "TORCH_LOGS",
     "GLOO_",
     "CUDA_VISIBLE",
     "OMP_",
     "MKL_",
-    "MASTER_",
+    "MASTER_ADDR",
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
     "PYTHONPATH",
     "PYTHONHASH",
-    "LD_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
 )
+PRIVATE = re.compile("TOKEN|SECRET|PASS|PWD|KEY|AUTH|CREDENTIAL")
 # Size of the recorder's buffer, and the beginning of its dump's name: of releases before torch 2.8, and since.
 NAMES_OF_RECORDER = (
     ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
@@ -155,7 +164,7 @@ class HookedRank:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.stem, self.marks = stem, os.open(stem + ".marks", flags, 0o600)
         self.stacks = os.open(stem + ".stacks", flags, 0o600)
-        self.may_time, self.has_dumped = True, False
+        self.may_time, self.has_dumped, self.exits = True, False, 0
         self.arm = faulthandler.dump_traceback_later
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -173,7 +182,10 @@ class HookedRank:
         self.wrap_hooks()
         self.wrap_exits()
         atexit.register(self.end)
-        self.connection.connect(os.path.join(FOLDER, "s"))
+        folder = os.open(FOLDER, os.O_RDONLY)
+        name = os.path.join(FOLDER, "s")  # the kernel takes no more than 107 bytes
+        self.connection.connect(name if len(os.fsencode(name)) < 107 else "/proc/self/fd/%d/s" % folder)
+        os.close(folder)
         self.connection.sendall(json.dumps({"rank": self.rank, "pid": self.pid}).encode() + b"\n")
         os.register_at_fork(after_in_child=self.connection.close)
         threading.Thread(target=self.answer, name="envsmith-run", daemon=True).start()
@@ -198,7 +210,10 @@ class HookedRank:
         leave, leave_at_once, arm = sys.exit, os._exit, faulthandler.dump_traceback_later
 
         def exit(*status: Any) -> None:  # noqa: A001
-            self.mark("exit", status=repr(status[0]) if status else "0", stack=self.witness.frames(sys._getframe(1)))
+            self.exits += 1
+            if self.exits <= MOST_EXITS:  # who catches them asks for thousands
+                stack = self.witness.frames(sys._getframe(1))
+                self.mark("exit", status=repr(status[0]) if status else "0", stack=stack)
             leave(*status)
 
         def _exit(status: int) -> None:
@@ -270,7 +285,9 @@ class HookedRank:
 
 def facts() -> Dict[str, Any]:
     """Return what may differ between ranks: variables, the interpreter, packages that are loaded."""
-    variables = {k: v for k, v in os.environ.items() if k.startswith(VARIABLES) and k not in OWN}
+    variables = {
+        k: v for k, v in os.environ.items() if k.startswith(VARIABLES) and k not in OWN and not PRIVATE.search(k)
+    }
     variables["PYTHONPATH"] = os.pathsep.join(
         part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != HERE
     )

@@ -2,7 +2,7 @@
 "use strict";
 const D = window.ENVSMITH;
 const PYTHONS = ["3.12", "3.11", "3.13", "3.10", "3.14", "3.9", "3.8"];
-const DRIVERS = ["580.65.06", "570.86.15", "550.54.14", "535.54.03", "525.60.13", "470.82.01"];
+const DRIVERS = D.hostDrivers;
 
 // -- the data: what all frameworks share is there, the part of each framework is taken when its script was loaded
 const numbers = (text, base) => text.split(".").map((number) => (number ? parseInt(number, base) : null));
@@ -93,7 +93,21 @@ function* options(free) {
   }
 }
 const possible = (free) => !options(free).next().done;
-// The solver's own order: newest release, a torch that was run with it, newest torch, default build, preferred Python.
+// The solver's own answer for a GPU, a driver and a Python: a full choice, null where there is none. undefined where
+// more is chosen.
+function answered(s) {
+  if (s.release !== null || s.torch !== null || s.cuda !== null) return undefined;
+  const place = (values, value) => (value === null ? 0 : values.indexOf(value) + 1);
+  const g = place(Object.keys(D.gpus), s.gpu),
+    d = place(DRIVERS, s.driver),
+    p = s.python === null ? 0 : s.python + 1;
+  const f = D.frameworks[s.framework],
+    number = f.answers[(g * (DRIVERS.length + 1) + d) * (D.pythons.length + 1) + p];
+  if (number < 0) return null;
+  const [r, b, python] = f.cells[number];
+  return { f: s.framework, r, b, p: python };
+}
+// Of what more is chosen the order is: newest release, a torch that was run, newest torch, default build, usual Python.
 function rank({ f, r, b, p }) {
   const [torch, cuda, tag] = D.builds[b],
     run = byPair.get([f, r, torch].join());
@@ -102,6 +116,8 @@ function rank({ f, r, b, p }) {
   return [release, cuda === "cpu" ? 1 : 0, tested ? 0 : 1, torch, tag ? 1 : 0, b, PYTHONS.indexOf(D.pythons[p])];
 }
 function best(free) {
+  const known = answered({ ...state, ...free });
+  if (known !== undefined) return known;
   let first = null,
     lowest = null;
   for (const option of options(free)) {

@@ -250,6 +250,7 @@ def test_ctrl_c_ends_the_client_and_says_what_is_kept(tmp_path, events):
 def test_a_client_that_does_not_answer_ctrl_c_is_ended_all_the_same(tmp_path, events, monkeypatch, ignored):
     """An engine that writes an image's layers answers nobody for half a minute, and its client waits for it."""
     monkeypatch.setattr(programs, "_PATIENCE", 0.3)
+    monkeypatch.setattr(buildkit, "_PATIENCE", 0.3)
     deaf = "".join(f"signal.signal(signal.{name}, signal.SIG_IGN)\n" for name in ignored.split())
     path = client(tmp_path, f"{deaf}print('#1 started', flush=True)\ntime.sleep(60)")
     ended = []
@@ -261,15 +262,15 @@ def test_a_client_that_does_not_answer_ctrl_c_is_ended_all_the_same(tmp_path, ev
 
     thread = threading.Thread(target=building)
     thread.start()
-    while not buildkit._RUNNING:
+    while not programs._RUNNING:
         time.sleep(0.01)
     time.sleep(0.5)  # the client has said what it ignores
     started = time.monotonic()
-    buildkit.end_all()
+    programs.end_all()
     thread.join(20)
     assert ended == [True]
     assert time.monotonic() - started < 10
-    assert not buildkit._RUNNING
+    assert not programs._RUNNING
 
 
 def test_a_client_that_cannot_be_started_is_an_engine_error(tmp_path, events):

@@ -73,7 +73,7 @@ def test_undo_puts_the_same_files_back(env: Path, numpy_index: TinyIndex, tmp_pa
     old = contents(env)
     mend(env, numpy_index.url, tmp_path / "uv-cache")
 
-    result = undo_last(env)
+    result = undo_last(env, all)
 
     assert [change.sentence for change in result.changes] == ["numpy 1.26.4 -> 2.0.2"]
     assert contents(env) == old
@@ -82,10 +82,10 @@ def test_undo_puts_the_same_files_back(env: Path, numpy_index: TinyIndex, tmp_pa
 
 def test_a_second_undo_is_refused(env: Path, numpy_index: TinyIndex, tmp_path: Path) -> None:
     mend(env, numpy_index.url, tmp_path / "uv-cache")
-    undo_last(env)
+    undo_last(env, all)
 
     with pytest.raises(UsageError, match="envsmith has not mended it"):
-        undo_last(env)
+        undo_last(env, all)
 
 
 @pytest.mark.parametrize("after", [BAD, pytest.param(None, id="the trial raises")])
@@ -111,10 +111,11 @@ def test_what_does_not_help_leaves_the_same_files(
     assert not store_of(env).exists()
 
 
+@pytest.mark.parametrize("each", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
-    env: Path, numpy_index: TinyIndex, tmp_path: Path
+    env: Path, numpy_index: TinyIndex, tmp_path: Path, each: int
 ) -> None:
-    """Twelve moments, drawn with a seed: six from the whole run, six from its end, where the two change places."""
+    """Moments drawn with a seed from the whole run and from its end, where the two change places, and both last ones."""
     program = Path(__file__).parent / "mended.py"
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(program.parent.parent)])}
     arguments = (sys.executable, str(program), str(env), numpy_index.url, str(tmp_path / "uv-cache"))
@@ -126,8 +127,8 @@ def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
     moments = []
     for stage in ("start", "after"):
         events = int(run(stage, 0))
-        undo_last(env)
-        moments += [(stage, number) for number in random.Random(7).sample(range(1, events), 5)] + [(stage, events)]
+        undo_last(env, all)
+        moments += [(stage, number) for number in random.Random(7).sample(range(1, events), each)] + [(stage, events)]
     seen = set()
 
     for stage, number in moments:
@@ -137,7 +138,7 @@ def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
         assert freeze in {BEFORE, AFTER}
         assert script_output(env) == "runs\n"
         if freeze == AFTER:
-            undo_last(env)
+            undo_last(env, all)
 
     assert seen == {BEFORE, AFTER}
     assert mend(env, numpy_index.url, tmp_path / "uv-cache").status == "mended"

@@ -174,6 +174,43 @@ def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path
     assert index.ask("pkg.B", "c").absent == {"1.0"}
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(
+            "class Base:\n    def __init_subclass__(cls): ...\nclass C(Base):\n    size: int = 1", id="hook of a base"
+        ),
+        pytest.param(
+            "class Base:\n    def __init__(self): ...\n    def __init_subclass__(cls): ...\nclass C(Base): ...",
+            id="hook beside an init",
+        ),
+        pytest.param("@attr.s\nclass C:\n    size = attr.ib()", id="attrs"),
+        pytest.param("@define\nclass C:\n    _size: int", id="private field of attrs"),
+    ],
+)
+def test_an_argument_of_an_init_that_something_else_writes_is_not_said_to_be_gone(later, tmp_path):
+    index = index_of(tmp_path, {"pkg": "class C:\n    def __init__(self, size): ..."}, {"pkg": later})
+
+    answer = index.ask("pkg.C", "size")
+
+    assert (answer.present, answer.unknown) == ({"1.0"}, {"2.0"})
+
+
+def test_a_class_whose_own_init_stands_there_takes_its_arguments_whatever_a_hook_does(tmp_path):
+    source = "class Base:\n    def __init_subclass__(cls): ...\nclass C(Base):\n    def __init__(self{}): ..."
+    index = index_of(tmp_path, {"pkg": source.format(", size")}, {"pkg": source.format("")})
+
+    assert index.ask("pkg.C", "size").absent == {"2.0"}
+
+
+@pytest.mark.parametrize("config", ["LlamaConfig", "BertConfig", "Qwen2Config"])
+def test_the_committed_index_does_not_call_the_arguments_of_a_generated_init_gone(config):
+    answer = NameIndex(find_matrix() / "names").ask(f"transformers.{config}", "hidden_size")
+
+    assert {"5.4.0", "5.23.0"} <= answer.unknown
+    assert not any(release.startswith("5.") for release in answer.absent)
+
+
 def test_a_name_behind_an_optional_import_is_there(tmp_path):
     source = "try:\n    import apex\n    from apex import f\nexcept ImportError:\n    pass\nif is_torch_available():\n    y = 1"
     index = index_of(tmp_path, {"pkg": source})

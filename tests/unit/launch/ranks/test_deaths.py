@@ -133,7 +133,7 @@ def test_where_somebody_terminated_every_rank_none_is_named():
 
 
 def test_after_a_wait_that_ended_by_itself_the_end_of_the_launch_is_judged_anew():
-    wait = Blame(cause=Cause.UNKNOWN, message="All ranks wait in one collective.", fix="Look at the network.")
+    wait = Blame(cause=Cause.UNKNOWN, ranks=(), message="All ranks wait in one collective.", fix="Look at the network.")
     evidence = failed(ended(0, 1, 10.1, CLOSED), ended(1, -6, 10.0))
 
     assert decide_end(wait, evidence).ranks == (1,)

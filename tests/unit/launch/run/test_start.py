@@ -137,11 +137,128 @@ def test_children_of_a_rank_are_no_ranks(tmp_path):
     assert len(list((tmp_path / "e").glob("*.marks"))) == 1
 
 
-def test_a_program_that_does_not_exist_is_refused():
+def test_a_program_that_does_not_exist_has_the_code_of_a_shell():
     result = alone("no-such-launcher")
 
-    assert result.returncode == 2
-    assert "Cannot start no-such-launcher" in result.stderr
+    assert (result.returncode, result.stderr) == (
+        127,
+        "envsmith run: Cannot start no-such-launcher: No such file or directory.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "status"),
+    [("echo runs; exit 3", 0o755, 3), ("#!/bin/sh\nexit 4", 0o755, 4), ("#!/bin/sh\nexit 4", 0o644, 126)],
+    ids=["no interpreter named", "one named", "not executable"],
+)
+def test_a_script_is_started_as_a_shell_would(tmp_path, text, mode, status):
+    (tmp_path / "launch").write_text(text)
+    (tmp_path / "launch").chmod(mode)
+
+    assert alone(str(tmp_path / "launch")).returncode == status
+
+
+def behind(shell: str, script: str, tmp_path: Path, **settings) -> subprocess.CompletedProcess[str]:
+    """Run a launch of two ranks whose host a line of shell has broken before."""
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    own = f'exec {sys.executable} -m envsmith run -- {sys.executable} {tmp_path}/launcher.py 2 "$1"'
+    command = ["bash", "-c", f"{shell}; {own}", "bash", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False, **settings)
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        ("ulimit -n 16", ""),
+        ("export TMPDIR=/nowhere/at/all", ""),
+        ("unset HOME", ""),
+        ("exec 2>&-", ""),
+        ("ulimit -f 0", "Cannot watch the launch"),
+    ],
+)
+def test_a_launch_on_a_broken_host_ends_as_it_would_alone(tmp_path, broken, words):
+    result = behind(broken, "import time; time.sleep(0.5); print('done', flush=True); raise SystemExit(0)", tmp_path)
+
+    assert (result.returncode, result.stdout) == (0, "done\ndone\n")
+    assert words in result.stderr
+
+
+def test_a_long_folder_for_temporary_files_is_no_hindrance(tmp_path):
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+
+    code = "import os, time; time.sleep(20) if os.environ['RANK'] == '0' else None; raise ValueError('label 7')"
+    result = watched(code, env={**os.environ, "TMPDIR": str(folder)})
+
+    assert "Rank 1 ended first, with ValueError: label 7" in result.stderr
+
+
+def test_a_child_s_signal_that_is_ignored_stays_ignored():
+    line = "import signal, sys; print(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN); sys.exit(5)"
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        ignoring,
+        sys.executable,
+        "-m",
+        "envsmith",
+        "run",
+        "--",
+        sys.executable,
+        "-c",
+        line,
+    ]
+
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+
+    assert (result.returncode, result.stdout) == (5, "True\n")
+
+
+def test_a_watch_that_fails_is_one_line_and_the_launch_goes_on(tmp_path):
+    program = (
+        "import sys; from envsmith.__main__ import main; from envsmith.launch.run.watch import LaunchWatch\n"
+        "LaunchWatch.run = lambda self: 1 / 0\n"
+        "sys.argv = ['envsmith', 'run', '--', 'sh', '-c', 'sleep 0.3; exit 6']; main()"
+    )
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+        env=variables,
+    )
+
+    words = "envsmith run: Cannot watch the launch: division by zero. The launch is not affected.\n"
+    assert (result.returncode, result.stderr) == (6, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_launches_that_failed_are_bounded(tmp_path):
+    for number in range(20):
+        folder = tmp_path / f"envsmith-run-{number:02}"
+        folder.mkdir()
+        os.utime(folder, (number, number))
+
+    alone("false", env={**os.environ, "TMPDIR": str(tmp_path)})
+
+    assert min(path.name for path in tmp_path.iterdir()) == "envsmith-run-05"
+    assert len(list(tmp_path.iterdir())) == 16
+
+
+def test_a_pipe_where_a_rank_s_marks_should_be_does_not_hold_the_end(tmp_path):
+    code = (
+        "import os; folder = os.environ['ENVSMITH_RUN_FOLDER']; rank = '%s-%d.marks' % (os.environ['RANK'], os.getpid());"
+        " os.unlink(os.path.join(folder, rank)); os.mkfifo(os.path.join(folder, rank)); raise SystemExit(2)"
+    )
+
+    assert watched(code).returncode == 1
 
 
 def lines(evidence):
