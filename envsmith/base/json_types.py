@@ -5,16 +5,18 @@ Who reads a part says what stands there. What has another form counts as absent:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence  # the types below name them
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias  # noqa: UP035 - typing has it from Python 3.10 on
 
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
-# An object of such a document: one that is read, and one that is written.
-JsonFields: TypeAlias = "Mapping[str, Json]"
-JsonDict: TypeAlias = "dict[str, Json]"
+    Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+    # An object of such a document: one that is read, and one that is written.
+    JsonFields = Mapping[str, Json]
+    JsonDict = dict[str, Json]
+else:  # who evaluates annotations, as schemas do, cannot evaluate a type that names itself
+    Json, JsonFields, JsonDict = object, Mapping[str, object], dict[str, object]
 
 
 def object_in(fields: JsonFields, key: str) -> JsonFields:
@@ -43,6 +45,12 @@ def text_in(fields: JsonFields, key: str) -> str:
     """Return a text, or an empty one."""
     value = fields.get(key)
     return value if isinstance(value, str) else ""
+
+
+def list_in(fields: JsonFields, key: str) -> tuple[str, ...]:
+    """Return the texts of a list."""
+    value = fields.get(key)
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list | tuple) else ()
 
 
 def number_in(fields: JsonFields, key: str) -> int:

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envsmith import solver
 from envsmith.base.files import now, write_whole
+from envsmith.base.json_types import JsonDict
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import (
     EXISTING_FILE,
@@ -191,7 +192,7 @@ def as_text(result: SearchResult, rules: tuple[Finding, ...] = ()) -> str:
     return "\n".join(lines)
 
 
-def as_json(result: SearchResult, rules: tuple[Finding, ...] = ()) -> dict[str, Any]:
+def as_json(result: SearchResult, rules: tuple[Finding, ...] = ()) -> JsonDict:
     """Return the answer as one object."""
     return {
         "status": status_of(result),
@@ -298,13 +299,13 @@ def _bound(step: ReleaseStep) -> str:
     return f"{operator}{step.bad.version}"
 
 
-def _change_json(group: ChangeGroup) -> dict[str, Any]:
+def _change_json(group: ChangeGroup) -> JsonDict:
     lead = group.lead
     with_it = [change.name for change in group.changes[1:]]
     return {"name": lead.name, "good": lead.good, "bad": lead.bad, "with": with_it}
 
 
-def _step_json(step: ReleaseStep) -> dict[str, Any]:
+def _step_json(step: ReleaseStep) -> JsonDict:
     return {
         "name": step.name,
         "last_good": {"version": step.good.version, "day": step.good.day},

@@ -9,6 +9,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from envsmith import solver
+from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Progress
 from envsmith.builder.arrow import python_lock
 from envsmith.builder.options import Options
@@ -68,7 +69,7 @@ class CodeInference:
         lines = tuple(f"{name}{'' if spec == '*' else spec}" for name, spec in wishes.items())
         return replace(self.base, package=(*self.base.package, *lines))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return the key ``inferred`` of an answer."""
         return {
             "package": list(self.flags.package),
@@ -119,7 +120,7 @@ def lock_plan(
     options_of: Callable[[RequestFlags], Options],
     progress: Progress,
     lock: Callable[..., Lock] = python_lock,
-) -> tuple[Options, dict[str, object]]:
+) -> tuple[Options, JsonDict]:
     """Return what a lock is asked for, and the key ``inferred`` of its answer. What keeps uv from it gives way."""
     answer = with_code(flags, files)
 

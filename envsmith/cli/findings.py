@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 import click
 
 from envsmith.base.about import VERSION
+from envsmith.base.json_types import JsonDict
 from envsmith.base.text import clean, counted, table_cell
 from envsmith.cli.console import Commands, dumps, evidence_lines
 from envsmith.model.finding import Finding, Judgement
@@ -103,21 +104,21 @@ def _annotation(finding: Finding) -> str:
     return f"::{_GITHUB[finding.severity]} {text}::{_escaped(_with_fix(finding))}"
 
 
-def _location(file: str, line: int | None) -> dict[str, object]:
+def _location(file: str, line: int | None) -> JsonDict:
     """Return a SARIF location. A relative path is one below the root of the sources."""
     relative = not Path(file).is_absolute()
-    artifact = {"uri": quote(file), "uriBaseId": "%SRCROOT%"} if relative else {"uri": Path(file).as_uri()}
-    region = {"region": {"startLine": line}} if line else {}
+    artifact: JsonDict = {"uri": quote(file), "uriBaseId": "%SRCROOT%"} if relative else {"uri": Path(file).as_uri()}
+    region: JsonDict = {"region": {"startLine": line}} if line else {}
     return {"physicalLocation": {"artifactLocation": artifact, **region}}
 
 
-def _sarif(findings: Iterable[Finding]) -> dict[str, object]:
+def _sarif(findings: Iterable[Finding]) -> JsonDict:
     """Return a SARIF 2.1.0 log with one run.
 
     The rule's evidence is the help text, ``where`` the place that code scanning shows.
     """
-    results = []
-    rules: dict[str, dict[str, object]] = {}
+    results: list[JsonDict] = []
+    rules: dict[str, JsonDict] = {}
     for finding in findings:
         rules.setdefault(
             finding.rule,
@@ -137,7 +138,7 @@ def _sarif(findings: Iterable[Finding]) -> dict[str, object]:
                 **({"locations": [_location(*place)]} if place else {}),
             }
         )
-    driver = {"name": "envsmith", "version": VERSION, "rules": list(rules.values())}
+    driver: JsonDict = {"name": "envsmith", "version": VERSION, "rules": list(rules.values())}
     return {
         "version": "2.1.0",
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -154,7 +155,7 @@ _GLYPH = {Severity.ERROR: "❌", Severity.WARNING: "⚠️", Severity.NOTE: "�
 
 def to_json(library: str, every: Sequence[Located], comparison: Comparison | None) -> str:
     """Return one object: status, findings, and the comparison with the base when there is one."""
-    data: dict[str, object] = {
+    data: JsonDict = {
         "library": library,
         "status": "bad" if any(f.finding.severity is Severity.ERROR for f in every) else "ok",
         "findings": [f.to_json() for f in every],

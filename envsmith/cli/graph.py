@@ -15,14 +15,12 @@ from envsmith.knowledge.graph.location import find_matrix, list_files
 _EXAMPLES = """\b
 Examples:
   envsmith matrix graph --around nccl | dot -Tsvg > nccl.svg
-  envsmith matrix graph --format graphml > versions.graphml
+  envsmith matrix graph --format json > versions.json
 """
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option(
-    "--format", "form", type=click.Choice(["dot", "graphml", "json"]), default="dot", show_default=True, help="Format."
-)
+@click.option("--format", "form", type=click.Choice(["dot", "json"]), default="dot", show_default=True, help="Format.")
 @click.option("--around", metavar="COMPONENT", help="Only its releases, its rules, and what those name.")
 @matrix_option
 def graph(*, form: str, around: str | None, folder: Path | None) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.base.files import claim, now, read_text, write_folder, write_whole
+from envsmith.base.json_types import list_in
 from envsmith.base.text import clean
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, print_out, say, table
@@ -40,7 +41,7 @@ _VERBS = {
     "show": ("matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
     "diff": ("matrix", "What changed between two matrix.json files, or since one."),
     "export": ("matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
-    "graph": ("graph", "The version graph, or the part around a component, as DOT, GraphML or JSON."),
+    "graph": ("graph", "The version graph, or the part around a component, as DOT or JSON."),
     "site": ("matrix", "Write the static page: selector, grid, search, a page for each cell that was run."),
 }
 
@@ -142,7 +143,7 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
     rows += [("proved", " -> ".join(rung.value for rung in state.best.rungs)), ("counts as", state.counts_as.value)]
     rows += [("run on", f"{entry['date']}, counts until {entry['expires']}{' (over)' if state.stale else ''}")]
     if entry["expected"]:
-        rows.append(("the graph said", ", ".join([entry["expected"], *entry["rules"]])))
+        rows.append(("the graph said", ", ".join([str(entry["expected"]), *list_in(entry, "rules")])))
     if state.best.failure:
         rows += [("failed at", str(entry["failed_at"])), ("symptom", clean(str(entry["symptom"])))]
     rows += [(s.name, clean(f"{s.verdict.value}: {s.detail}")) for s in state.best.steps]

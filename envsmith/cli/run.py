@@ -60,6 +60,6 @@ def run(settings: RunFlags) -> int:
         settings=WatchSettings(stall=settings.stall, stops=settings.on_hang == "stop"),
         say=say,
         keep=settings.evidence.absolute() if settings.evidence else None,
-        preflight=settings.preflight,
+        preflight="envsmith.preflight" if settings.preflight else "",
     )
     return end_as(launch.run())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Progress
 from envsmith.cli.declare import option
 from envsmith.cli.demands import demands_of, gather
@@ -92,7 +93,7 @@ def lock_options(
 
 def plan(
     flags: RequestFlags, options_of: Callable[[RequestFlags], Options], progress: Progress
-) -> tuple[Options, dict[str, object]]:
+) -> tuple[Options, JsonDict]:
     """Return the options of a lock, and what ``--json`` says of what was inferred from ``--code``."""
     if flags.code is None:
         return options_of(flags), {}

@@ -11,9 +11,9 @@ import copy
 import dataclasses
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from envsmith import solver
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.doctor.diagnosis import Diagnosed
 from envsmith.doctor.facts import Draft, Facts, StatedVersion
@@ -238,7 +238,7 @@ def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | No
     return components
 
 
-def _object(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+def _object(data: JsonFields, key: str, where: str) -> JsonFields:
     value = data.get(key, {})
     if not isinstance(value, dict):
         raise UsageError(f"Cannot read {key} of {where}: it is not an object.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-Row = dict[str, object]
+from envsmith.base.json_types import JsonDict, JsonFields
+
+Row = JsonDict
 # Seconds for a step whose framework neither compiles nor imports much.
 DEADLINE = 180.0
 
@@ -26,7 +28,7 @@ class Step:
 
     name: str
     kind: str
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: JsonFields = field(default_factory=dict)
     ranks: int = 2
     deadline: float = DEADLINE
     tolerance: float | None = 1e-4
@@ -40,9 +42,9 @@ class Step:
     launcher: str = ""
     trains: bool = True
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return the step as the agent reads it."""
-        row: dict[str, object] = {
+        row: JsonDict = {
             "name": self.name,
             "kind": self.kind,
             "ranks": self.ranks,

@@ -20,7 +20,9 @@ def uv_lock_rows(text: str) -> list[Row]:
     return [{"torch": v, "kind": "lock"} for v in dict.fromkeys(versions)]
 
 
-def _gpt(name: str, *issues: str, family: str = "megatron-core gpt fp32", why: str = "", **options: object) -> Step:
+def _gpt(
+    name: str, *issues: str, family: str = "megatron-core gpt fp32", why: str = "", **options: str | int | bool
+) -> Step:
     return Step(
         name=f"megatron-core gpt {name} {'bf16' if options.get('dtype') == 'bfloat16' else 'fp32'}",
         kind="megatron-gpt",

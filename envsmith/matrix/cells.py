@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
+from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry
 from envsmith.model.cell import CellId
@@ -70,7 +70,7 @@ class CellState:
     stale: bool
     counts_as: Rung
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return one entry of ``cells`` in ``matrix.json``."""
         best, failure = self.best, self.best.failure
         framework = next(iter(frameworks_of(best.components)), None)

@@ -6,9 +6,9 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from envsmith.base.about import VERSION
+from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry, load_expiry
 from envsmith.knowledge.graph.stacks import Stack, load_stacks, stacks_of
@@ -33,7 +33,7 @@ def states(root: Path, knowledge: Knowledge, today: dt.date) -> tuple[list[CellS
 
 def document(
     root: Path, solver: Solver, *, moment: dt.datetime, progress: Callable[[str], None] = lambda _line: None
-) -> dict[str, Any]:
+) -> JsonDict:
     """Return the document. The same knowledge, records and moment give the same bytes."""
     knowledge = solver.knowledge()
     cells, expiry = states(root, knowledge, moment.date())
@@ -55,7 +55,7 @@ def document(
     }
 
 
-def _summary(cells: Sequence[CellState]) -> dict[str, Any]:
+def _summary(cells: Sequence[CellState]) -> JsonDict:
     counts = Counter(state.status.value for state in cells)
     per = {
         name: {
@@ -70,7 +70,7 @@ def _summary(cells: Sequence[CellState]) -> dict[str, Any]:
     return {"cells": len(cells), **{k.replace(" ", "_"): v for k, v in sorted(counts.items())}, "frameworks": per}
 
 
-def _framework(knowledge: Knowledge, name: str) -> dict[str, Any]:
+def _framework(knowledge: Knowledge, name: str) -> JsonDict:
     component = knowledge.components.by_name[name]
     return {
         "name": name,
@@ -80,7 +80,7 @@ def _framework(knowledge: Knowledge, name: str) -> dict[str, Any]:
     }
 
 
-def _stacks(stacks: Collection[Stack], cells: Sequence[CellState]) -> list[dict[str, Any]]:
+def _stacks(stacks: Collection[Stack], cells: Sequence[CellState]) -> list[JsonDict]:
     """Return each stack with the cells that were run of it."""
     runs = {state.id: stacks_of((name for name, _ in CellId.parse(state.id).components), stacks) for state in cells}
     return [
@@ -94,9 +94,9 @@ def _stacks(stacks: Collection[Stack], cells: Sequence[CellState]) -> list[dict[
     ]
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: Rule) -> JsonDict:
     """Return a rule in words, with rows where metadata does not state it (the grid has what follows from it)."""
-    words = {
+    words: JsonDict = {
         "kind": rule.kind.value,
         "stage": rule.stage,
         "symptom": rule.symptom,
@@ -112,7 +112,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     return words | {"rows": [_row(row, rule) for row in rule.rows], "evidence": [_evidence(e) for e in sources]}
 
 
-def _row(row: Row, rule: Rule) -> dict[str, Any]:
+def _row(row: Row, rule: Rule) -> JsonDict:
     own = {"symptom": row.symptom, "cause": row.cause, "fix": row.fix}
     return {
         "when": {n: s.text for n, s in row.when.items()},
@@ -122,5 +122,5 @@ def _row(row: Row, rule: Rule) -> dict[str, Any]:
     }
 
 
-def _evidence(evidence: Evidence) -> dict[str, Any]:
+def _evidence(evidence: Evidence) -> JsonDict:
     return {"kind": evidence.kind.value, "source": evidence.source, "date": evidence.date}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import FRAMEWORKS, beside_core
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Knowledge, Release
@@ -30,7 +30,7 @@ def default_builds(knowledge: Knowledge, platform: Platform = Platform.LINUX_64)
 
 def grid_json(
     solver: Solver, *, progress: Callable[[str], None] = lambda _line: None
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> dict[str, dict[str, JsonDict]]:
     """Return ``{framework: {version: {torch build: entry}}}``. An entry is ``{"status", "rules", "cell"}``.
 
     The versions of torch itself are those of Python.
@@ -38,7 +38,7 @@ def grid_json(
     """
     knowledge = solver.knowledge()
     builds = default_builds(knowledge)
-    grid: dict[str, dict[str, dict[str, Any]]] = {}
+    grid: dict[str, dict[str, JsonDict]] = {}
     for framework in FRAMEWORKS:
         rows = grid[framework] = {}
         component = beside_core(framework)
@@ -48,7 +48,7 @@ def grid_json(
     return grid
 
 
-def _entry(solver: Solver, component: str, version: str, build: str) -> dict[str, Any]:
+def _entry(solver: Solver, component: str, version: str, build: str) -> JsonDict:
     request = Request(constraints={component: Spec.exactly(version), "torch": Spec.exactly(build)})
     posed = solver.pose(request)
     answer = solver.best(posed)

@@ -12,6 +12,7 @@ from enum import Enum
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.model.version import Spec, version_key
 
@@ -297,7 +298,7 @@ class Cell:
         """Return the normalised names of the distributions that ``further`` asks for, sorted."""
         return tuple(sorted({distribution_of(line) for line in self.further}))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return ``{"id", "platform", "components": {name: version}}``, and ``further`` where there is something."""
         return {
             "id": str(self.id),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from packaging.utils import is_normalized_name
 
 from envsmith.base.files import digest_of
+from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import (
     UNWRITTEN,
     AsJson,
@@ -257,7 +258,7 @@ class Lock(AsJson):
         """Return the pin of a distribution by its normalised name."""
         return next((p for p in self.pins if p.name == name), None)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return the lock without addresses: the same packages from another mirror are the same lock."""
         return {"schema": _SCHEMA, **AsJson.to_json(self)}
 

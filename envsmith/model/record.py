@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from envsmith.base.files import read_bounded, write_whole
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import (
     UNWRITTEN,
     AsJson,
@@ -86,7 +87,7 @@ class Verdict(str, Enum):
 
 
 # Facts of a machine or of what was imported, as the agent found them.
-Facts: TypeAlias = Mapping[str, object]
+Facts: TypeAlias = JsonFields
 
 
 class Unmet(str, Enum):

@@ -10,10 +10,9 @@ from __future__ import annotations
 import configparser
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packaging.dependency_groups import DependencyGroupResolver
 from packaging.errors import ExceptionGroup
@@ -23,6 +22,7 @@ from packaging.specifiers import SpecifierSet
 
 from envsmith.base.files import read_bounded
 from envsmith.base.files import read_toml as parse_toml
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import UnreadableError, parse_document
 from envsmith.errors import DataError
 from envsmith.project.pip_format import logical_lines
@@ -295,7 +295,7 @@ def _pyproject(text: str, file: str, lines: DeclaredLines) -> None:
     _poetry(table_of(table_of(data, "tool"), "poetry"), file, lines, find)
 
 
-def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def _groups(tables: JsonFields) -> Iterator[tuple[str, list[str]]]:
     """Yield the dependency groups with what they include. A table that is not one of groups has none."""
     try:
         resolver = DependencyGroupResolver(
@@ -306,12 +306,12 @@ def _groups(tables: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         raise DataError(f"Cannot read the dependency groups: {str(error)[:200]}.") from None
 
 
-def _poetry(poetry: Mapping[str, Any], file: str, lines: DeclaredLines, find: _Finder) -> None:
+def _poetry(poetry: JsonFields, file: str, lines: DeclaredLines, find: _Finder) -> None:
     """Read Poetry's tables: dependencies, the extras that name optional ones, groups."""
     extras = {
         name: extra for extra, listed in table_of(poetry, "extras").items() for name in map(str.lower, _texts(listed))
     }
-    tables: list[tuple[str | None, Mapping[str, Any]]] = [(None, table_of(poetry, "dependencies"))]
+    tables: list[tuple[str | None, JsonFields]] = [(None, table_of(poetry, "dependencies"))]
     tables += [(g, table_of(table_of({"g": t}, "g"), "dependencies")) for g, t in table_of(poetry, "group").items()]
     for group, table in tables:
         for name, value in table.items():
@@ -413,19 +413,19 @@ def read_into(lines: DeclaredLines, path: Path, name: str) -> None:
     _READERS[Path(name).name](_text(path), name, lines)
 
 
-def read_toml(path: Path) -> Mapping[str, Any]:
+def read_toml(path: Path) -> JsonFields:
     """Return the tables of a TOML file. ``DataError`` when it is not one."""
     return _toml(_text(path), path.name)
 
 
-def _toml(text: str, file: str) -> Mapping[str, Any]:
+def _toml(text: str, file: str) -> JsonFields:
     try:
         return parse_toml(text.replace("\r\n", "\n"))
     except ValueError as error:
         raise DataError(f"Cannot read {file}: it is not valid TOML ({error}).") from error
 
 
-def table_of(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table_of(data: JsonFields, key: str) -> JsonFields:
     """Return a table of a table. What is not one is empty."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded
+from envsmith.base.json_types import JsonFields
 from envsmith.errors import DataError, EnvsmithError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
@@ -216,7 +217,7 @@ class _Folder:
                         hint=f"Use one of: {', '.join(sorted(existing))}." if existing else f"Leave --{kind} out.",
                     )
 
-    def _builds(self, tool: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    def _builds(self, tool: JsonFields) -> Iterator[tuple[str, str]]:
         """Yield the CUDA of the index that a uv project takes torch from, where it takes it from only one."""
         uv = table_of(tool, "uv")
         sources, indexes = table_of(uv, "sources").get("torch"), uv.get("index")
@@ -229,7 +230,7 @@ class _Folder:
             if cuda and index.get("name") == chosen[0].get("index"):
                 yield cuda, f"{self.root / PYPROJECT}: tool.uv.sources.torch"
 
-    def _unused(self, tool: Mapping[str, object]) -> Iterator[str]:
+    def _unused(self, tool: JsonFields) -> Iterator[str]:
         uv = table_of(tool, "uv")
         for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
             if uv.get(key):
@@ -253,7 +254,7 @@ def _of_index(
     return listed, cuda, notes
 
 
-def _overridden(tool: Mapping[str, object]) -> Iterator[str]:
+def _overridden(tool: JsonFields) -> Iterator[str]:
     """Yield the names of uv's overrides."""
     listed = table_of(tool, "uv").get("override-dependencies")
     for text in listed if isinstance(listed, list) else ():
@@ -266,7 +267,7 @@ def _extras_of(text: str) -> Iterable[str]:
     return (e.strip() for e in match[1].split(",")) if match else ()
 
 
-def _dynamic_files(tool: Mapping[str, object]) -> tuple[str, ...]:
+def _dynamic_files(tool: JsonFields) -> tuple[str, ...]:
     """Return the requirement files that setuptools reads the dependencies of a project from."""
     table: object = tool
     for key in ("setuptools", "dynamic", "dependencies", "file"):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
 from envsmith.model.lock import MAX_BYTES, Lock, OsPackage, parse_lock
@@ -26,7 +27,7 @@ def check_documents(
     report: VerifyReport,
     store: Store,
     manifest: Manifest,
-    config: Mapping[str, Any],
+    config: JsonFields,
     newest: SignedStatement,
     *,
     system: Sequence[OsPackage],
@@ -81,11 +82,11 @@ def _record(report: VerifyReport, manifest: Manifest, claim: Claim, lock: Lock, 
         report.add("record", CheckState.OK, f"passed {record.moment.date()}: {record.summary}")
 
 
-def label_differences(config: Mapping[str, Any], lock: Lock) -> list[str]:
+def label_differences(config: JsonFields, lock: Lock) -> list[str]:
     """Return how the labels of an image differ from its lock. Cell and lock must be among them."""
     inner = config.get("config")
     value = inner.get("Labels") if isinstance(inner, dict) else None
-    labels: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    labels: JsonFields = value if isinstance(value, dict) else {}
     expected = {"io.envsmith.cell": str(lock.cell.id), "io.envsmith.lock": lock.digest}
     expected |= {
         key: version for name, version in lock.cell.components.items() if (key := f"io.envsmith.{name}") in labels

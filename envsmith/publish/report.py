@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import AsJson
 from envsmith.errors import ContentError, DataError
 from envsmith.model.lock import Lock
@@ -78,7 +79,7 @@ class VerifyReport:
         """Return 0, 8 (content) or 1 (the answer is no), as the table of exit codes says."""
         return {"verified": 0, "differs": ContentError.exit_code, "unproved": 1}[self.status]
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return it as ``verify --json`` prints it."""
         claim = self.covered.claim if self.covered else None
         return {

@@ -8,9 +8,9 @@ manifest names its configuration and layers by digest. What a registry lists or 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
 from envsmith.model.lock import MAX_BYTES
@@ -46,7 +46,7 @@ def verify(
     report = VerifyReport(where=f"{store.name}{f':{tag}' if tag else ''}", digest=digest)
     say = progress or (lambda _text: None)
     manifest: Manifest | None = None
-    config: Mapping[str, Any] = {}
+    config: JsonFields = {}
     with PartCheck(report, "manifest"):
         manifest = load_manifest(store, digest, "manifest")
         report.add("manifest", CheckState.OK, f"{digest}, {len(manifest.layers)} layers")
@@ -95,7 +95,7 @@ def history(store: Store, digest: str, trust: Trust) -> list[Claim]:
     return sorted(claims, key=lambda claim: claim.recorded, reverse=True)
 
 
-def _config(store: Store, manifest: Manifest) -> Mapping[str, Any]:
+def _config(store: Store, manifest: Manifest) -> JsonFields:
     raw = read_blob(store, manifest.config, "config", limit=MAX_BYTES)
     try:
         config = parse_json(raw)

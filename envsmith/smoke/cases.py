@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from envsmith.base.json_types import JsonDict
+
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 INTS = ("int8", "uint8", "int32", "int64")
 COMPLEX = ("complex64", "complex128")
@@ -69,10 +71,10 @@ class Case:
         text += f"@{self.group}" if self.group != "world" else ""
         return text + (f":{self.mode}" if self.mode else "")
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return the case as the agent reads it, without defaults."""
-        row: dict[str, object] = {"id": self.id, "op": self.op, "dtype": self.dtype, "n": self.n}
-        optional = {"redop": self.redop, "root": self.root, "mode": self.mode, "deadline": self.deadline}
+        row: JsonDict = {"id": self.id, "op": self.op, "dtype": self.dtype, "n": self.n}
+        optional: JsonDict = {"redop": self.redop, "root": self.root, "mode": self.mode, "deadline": self.deadline}
         row.update({key: value for key, value in optional.items() if value})
         if self.group != "world":
             row["group"] = self.group

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
+from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import Checked, Prepared, Text, WrongValueError, strict, whole_number
 from envsmith.knowledge.graph.fields import Sources, SpecText, load_table
 from envsmith.model.rule import Evidence
@@ -66,7 +67,7 @@ class Expectation:
     note: Text | None = None
     min_sm: Annotated[int, whole_number(1, 1000)] | None = None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return what the agent reads."""
         row = {"expect": self.expect.value, "line": self.id, "note": self.note or ""}
         return row | ({"min_sm": self.min_sm} if self.min_sm else {})

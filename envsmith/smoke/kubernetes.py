@@ -14,8 +14,9 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from envsmith.base.json_types import JsonDict
 from envsmith.errors import DataError, UsageError
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE, Events
@@ -26,7 +27,7 @@ from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.verdict import judge_events
 
 # An object of Kubernetes as YAML writes it.
-Manifest: TypeAlias = dict[str, Any]
+Manifest: TypeAlias = JsonDict
 KINDS = ("jobset", "trainjob")
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:-]{0,250}(@sha256:[0-9a-f]{64})?")
@@ -169,12 +170,12 @@ def _jobset(job: KubernetesJob, variables: dict[str, str]) -> Manifest:
     if job.rdma:
         # The cards' buffers are locked in memory, which a container may not do beyond its limit.
         container["securityContext"] = {"capabilities": {"add": ["IPC_LOCK"]}}
-    pod = {
+    pod: JsonDict = {
         "restartPolicy": "Never",
         "containers": [container],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
     }
-    spec = {
+    spec: JsonDict = {
         "parallelism": job.nodes,
         "completions": job.nodes,
         "completionMode": "Indexed",
@@ -230,7 +231,7 @@ _START = '{"event":"'
 
 def events_of(lines: Iterable[str]) -> list[object]:
     """Return every event once, in the order in which it was first seen."""
-    unique: dict[str, object] = {}
+    unique: JsonDict = {}
     decoder = json.JSONDecoder()
     for line in lines:
         at = line.find(_START)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from envsmith.base.json_types import JsonDict
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NcclResult:
@@ -120,10 +122,10 @@ class Transports:
         ways = ", ".join(f"{way} ({n} pair{'' if n == 1 else 's'} of ranks)" for way, n in self.pairs.items())
         return f"NCCL's transport: {ways}" + (f"; {self.nvls_channels} NVLS channels" if self.nvls_channels else "")
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return what the log said."""
-        row: dict[str, object] = {"pairs": dict(self.pairs), "network": self.network}
-        nvls: dict[str, object] = {} if self.nvls_channels is None else {"nvls_channels": self.nvls_channels}
+        row: JsonDict = {"pairs": dict(self.pairs), "network": self.network}
+        nvls: JsonDict = {} if self.nvls_channels is None else {"nvls_channels": self.nvls_channels}
         return {key: value for key, value in row.items() if value} | nvls
 
 

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from envsmith.agent.protocol import Exit
 from envsmith.base.files import read_text, scratch
+from envsmith.base.json_types import Json
 from envsmith.base.programs import Conversation, Kept, Lines, close, converse, execute
 from envsmith.base.schema import AsJson, parse_json, written
 from envsmith.errors import SmokeError, UsageError, os_errors
@@ -204,7 +205,7 @@ def plan_for_nodes(plan: Plan, *, nodes: int, ranks_per_node: int) -> Plan:
     return plan.with_(nodes=nodes, steps=(), timeouts=times)
 
 
-def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **options: object) -> bytes:
+def extended_plan(plan: Plan, hosts: Sequence[str], ranks_per_node: int, launcher: str, **options: Json) -> bytes:
     """Return the plan's JSON with what only many nodes need. A fault may name a node instead of a rank."""
     row = plan.to_json()
     row.update(launcher=launcher, env={k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)}, **options)

@@ -12,6 +12,7 @@ from enum import Enum
 
 from envsmith.agent.protocol import MAX_RANKS
 from envsmith.base.files import digest_of
+from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import AsJson, written
 from envsmith.errors import UsageError
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
@@ -86,7 +87,7 @@ class Plan:
     engine: str | None = None
     sharing: str | None = None
     port: int | None = None
-    fault: Mapping[str, object] | None = None
+    fault: JsonFields | None = None
     cell: str | None = None
     nodes: int = 1
     floors: tuple[Floor, ...] = ()
@@ -186,7 +187,7 @@ class Plan:
         """Return what is expected of a case: that it works when no line speaks of it."""
         return self.expected.get(case, {}).get(backend, WORKS)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return what the agent reads, and what a record may keep."""
         rows = []
         for case in self.cases:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from envsmith.base.json_types import JsonDict
 from envsmith.model.record import CaseOutcome, Facts, Fault, StepOutcome, Unmet, Verdict
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.events import CudaAnswer, LimitFinding
@@ -79,7 +80,7 @@ class SmokeResult:
         """Count the cases of each verdict."""
         return dict(Counter(case.verdict.value for case in self.cases))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return everything, for ``envsmith smoke --json``."""
         return {
             "passed": self.passed,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from envsmith.agent.compiler_words import refusal_of
+from envsmith.base.json_types import JsonDict
 from envsmith.base.os_packages import NAMES, install_commands
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import Step
@@ -31,7 +32,7 @@ def judge_step(step: Step, rows: Sequence[StepRow], seconds: float | None) -> St
 
     Its losses must be finite, fall and equal the reference, by the collectives that it is named for.
     """
-    facts: dict[str, object] = dict(rows[0].facts)
+    facts: JsonDict = dict(rows[0].facts)
     if not step.trains:
         listed = [(key, value) for key, value in facts.items() if isinstance(value, list) and value]
         detail = "; ".join(f"{key}: {', '.join(map(str, value))}" for key, value in listed)
@@ -53,7 +54,7 @@ def judge_step(step: Step, rows: Sequence[StepRow], seconds: float | None) -> St
     return StepOutcome(name=step.name, verdict=Verdict.PASS, seconds=seconds, detail=detail, facts=facts)
 
 
-def _judge_losses(step: Step, rows: Sequence[StepRow], facts: dict[str, object]) -> tuple[list[str], float]:
+def _judge_losses(step: Step, rows: Sequence[StepRow], facts: JsonDict) -> tuple[list[str], float]:
     """Return what is wrong with the losses and their largest difference from the reference. ``facts`` get them."""
     problems: list[str] = []
     differences: dict[int, float] = {}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from envsmith.agent.protocol import TIME_IS_OVER, Exit
+from envsmith.base.json_types import JsonDict
 from envsmith.model.record import CaseOutcome, Fault, StepOutcome, Unmet, Verdict
 from envsmith.smoke.bandwidth import measurements
 from envsmith.smoke.blame import blame_halt, blame_unsupervised
@@ -214,12 +215,12 @@ def _unverified(case: CaseOutcome, backend: str) -> str:
     return _UNMET[case.unmet] if case.unmet else case.blame or "no reason given"
 
 
-def _host(log: Events) -> dict[str, object]:
+def _host(log: Events) -> JsonDict:
     health = [event.facts for event in log.healths]
     return {**log.host.facts, **({"health": health} if health else {})}
 
 
-def _loaded(log: Events, ways: Transports) -> dict[str, object]:
+def _loaded(log: Events, ways: Transports) -> JsonDict:
     loaded = dict(log.loaded.facts)
     if log.rows.groups:
         loaded["backend_implementation"] = log.rows.groups[0].implementation

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from envsmith.base.cache import cache_folder
 from envsmith.base.files import digest_of, read_bounded, sha256_of
+from envsmith.base.json_types import JsonFields
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import Built, Engine
@@ -207,9 +208,9 @@ def _inspect(prefix: Path, python: Path) -> dict[str, str]:
     return inspect_python(python) | packages
 
 
-def _records(prefix: Path) -> list[Mapping[str, object]]:
+def _records(prefix: Path) -> list[JsonFields]:
     """Return what ``conda-meta`` lists."""
-    records: list[Mapping[str, object]] = []
+    records: list[JsonFields] = []
     for path in sorted((prefix / "conda-meta").glob("*.json")):
         try:
             data = parse_json(read_bounded(path, 64 << 20))
@@ -310,13 +311,13 @@ def _sha256(path: Path) -> str:
         return sha256_of(file).hex()
 
 
-def _file_lines(record: Mapping[str, object]) -> Sequence[str]:
+def _file_lines(record: JsonFields) -> Sequence[str]:
     """Return one line for every file but byte-code, which is compiled on the spot."""
     head = f"conda {record['name']} {record.get('version')} {record.get('build')}"
     return [head, *(f"{e.get('_path')},{e.get('sha256')}" for e in _packed(record))]
 
 
-def _packed(record: Mapping[str, object]) -> list[Mapping[str, object]]:
+def _packed(record: JsonFields) -> list[JsonFields]:
     data = record.get("paths_data")
     entries = data.get("paths") if isinstance(data, Mapping) else None
     listed = entries if isinstance(entries, list) else []

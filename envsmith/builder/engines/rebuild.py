@@ -7,9 +7,9 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envsmith.base.files import sha256_of
+from envsmith.base.json_types import JsonFields
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import AsJson
 from envsmith.builder.engines.base import Engine
@@ -81,7 +81,7 @@ def difference(first: OciImage, second: OciImage) -> tuple[str, ...]:
     return tuple(lines or ["configuration: another spelling of the same image"])
 
 
-def _config(one: Mapping[str, Any], two: Mapping[str, Any]) -> list[str]:
+def _config(one: JsonFields, two: JsonFields) -> list[str]:
     flat = [_flat({k: v for k, v in c.items() if k not in {"rootfs", "history"}}) for c in (one, two)]
     names = sorted({*flat[0], *flat[1]})
     return [

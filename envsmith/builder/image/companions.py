@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from envsmith.base.json_types import JsonDict
 from envsmith.builder.image.dockerfile import (
     GENERATED,
     PACKAGES_FILE,
@@ -88,7 +89,7 @@ def _secret(name: str) -> str:
 def devcontainer(lock: Lock) -> str:
     """Return a dev container on the cell's image, with its GPUs where the host has some."""
     cuda = lock.cell.components.get("cuda", "cpu") != "cpu"
-    value: dict[str, object] = {
+    value: JsonDict = {
         "name": f"envsmith cell {plain.tag(lock.name)}",
         "image": image_tag(lock),
         "containerUser": "cell",

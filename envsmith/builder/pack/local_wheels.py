@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from envsmith.base.about import VERSION
 from envsmith.base.files import read_bounded, scratch
+from envsmith.base.json_types import list_in, object_in
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
@@ -65,7 +66,7 @@ def own_requirements() -> tuple[str, ...]:
     """Return what envsmith needs, without its extras. Of a checkout, what was noted when it was installed may be old."""
     checkout = Path(__file__).parents[3] / PYPROJECT
     if checkout.is_file():
-        return tuple(map(str, read_toml(checkout)["project"]["dependencies"]))
+        return list_in(object_in(read_toml(checkout), "project"), "dependencies")
     return tuple(line for line in metadata.requires("envsmith") or () if "extra ==" not in line)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from envsmith.base.files import claim, digest_of, mark, read_text
+from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.errors import StorageError, UsageError, storage_errors
 
@@ -25,13 +25,13 @@ class Journal:
     """The finished trials of a folder, by key. Each is written before the next one begins."""
 
     path: Path
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, JsonDict] = field(default_factory=dict)
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> JsonDict | None:
         """Return a finished trial."""
         return self.rows.get(key)
 
-    def add(self, key: str, row: Mapping[str, Any]) -> None:
+    def add(self, key: str, row: JsonFields) -> None:
         """Keep a finished trial."""
         self.rows[key] = dict(row)
         line = json.dumps({"key": key, **row}, ensure_ascii=False) + "\n"
@@ -72,12 +72,12 @@ def key_of(pins: Mapping[str, str], python: str, command: Sequence[str], machine
     return digest_of(json.dumps([sorted(pins.items()), python, list(command), machine, attempt]).encode())
 
 
-def _finished(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _finished(text: str) -> Iterator[tuple[str, JsonDict]]:
     """Yield the whole lines of a journal. A line that was cut off by a kill is a trial that did not finish."""
     yield from (row for row in map(_row, text.splitlines()) if row)
 
 
-def _row(line: str) -> tuple[str, dict[str, Any]] | None:
+def _row(line: str) -> tuple[str, JsonDict] | None:
     try:
         row = parse_json(line)
         return str(row.pop("key")), row

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded, read_text, write_whole
 from envsmith.base.interpreter import python_in
+from envsmith.base.json_types import JsonDict, JsonFields, number_in, seconds_in, text_in
 from envsmith.base.programs import execute
 from envsmith.doctor.bisect.changes import Pins
 from envsmith.doctor.bisect.journal import Journal, key_of
@@ -152,7 +152,7 @@ class Trials:
             self.journal.add(key, row)
         return _outcome(row)
 
-    def _run(self, packages: PackageSet) -> dict[str, Any]:
+    def _run(self, packages: PackageSet) -> JsonDict:
         """Make the environment, run the command, and return the row of the journal."""
         self.runs += 1
         start = time.monotonic()
@@ -247,11 +247,11 @@ def check_command(command: tuple[str, ...]) -> None:
         )
 
 
-def _outcome(row: Mapping[str, Any]) -> TrialOutcome:
+def _outcome(row: JsonFields) -> TrialOutcome:
     """Read a row of the journal. The verdict is made of it anew each time."""
     if row.get("status") is None:
         return TrialOutcome(passed=None, error=str(row.get("error", "")))
-    outcome = outcome_of(int(row["status"]), str(row.get("output", "")), float(row.get("seconds", 0.0)))
+    outcome = outcome_of(number_in(row, "status"), text_in(row, "output"), seconds_in(row, "seconds"))
     if outcome.passed is False and row.get("error"):
         return TrialOutcome(passed=False, error=str(row["error"]), output=outcome.output, seconds=outcome.seconds)
     return outcome

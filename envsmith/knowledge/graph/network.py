@@ -15,7 +15,6 @@ of all pairs.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -25,7 +24,7 @@ import networkx as nx
 from envsmith.errors import UsageError
 from envsmith.model.rule import Knowledge, Row, Rule
 
-FORMATS = ("dot", "graphml", "json")
+FORMATS = ("dot", "json")
 _SHAPES = {"component": "box", "release": "ellipse", "rule": "note"}
 
 
@@ -100,10 +99,6 @@ def export(graph: nx.MultiDiGraph[str], form: str) -> str:
     plain.add_edges_from((source, target, _texts(data)) for source, target, data in graph.edges(data=True))
     if form == "json":
         return json.dumps(nx.node_link_data(plain, edges="edges"), indent=1, ensure_ascii=False) + "\n"
-    if form == "graphml":
-        buffer = io.BytesIO()
-        nx.write_graphml(plain, buffer)
-        return buffer.getvalue().decode()
     return _dot(plain)
 
 

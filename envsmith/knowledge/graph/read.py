@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import (
     Checked,
     Made,
@@ -68,7 +69,7 @@ def read_knowledge(root: Path | None = None) -> Knowledge:
     files = list_files(root or find_matrix())
     problems = Problems()
     digest = hashlib.sha256()
-    documents: dict[str, Any] = {}
+    documents: JsonDict = {}
     records = files.records()
     for name in (name for name in files.names if name not in records):
         content = files.read(name)
@@ -143,7 +144,7 @@ def _components(document: Any, problems: Problems) -> ComponentTable | None:
 
 
 def _assemble(
-    documents: Mapping[str, Any], records: Mapping[str, Record], table: ComponentTable, problems: Problems
+    documents: JsonFields, records: Mapping[str, Record], table: ComponentTable, problems: Problems
 ) -> Knowledge:
     releases: dict[str, tuple[Release, ...]] = {}
     rules: list[Rule] = []

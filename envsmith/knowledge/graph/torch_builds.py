@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import Checked, Day, Flag, Sha256, Text, WrongValueError, strict, text_of
 from envsmith.knowledge.graph.fields import Sources, SpecText, Version
 from envsmith.model.cell import Platform
@@ -69,7 +70,7 @@ class Build:
         return [_PTX.sub(r"sm_\1", entry) for entry in self.ptx or ()]
 
     @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> JsonDict:
         """Return what a release shows beyond its version."""
         facts = {
             "cxx11_abi": self.cxx11_abi,

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import Flag, Parsed, Problems, Sha256, Text, WrongValueError, strict
 from envsmith.knowledge.graph.fields import Sources, check_file, load_table, plain_text
 from envsmith.model import plain
@@ -114,9 +115,7 @@ def wheels_of(file: WheelsFile, publishers: Publishers) -> tuple[ReadyWheel, ...
     return tuple(_wheel(file.distribution, x, by_name[x.by], requires) for x in file.wheels if x.by in by_name)
 
 
-def catalogue(
-    documents: Mapping[str, Any], problems: Problems, table: ComponentTable
-) -> dict[str, tuple[ReadyWheel, ...]]:
+def catalogue(documents: JsonFields, problems: Problems, table: ComponentTable) -> dict[str, tuple[ReadyWheel, ...]]:
     """Return the ready wheels of parsed files of the matrix by distribution. What is wrong goes into ``problems``."""
     document = documents.get(PUBLISHERS_FILE)
     publishers = check_file(Publishers, PUBLISHERS_FILE, document, problems, table) if document else None

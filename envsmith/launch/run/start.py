@@ -31,13 +31,16 @@ HOOK = Path(__file__).with_name("hook")
 
 @dataclass
 class Launch:
-    """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence."""
+    """One launch. ``say`` prints a block, ``keep`` is the user's folder of evidence.
+
+    ``preflight`` names a module of this package. Each rank calls its ``run`` after it made its first process group.
+    """
 
     command: Sequence[str]
     settings: WatchSettings
     say: Callable[[str], None]
     keep: Path | None = None
-    preflight: bool = False
+    preflight: str = ""
     blame: Blame | None = None
     has_said: bool = False
 
@@ -95,7 +98,7 @@ class Launch:
             package = folder / "package"
             package.mkdir()
             (package / "envsmith").symlink_to(Path(__file__).parents[2])
-            environment["ENVSMITH_RUN_PREFLIGHT"] = str(package)
+            environment["ENVSMITH_RUN_PREFLIGHT"] = f"{self.preflight}:{package}"
         return environment
 
     def _report(self, blame: Blame | None, evidence: LaunchEvidence, folder: Path) -> None:

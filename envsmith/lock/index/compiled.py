@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urldefrag
 
 from envsmith.base.files import sha256_of
+from envsmith.base.json_types import JsonDict
 from envsmith.errors import ContentError, NetworkError, os_errors
 from envsmith.knowledge.symbols.elf import MAGIC, Binary, read_binary
 from envsmith.knowledge.symbols.fit import FAILS, LINKS, UNKNOWN, WheelNeeds, fits, needs_of
@@ -116,7 +116,7 @@ class Link:
             return f"does not link with torch {self.build}, which lacks {self.missing}: measured"
         return f"torch {self.build} was not measured" if not self.missing else f"unknown: {self.missing} is not torch's"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return it for other programs."""
         return {
             "verdict": self.verdict,

@@ -11,6 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envsmith.base.json_types import JsonDict
 from envsmith.lock.index.metadata import active
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
@@ -123,7 +124,7 @@ class ComponentNeeds:
         always = {name: _floor(spec) for name, spec in self.everywhere().items()}
         return {n: f">={bound}" for n, bound in sorted(bounds.items()) if bound > (always.get(n) or Version("0"))}
 
-    def somewhere(self) -> list[dict[str, Any]]:
+    def somewhere(self) -> list[JsonDict]:
         """Return what the release asks for on one platform or some Pythons only: ``{platform, python, requires}``."""
         minors = _minors(self.requires_python)
         entries: dict[tuple[str, str], dict[str, str]] = {}

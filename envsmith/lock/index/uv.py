@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from envsmith.agent.compiler_words import refusal_of
 from envsmith.base.files import scratch
+from envsmith.base.json_types import JsonFields
 from envsmith.base.os_packages import IN_IMAGES, NAMES, install_command
 from envsmith.base.programs import Conversation, Kept, Lines
 from envsmith.base.text import clean as clean_text
@@ -108,7 +108,7 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 @contextmanager
-def _configured(settings: Mapping[str, Any]) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+def _configured(settings: JsonFields) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
     """Yield the variable that names uv's configuration, and the open file that it names.
 
     It is a pipe: uv reads it first of all, and what uv starts later finds it empty.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import (
     AsJson,
     Made,
@@ -75,7 +76,7 @@ class CampaignJob:
         names = self.cell.frameworks
         return (*keys, names, *(version_key(parts[n]) for n in names), self.id)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return everything that a worker needs."""
         return {
             **self.cell.to_json(),
@@ -136,7 +137,7 @@ class CampaignPlan:
 
     def text(self) -> str:
         """Return the plan as its file holds it: one line a job."""
-        head: dict[str, Any] = {
+        head: JsonDict = {
             "schema": self.schema,
             "name": self.name,
             "exclude_newer": self.exclude_newer,
@@ -164,7 +165,7 @@ class CampaignPlan:
         return plan
 
 
-def listing(plan: CampaignPlan) -> dict[str, Any]:
+def listing(plan: CampaignPlan) -> JsonDict:
     """Return a plan as ``strategy.matrix`` of GitHub Actions: ``{"jobs": [...], "left_out": [...]}``, each job an entry for ``include``.
 
     GitHub takes 256 entries in one matrix: who has more splits the campaign file or uses ``take:``.

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envsmith.base.json_types import JsonDict
 from envsmith.base.programs import execute
 from envsmith.errors import EngineError
 from envsmith.matrix.campaign.drive import Handle
@@ -119,9 +120,9 @@ class SlurmExecutor:
             ) from None
         return [_Task(task, self._queue) for task in tasks]
 
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self) -> JsonDict:
         settings = self.settings
-        parameters = {
+        parameters: JsonDict = {
             "job_name": f"envsmith-{self.name_of_campaign}",
             "time": settings.minutes,
             "array_parallelism": settings.at_once,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Any
 
 from packaging.version import Version
 
+from envsmith.base.json_types import JsonFields, object_in
 from envsmith.lock.index.remote_wheel import RemoteWheel
 from envsmith.matrix.refresh.linking import wheels_of
 from envsmith.matrix.refresh.shared import RefreshRun, in_parallel
@@ -48,7 +48,7 @@ _RULE = """\
 
 
 def update_arrays(
-    old: str | None, name: str, records: Iterable[Mapping[str, Any]], context: RefreshRun
+    old: str | None, name: str, records: Iterable[JsonFields], context: RefreshRun
 ) -> tuple[str | None, list[str]]:
     """Return the file with the releases of a component of :data:`ARRAYS` that it does not have yet, and what is new."""
     kinds = {} if old is None else _read(old)
@@ -62,8 +62,8 @@ def update_arrays(
     return (_text(kinds, context.today) if fresh else old), summary
 
 
-def _admits(record: Mapping[str, Any]) -> bool:
-    spec = (record.get("requires") or {}).get("numpy")
+def _admits(record: JsonFields) -> bool:
+    spec = object_in(record, "requires").get("numpy")
     return spec is None or Spec.parse(str(spec)).contains(_NUMPY_2)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -52,7 +52,7 @@ class RefreshRun:
     again: bool = False
     progress: Progress = field(default=lambda _what, _done, _total: None)
     problems: list[str] = field(default_factory=list)
-    read: dict[str, dict[str, Any]] = field(default_factory=dict)
+    read: dict[str, dict[str, ReleaseFacts]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     _projects: dict[str, IndexProject] = field(default_factory=dict)
 

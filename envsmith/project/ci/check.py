@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from envsmith.base.json_types import JsonDict
 from envsmith.knowledge.graph.load import components
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
@@ -309,7 +310,7 @@ class Located:
     file: str
     line: int
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return the finding's own shape, with ``file`` and ``line``."""
         return {**self.finding.to_json(), "file": self.file, "line": self.line}
 

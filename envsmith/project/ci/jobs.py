@@ -16,6 +16,7 @@ from operator import or_
 from pathlib import Path
 
 from envsmith.base.files import write_whole
+from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import AsJson
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.load import components
@@ -50,7 +51,7 @@ class CiJob:
         """Return ``pass`` or ``fail``."""
         return "fail" if self.rule else "pass"
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return flat values, so that a workflow can say ``${{ matrix.torch }}``."""
         return {
             "id": self.id,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, get_type_hints
 
 from envsmith.base.files import read_bounded
+from envsmith.base.json_types import Json, JsonDict
 from envsmith.base.schema import (
     Checked,
     Parsed,
@@ -88,7 +89,7 @@ _Labels = Annotated[tuple[Annotated[str, text_of(100)], ...], one_or_many()]
 
 # Shapes of the JSON Schema. In place of these words stand the names of components that the matrix knows.
 _ANY_COMPONENT, _ANY_AXIS = "component", "axis"
-_TEXTS: dict[str, object] = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_TEXTS: JsonDict = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 _SPEC = {"oneOf": [{"type": "string", "minLength": 1, "maxLength": 400}, _TEXTS]}
 _ONE_OR_MANY = {"oneOf": [{"type": "string"}, _TEXTS]}
 
@@ -96,7 +97,7 @@ _ONE_OR_MANY = {"oneOf": [{"type": "string"}, _TEXTS]}
 class _About:
     """What the JSON Schema says of a key."""
 
-    def __init__(self, description: str, **shape: object) -> None:
+    def __init__(self, description: str, **shape: Json) -> None:
         self.description, self.shape = description, shape
 
 
@@ -189,13 +190,13 @@ class Config:
     ] = ()
 
 
-def config_schema() -> dict[str, object]:
+def config_schema() -> JsonDict:
     """Return the JSON Schema (draft 2020-12) of ``envsmith.yaml`` and of ``[tool.envsmith]``."""
     table = components()
     names = sorted({spelling for c in table.by_name.values() for spelling in (c.name, *c.aliases, *c.distributions)})
     axes = [n for n in names if (c := table.find(n)) and c.role is not Role.HOST]
-    enums = {_ANY_COMPONENT: {"enum": names}, _ANY_AXIS: {"enum": axes}}
-    properties = {}
+    enums: dict[str, Json] = {_ANY_COMPONENT: {"enum": names}, _ANY_AXIS: {"enum": axes}}
+    properties: JsonDict = {}
     for key, hint in get_type_hints(Config, include_extras=True).items():
         about = next(mark for mark in hint.__metadata__ if isinstance(mark, _About))
         shape = {k: enums.get(v, v) if isinstance(v, str) else v for k, v in about.shape.items()}

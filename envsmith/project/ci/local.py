@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from envsmith.base.files import claim, mark, scratch
 from envsmith.base.interpreter import python_in
+from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.programs import Conversation, Lines
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
@@ -42,7 +42,7 @@ class JobEnd:
     stage: str
     detail: str
     seconds: Mapping[str, float]
-    smoke: Mapping[str, object] | None = None
+    smoke: JsonFields | None = None
 
     @property
     def as_expected(self) -> bool:
@@ -59,7 +59,7 @@ class JobEnd:
             return f"passed, though {why}: lift the rule, or report it"
         return f"failed at {self.stage}: {self.detail}"
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return the record that the action uploads."""
         return {
             "schema": 1,
@@ -186,7 +186,7 @@ def _installable(root: Path) -> bool:
     return path.is_file() and ("project" in (tables := read_toml(path)) or "build-system" in tables)
 
 
-def _framework_step(run: _Run, ranks: int) -> Mapping[str, Any]:
+def _framework_step(run: _Run, ranks: int) -> JsonFields:
     target = LocalTarget(python=run.python)
     try:
         result = smoke(Plan.build(probe(target), tier="quick", ranks=ranks), target)

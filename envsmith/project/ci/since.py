@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import read_text, scratch
 from envsmith.base.git import git
+from envsmith.base.json_types import JsonDict
 from envsmith.errors import DataError, EnvsmithError, UsageError
 from envsmith.frameworks import added_frameworks
 from envsmith.model.finding import Finding
@@ -69,7 +70,7 @@ class Comparison:
     asks: str = "patch"
     findings: tuple[Located, ...] = ()
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> JsonDict:
         """Return plain values for programs."""
         return {
             "base": self.base,

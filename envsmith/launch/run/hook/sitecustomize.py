@@ -146,8 +146,9 @@ def with_preflight(make_group: Any) -> Any:
     def init_process_group(*arguments: Any, **options: Any) -> Any:
         result = make_group(*arguments, **options)
         if todo:
-            sys.path.append(todo.pop())
-            importlib.import_module("envsmith.preflight").run()
+            module, _, folder = todo.pop().partition(":")
+            sys.path.append(folder)
+            importlib.import_module(module).run()
         return result
 
     return init_process_group

@@ -17,7 +17,8 @@ from launches import CLOSED, ended, failed, late, stalled, waiting
 import envsmith
 from envsmith.launch.ranks.decide import decide
 from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvidence
-from envsmith.launch.run.start import block, ending
+from envsmith.launch.run.start import Launch, block, ending
+from envsmith.launch.run.watch import WatchSettings
 
 ROOT = Path(envsmith.__file__).parents[1]
 # Starts ranks as torchrun does: each with RANK, and SIGTERM for the others when one fails.
@@ -310,3 +311,9 @@ def test_a_launch_that_was_interrupted_is_not_judged():
     evidence = failed(ended(0, -15), is_interrupted=True)
 
     assert lines(evidence) == ["envsmith run: the launch of 1 rank ended with exit code 1, after it was interrupted"]
+
+
+def test_the_module_of_a_preflight_is_named_by_who_starts_the_launch(tmp_path: Path) -> None:
+    launch = Launch(command=["true"], settings=WatchSettings(), say=print, preflight="envsmith.preflight")
+    environment = launch._environment(tmp_path)
+    assert environment["ENVSMITH_RUN_PREFLIGHT"] == f"envsmith.preflight:{tmp_path / 'package'}"
