@@ -252,7 +252,7 @@ def judge(case: Judge, sentence: str) -> str | None:
         return other(case, sentence)
     mask = case.mask(name, label)
     if " was tested as well, but " in sentence:
-        tiers = case.posed.preference.tested_torch(list(case.answer.domains))
+        tiers = case.posed.preference.tested_torch(list(case.answer.domains), exact=True)
         if not mask & tiers[-1]:
             return "no test of it is known"
         mask &= tiers[-1]
@@ -268,7 +268,7 @@ def other(case: Judge, sentence: str) -> str | None:
     frameworks = case.posed.preference.frameworks
     if match := re.match(r"torch \S+ \([^)]*\): (the newest that is tested|tested|no test of this build)", sentence):
         index = case.chosen("torch")
-        tested = [case.posed.preference.support[f].torch(case.chosen(f)) for f in frameworks]
+        tested = [case.posed.preference.support[f].torch(case.chosen(f), exact=True) for f in frameworks]
         if match[1].startswith("no test") == any(mask >> index & 1 for mask in tested):
             return "the tests say otherwise"
         return case.newest_tested(tested) if match[1].startswith("the newest") else None

@@ -50,7 +50,7 @@ def text_in(fields: JsonFields, key: str) -> str:
 def list_in(fields: JsonFields, key: str) -> tuple[str, ...]:
     """Return the texts of a list."""
     value = fields.get(key)
-    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list | tuple) else ()
+    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, (list, tuple)) else ()
 
 
 def number_in(fields: JsonFields, key: str) -> int:

@@ -101,9 +101,31 @@ def clean(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text as it may go to a terminal or into the log of a CI: clean but for colours, without commands, secrets."""
+    if isinstance(text, JsonText):
+        return text
     pieces = _COLOUR.split(text)
     pieces[::2] = [without_secrets(clean(piece), mail="") for piece in pieces[::2]]
     return _COMMAND.sub(r"\g<0> ", "".join(pieces))
+
+
+class JsonText(str):
+    """A JSON document that can be printed as it is: its texts were redacted one by one, and it has no control characters."""
+
+    __slots__ = ()
+
+
+def without_secret_values(value: object) -> object:
+    """Return ``value`` (what JSON can hold) without secrets in its texts. Numbers, names of keys and forms stay."""
+    if isinstance(value, dict):
+        return {
+            key: "<removed>"
+            if isinstance(item, str) and re.fullmatch(f"(?i){_CERTAIN}", str(key))
+            else without_secret_values(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [without_secret_values(item) for item in value]
+    return without_secrets(value, mail="") if isinstance(value, str) else value
 
 
 def counted(number: int, noun: str) -> str:

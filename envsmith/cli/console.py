@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.base.progress import EventKind, ProgressEvent
-from envsmith.base.text import clean, escaped_json, printable
+from envsmith.base.text import JsonText, clean, escaped_json, printable, without_secret_values
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -250,4 +250,4 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 def dumps(value: Any, *, compact: bool = False) -> str:
     """Return JSON for stdout: one object, keys in their order, no escapes beyond what JSON needs."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    return escaped_json(json.dumps(value, ensure_ascii=False, **layout))
+    return JsonText(escaped_json(json.dumps(without_secret_values(value), ensure_ascii=False, **layout)))

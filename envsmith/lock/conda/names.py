@@ -116,7 +116,7 @@ def public_url(url: str) -> str:
 
 def scrub(text: str) -> str:
     """Return a message of another program without what may stand in its addresses: user, password and token."""
-    return _TOKEN.sub("", without_secrets(text))
+    return without_secrets(_TOKEN.sub("", without_logins(text)))
 
 
 def require_rattler() -> Any:

@@ -46,7 +46,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_every_module_of_a_distribution_is_imported(install):
     install("tiny-one", tinyalpha__py="", tinybeta_in___init____py="", tests_in___init____py="raise OSError")
     assert modules_of("tiny-one") == ["tinyalpha", "tinybeta"]
-    assert step_imports(Stage("tiny-one"))["facts"]["imported"] == ["tinyalpha", "tinybeta"]
+    assert step_imports(Stage("tiny-one")).facts["imported"] == ["tinyalpha", "tinybeta"]
 
 
 def test_a_module_that_cannot_be_imported_is_wrong(install):
@@ -62,7 +62,7 @@ def test_a_distribution_that_is_not_installed_is_wrong():
 
 def test_an_import_that_wants_a_gpu_is_not_shown_on_a_machine_without_one(install):
     install("tiny-three", tinygpu__py="raise ImportError('libcuda.so.1: cannot open shared object file')")
-    facts = step_imports(Stage("tiny-three"))["facts"]
+    facts = step_imports(Stage("tiny-three")).facts
     assert facts["imported"] == []
     assert "libcuda.so.1" in facts["not shown without a GPU"][0]
 

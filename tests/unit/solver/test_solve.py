@@ -280,7 +280,7 @@ def test_a_release_whose_requirements_cannot_be_read_is_not_chosen(compiling):
 def test_what_somebody_has_is_not_judged_by_what_can_be_locked(compiling):
     versions = {"alpha": "2.0.0", "torch": "2.3.0+cu126", "python": "3.11", "numpy": "1.26.4"}
     judgement = check(versions, solver=compiling)
-    assert (judgement.status, [f.rule for f in judgement.findings]) == ("ok", ["alpha-note"])
+    assert (judgement.status, [f.rule for f in judgement.findings]) == ("unknown", ["alpha-note"])
 
 
 @pytest.mark.parametrize("absent", [{"driver": "none"}, {"gpus": ("none",)}])
