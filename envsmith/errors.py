@@ -136,7 +136,7 @@ def os_errors(work: str, failure: type[EnvsmithError] = StorageError, *, hint: s
 
 
 @dataclass(frozen=True)
-class Refusal:
+class SystemRefusal:
     """What the operating system refuses: in a sentence, by the words of any program, by its numbers, and what to do.
 
     Only the disk's have numbers. ``is_of_machine`` is false for what may be the fault of what was run.
@@ -159,26 +159,26 @@ _LIMIT = "Raise the limit, then run the same command again: it resumes."
 _PLACE = "Check the path and its permissions, or choose another place with --output."
 # The first whose words stand in a text is meant. Rust prints the number as well.
 _REFUSALS = (
-    Refusal("the disk is full", r"[Nn]o space left on device|ENOSPC|os error 28\b|\[Errno 28\]", (errno.ENOSPC,), _SPACE),
-    Refusal("the disk quota is used up", r"[Dd]isk quota exceeded|EDQUOT|os error 122\b|\[Errno 122\]", (errno.EDQUOT,), _SPACE),
-    Refusal("the file system is read-only", r"Read-only file system|os error 30\b", (errno.EROFS,), _PLACE),
-    Refusal("permission is denied", r"Permission denied \(os error 13\)", (errno.EACCES, errno.EPERM), _PLACE, is_of_machine=False),
-    Refusal("a disk cannot be read or written", r"Input/output error|os error 5\b|Stale file handle"),
-    Refusal("too few open files are allowed (ulimit -n)", r"Too many open files|os error 24\b"),
-    Refusal("too few processes are allowed", r"can't start new thread|pthread_create failed|Resource temporarily unavailable"),
-    Refusal("memory is short", r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc|failed to map segment"),
-    Refusal("a file may not be as large as it must be (ulimit -f)", r"File too large|os error 27\b", (errno.EFBIG,), _LIMIT),
-    Refusal("a port is taken by another program", r"Address already in use|EADDRINUSE"),
-    Refusal("the network is unreachable", r"Cannot assign requested address|Network is unreachable|Address family not supported"),
+    SystemRefusal("the disk is full", r"[Nn]o space left on device|ENOSPC|os error 28\b|\[Errno 28\]", (errno.ENOSPC,), _SPACE),
+    SystemRefusal("the disk quota is used up", r"[Dd]isk quota exceeded|EDQUOT|os error 122\b|\[Errno 122\]", (errno.EDQUOT,), _SPACE),
+    SystemRefusal("the file system is read-only", r"Read-only file system|os error 30\b", (errno.EROFS,), _PLACE),
+    SystemRefusal("permission is denied", r"Permission denied \(os error 13\)", (errno.EACCES, errno.EPERM), _PLACE, is_of_machine=False),
+    SystemRefusal("a disk cannot be read or written", r"Input/output error|os error 5\b|Stale file handle"),
+    SystemRefusal("too few open files are allowed (ulimit -n)", r"Too many open files|os error 24\b"),
+    SystemRefusal("too few processes are allowed", r"can't start new thread|pthread_create failed|Resource temporarily unavailable"),
+    SystemRefusal("memory is short", r"[Cc]an(?:not|'t) allocate memory(?! in static TLS)|not enough memory|\bMemoryError|bad_alloc|failed to map segment"),
+    SystemRefusal("a file may not be as large as it must be (ulimit -f)", r"File too large|os error 27\b", (errno.EFBIG,), _LIMIT),
+    SystemRefusal("a port is taken by another program", r"Address already in use|EADDRINUSE"),
+    SystemRefusal("the network is unreachable", r"Cannot assign requested address|Network is unreachable|Address family not supported"),
 )  # fmt: skip
 
 
-def refusal_of_machine(text: str) -> Refusal | None:
+def refusal_of_machine(text: str) -> SystemRefusal | None:
     """Return what the machine is short of where a text holds the operating system's refusal."""
     return next((each for each in _REFUSALS if each.is_of_machine and re.search(each.words, text)), None)
 
 
-def refusal_of_disk(text: str) -> Refusal | None:
+def refusal_of_disk(text: str) -> SystemRefusal | None:
     """Return why a program could not write, where its words say so."""
     return next((each for each in _REFUSALS if each.numbers and re.search(each.words, text)), None)
 
