@@ -25,6 +25,11 @@ def proof_of(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
     return max(proofs, key=lambda evidence: evidence.date, default=None)
 
 
+def own_run(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
+    """Return the run of the very set in the environment at hand."""
+    return next((run for run in runs if run.stages and not _differences(case, inferred, run)), None)
+
+
 def unproved(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> list[str]:
     """Return a sentence that nobody is known to have run a set that has no proof, and what comes nearest.
 

@@ -9,6 +9,8 @@ import pytest
 from envsmith.base.progress import Clock
 from envsmith.builder import existing, locking
 from envsmith.builder.arrow import lock_only
+from envsmith.lock import store
+from envsmith.model.cell import Machine
 
 
 def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(given, tmp_path, monkeypatch):
@@ -44,3 +46,24 @@ def test_a_given_lock_says_whose_code_runs_before_it_is_built(given, tmp_path):
     existing.given_lock(path, tmp_path / "given", Clock(events.append))
 
     assert "built from source, which runs their code: my-ops" in [event.text for event in events]
+
+
+def test_a_lock_is_compared_for_its_own_machine_and_not_for_the_one_at_hand(given, tmp_path, monkeypatch):
+    options = given(tmp_path, "one", conda=None)
+    lock_only(options)
+    lock = store.need(options.output, options.request_text)[1]
+    machines, agreed = [], existing.agreed
+
+    def listen(options, *a, **k):
+        machines.append(options.request.machine)
+        return agreed(options, *a, **k)
+
+    monkeypatch.setattr(existing, "agreed", listen)
+    here = Machine(driver="470.256.02", architectures=("sm_75",))
+
+    differences = existing.lock_difference(
+        dataclasses.replace(options, request=dataclasses.replace(options.request, machine=here))
+    )
+
+    assert differences == ()
+    assert [machine.driver for machine in machines] == [lock.cell.components.get("driver")]
