@@ -49,6 +49,10 @@ WATCHED = re.compile(
 )
 
 
+# What a look at the machine may raise: what it looks at cannot be read.
+UNREADABLE = (OSError, ValueError, subprocess.SubprocessError)
+
+
 def interpreter_of(python: str | None) -> Path:
     """Return the interpreter whose environment is judged: the one named, that of the active environment, or our own."""
     if python:
@@ -75,7 +79,7 @@ def collect(python: str | None = None, *, deep: bool = False) -> Facts:
     lost_files(draft, site)
     torch_of(draft, site)
     for step in (driver, gpus, toolkit, compilers, limits, shm, network, container, fabric, system):
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        with contextlib.suppress(*UNREADABLE):
             step(draft)
     programs(draft, interpreter)
     libraries_of(draft, site)
