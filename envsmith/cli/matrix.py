@@ -309,6 +309,7 @@ class SiteFlags:
     base_url: str = option(
         "--base-url", "URL", "Where it will be published, for the links of the feed.", default="", show_default=False
     )
+    opens: bool = flag("--open", "Show it in the browser.")
 
 
 @verb(SiteFlags)
@@ -325,4 +326,6 @@ def site(settings: SiteFlags) -> int:
     first = sum((output / name).stat().st_size for name in FIRST)
     say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
     print_out(str(output / "index.html"))
+    if settings.opens and click.launch(str(output / "index.html")):
+        say("no browser was found: open the file that is named above")
     return 0
