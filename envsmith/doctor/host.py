@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from envsmith.agent.health import infiniband, report_apart
+from envsmith.agent.machine import shm_bytes
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
@@ -364,9 +365,9 @@ def limits(draft: Draft) -> None:
 
 def shm(draft: Draft) -> None:
     """Add the size of /dev/shm and what is free of it."""
-    status = os.statvfs("/dev/shm")
-    draft.limits["shm"] = status.f_frsize * status.f_blocks
-    draft.limits["shm_free"] = status.f_frsize * status.f_bavail
+    size, free = shm_bytes()
+    if size:
+        draft.limits.update(shm=size, shm_free=free)
 
 
 def network(draft: Draft) -> None:
