@@ -34,6 +34,11 @@ class EnvsmithError(Exception):
         """Return the reason alone, as a clause for another sentence: "Cannot <verb> <object>: <reason>."."""
         return self.message.partition(": ")[2].removesuffix(".") or self.message
 
+    def to_json(self) -> dict[str, object]:
+        """Return what ``--json`` prints of a failure."""
+        answer: dict[str, object] = {"message": self.message, "hint": self.hint, "exit_code": self.exit_code}
+        return answer | ({"details": list(self.details)} if self.details else {})
+
     def __str__(self) -> str:
         return "\n".join([self.message, *self.details, *([f"hint: {self.hint}"] if self.hint else [])])
 

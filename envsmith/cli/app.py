@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import itertools
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from envsmith.base.about import VERSION
 from envsmith.base.text import clean, printable
+from envsmith.cli.console import dumps, print_out
+from envsmith.cli.declare import alternatives, argument, verb
 from envsmith.errors import (
     EnvsmithError,
     InterruptedRunError,
@@ -23,6 +28,7 @@ from envsmith.errors import (
     is_of_disk,
     storage_error,
 )
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 
 # Verb -> (module under envsmith.cli that holds a click command of the same name, one line for --help). The line stands
 # here so that `envsmith --help` imports none of them.
@@ -61,6 +67,12 @@ class LazyGroup(click.Group):
         super().__init__(*args, **settings)
         self.verbs, self.heading = verbs, heading
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``help`` and ``version`` as the flags of these names."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, ["--version", *args[1:]] if args[:1] == ["version"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names in the table's order."""
         return list(self.verbs)
@@ -79,6 +91,15 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in self.verbs.items()])
 
 
+# What people type out of habit -> the verb that does it here.
+_HABITS = {
+    "install": "build", "sync": "build", "create": "build", "resolve": "solve", "compile": "lock", "freeze": "lock",
+    "test": "smoke", "diagnose": "doctor", "why": "explain", "show": "matrix show", "list": "matrix list",
+    "update": "matrix refresh", "push": "publish",
+}  # fmt: skip
+_NEAR = 0.75
+
+
 class _Program(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -87,9 +108,9 @@ class _Program(LazyGroup):
         if name and name not in VERBS and not name.startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(name, VERBS, n=1)
-            advice = f", did you mean {near[0]!r}?" if near else f" (verbs: {', '.join(VERBS)})"
-            raise click.UsageError(f"there is no verb {name!r}{advice}", ctx)
+            near = _HABITS.get(name) or next(iter(difflib.get_close_matches(name, VERBS, n=1, cutoff=_NEAR)), None)
+            hint = f"Try envsmith {near}." if near else f"Use one of: {', '.join(VERBS)}."
+            raise UsageError(f"Cannot read the command: there is no verb {name[:60]!r}.", hint=hint)
         return super().resolve_command(ctx, args)
 
 
@@ -104,10 +125,21 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     ctx.exit()
 
 
+# What a person who types nothing else sees.
+_FIRST = """Environments for distributed training that were solved, pinned, built and proved. To begin:
+
+  envsmith build {example}       Make an environment for this machine, and prove it.
+  envsmith doctor train.log      Find what is wrong in a log, or with this machine (envsmith doctor).
+  envsmith check requirements.txt  Judge versions that you have.
+
+envsmith help lists all verbs, envsmith help VERB the options of one."""
+
+
 @click.command(
     cls=_Program,
     verbs=VERBS,
     heading="Verbs",
+    invoke_without_command=True,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,
@@ -116,6 +148,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
 )
 @click.option(
     "--version",
+    "-V",
     is_flag=True,
     is_eager=True,
     expose_value=False,
@@ -130,11 +163,17 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
     allow_from_autoenv=False,
     help="Show the Python traceback of a failure.",
 )
-def cli() -> None:
-    """Environments for DeepSpeed, Megatron-LM and Colossal-AI that were solved, pinned, built and proved.
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Show the first steps where no verb is named."""
+    if context.invoked_subcommand is None:
+        click.echo(_FIRST.format(example=EXAMPLE))
 
-    Start with `envsmith build --framework deepspeed`.
-    """
+
+cli.help = (
+    f"Environments for {alternatives(f.title for f in FRAMEWORKS.values()).replace(' or ', ' and ')} that were solved, "
+    f"pinned, built and proved.\n\nStart with `envsmith build {EXAMPLE}`."
+)
 
 
 def _colour() -> bool | None:
@@ -144,7 +183,16 @@ def _colour() -> bool | None:
     return True if os.environ.get("FORCE_COLOR") else None
 
 
-def _tell(error: EnvsmithError) -> int:
+def _wants_json(words: Sequence[str]) -> bool:
+    """Return whether a command line asks for JSON: a failure is one object too then."""
+    own = words[: words.index("--")] if "--" in words else words
+    return "--json" in own or ("--format", "json") in itertools.pairwise(own)
+
+
+def _tell(error: EnvsmithError, *, as_json: bool = False) -> int:
+    if as_json:
+        print_out(dumps({"status": "error", **error.to_json()}))
+
     def say(line: str) -> None:
         with suppress(OSError):  # stderr itself may be full or gone, and the code says it all the same
             click.echo(printable(line), err=True, color=_colour())
@@ -210,6 +258,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code. It raises only with ``--traceback``."""
     trace = "--traceback" in argv
     words = [word for word in argv if word != "--traceback"]
+    tell = functools.partial(_tell, as_json=_wants_json(words))
     try:
         with _warnings_on_stderr():
             return _invoke(words)
@@ -217,9 +266,9 @@ def run(argv: Sequence[str]) -> int:
         click.echo(printable(error.format_message()), err=True, color=_colour())
         return UsageError.exit_code
     except click.ClickException as error:
-        return _tell(_usage(error, words))
+        return tell(_usage(error, words))
     except (KeyboardInterrupt, click.Abort):
-        return _tell(
+        return tell(
             InterruptedRunError(
                 "Cannot finish the command: it was interrupted.",
                 hint="Run the same command again. It resumes what a build, campaign or upload had finished.",
@@ -228,7 +277,7 @@ def run(argv: Sequence[str]) -> int:
     except EnvsmithError as error:
         if trace:
             raise
-        return _tell(error)
+        return tell(error)
     except BrokenPipeError:
         # The reader of our output (head, less) went away; that is its right. Python would complain again when it
         # flushes at exit.
@@ -238,8 +287,8 @@ def run(argv: Sequence[str]) -> int:
         if trace:
             raise
         if is_of_disk(error):
-            return _tell(storage_error(error, error.filename or "a file"))
-        return _tell(
+            return tell(storage_error(error, error.filename or "a file"))
+        return tell(
             StorageError(
                 f"Cannot use {str(error.filename or 'a file')[:200]}: {error.strerror or error}.",
                 hint="Check that the path exists and that you may read it.",
@@ -248,18 +297,26 @@ def run(argv: Sequence[str]) -> int:
     except Exception as error:
         if trace:
             raise
-        text = f"error: Cannot finish the command: envsmith has a bug ({type(error).__name__}: {error})."
-        click.echo(printable(text), err=True)
-        click.echo("hint: Run it again with --traceback and report what it prints.", err=True)
-        return _INTERNAL
+        bug = EnvsmithError(
+            f"Cannot finish the command: envsmith has a bug ({type(error).__name__}: {error}).",
+            hint="Run it again with --traceback and report what it prints.",
+        )
+        bug.exit_code = _INTERNAL
+        return tell(bug)
 
 
 # ``envsmith completion``: what a shell must read to complete verbs, flags and the names that flags take.
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(*, shell: str) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompletionFlags:
+    """The options of ``completion``."""
+
+    shell: str = argument(type=click.Choice(["bash", "zsh", "fish"]))
+
+
+@verb(CompletionFlags)
+def completion(settings: CompletionFlags) -> int:
     """Print what makes SHELL complete verbs, flags, frameworks, components and GPUs.
 
     For this shell alone: eval "$(envsmith completion bash)". For good:
@@ -268,6 +325,6 @@ def completion(*, shell: str) -> int:
     """
     from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-    kind = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[shell]
-    click.echo(kind(cli, {}, "envsmith", _COMPLETE).source())
+    kind = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}[settings.shell]
+    print_out(kind(cli, {}, "envsmith", _COMPLETE).source())
     return 0

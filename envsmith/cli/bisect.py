@@ -22,7 +22,6 @@ from envsmith.cli.declare import (
     argument,
     flag,
     option,
-    takes,
     verb,
 )
 from envsmith.doctor.bisect.between import Guilty, Search, SearchResult
@@ -97,10 +96,10 @@ class BisectFlags:
 
 
 @verb(
+    BisectFlags,
     "envsmith bisect --good old-venv --bad new-venv -- python train.py",
     "envsmith bisect --project . --good 2025-06-01 -- pytest tests/test_train.py",
 )
-@takes(BisectFlags)
 def bisect(settings: BisectFlags) -> int:
     """Find which package broke a command: between two environments, or between two days.
 

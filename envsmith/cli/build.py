@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.base.files import read_text
-from envsmith.cli.console import Console, dumps, mark, print_out, say, table
+from envsmith.cli.console import Console, dumps, mark, print_out, say, table, warn
 from envsmith.cli.declare import EXISTING_FILE, Section, group, takes, verb
-from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
+from envsmith.cli.flags import LockFlags, RequestFlags, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import SmokeError, StorageError, UsageError
@@ -80,16 +80,15 @@ class BuildFlags:
     )
     again: bool = _MANY_CELLS.flag("--again", "Also build cells that are proved already.")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, files, record.")
-    talk: Talk = group(Talk, "Output")
 
 
 @verb(
-    f"envsmith build --framework {EXAMPLE}",
-    f"envsmith build --framework {EXAMPLE} --torch '>=2.9' --gpu h100 --engine docker",
-    f"envsmith build --framework {EXAMPLE} --with transformers --engine venv --tier framework",
+    BuildFlags,
+    f"envsmith build {EXAMPLE}",
+    f"envsmith build {EXAMPLE} --torch '>=2.9' --gpu h100 --engine docker",
+    f"envsmith build {EXAMPLE} transformers --engine venv --tier framework",
     "envsmith build --cells cells.txt --jobs 2",
 )
-@takes(BuildFlags)
 def build(settings: BuildFlags) -> int:
     """Solve, lock, build an image (or a virtual environment), prove it, write the record.
 
@@ -97,20 +96,17 @@ def build(settings: BuildFlags) -> int:
     """
     from envsmith.builder import arrow as build
 
-    if settings.lock and (settings.all_frameworks or settings.cells or settings.request.framework):
+    if settings.lock and (settings.all_frameworks or settings.cells or settings.request.names_something):
         raise UsageError(
             "Cannot combine --lock with a choice of frameworks: the lock names the whole cell.",
             hint="Leave out --framework, --all-frameworks and --cells.",
         )
     if settings.all_frameworks or settings.cells:
         return _build_many([_options(replace(settings, request=each)) for each in _requests(settings)], settings)
-    if not settings.request.names_something and not settings.lock:
-        raise UsageError(
-            "Cannot build an environment: no framework is named.",
-            hint=f"Name one: envsmith build --framework {EXAMPLE}.",
-        )
+    if not settings.lock:
+        settings.request.refuse_nothing("build an environment", "build")
     try:
-        with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
+        with Console() as console:
             options, inferred = plan(
                 settings.request, lambda flags: _options(replace(settings, request=flags)), console
             )
@@ -120,7 +116,7 @@ def build(settings: BuildFlags) -> int:
     if settings.as_json:
         print_out(dumps({**_outcome_json(outcome), **inferred}))
     else:
-        _show(outcome, quiet=settings.talk.quiet)
+        _show(outcome)
     record = outcome.record
     return 0 if record is None or record.passed else SmokeError.exit_code if record.of_host else 1
 
@@ -183,7 +179,7 @@ def _from_here(text: str) -> str:
     return text.replace(f"{Path.cwd()}/", "")
 
 
-def _show(outcome: BuildOutcome, *, quiet: bool) -> None:
+def _show(outcome: BuildOutcome) -> None:
     """Print where everything is, how it is used, and the one line that matters last."""
     built = outcome.built
     of_image = built is None or built.kind == "image"
@@ -193,7 +189,7 @@ def _show(outcome: BuildOutcome, *, quiet: bool) -> None:
         where = f"docker run --rm -it {built.reference}" if of_image else built.python
         print_out(table([(_from_here(where), f"{built.kind} {built.digest}")]))
         print_out(table([(what, _from_here(command)) for what, command in built.usage]))
-    for note in outcome.notes if not quiet else ():
+    for note in outcome.notes:
         say(f"note: {note}")
     record = outcome.record
     if record is None:
@@ -281,7 +277,7 @@ def _build_many(options: Sequence[Options], settings: BuildFlags) -> int:
     """Build the cells and return the exit code: 0 when every one is good."""
     from envsmith.builder import batch  # --help waits for no installer
 
-    with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
+    with Console() as console:
         results = batch.build_many(options, jobs=settings.jobs, again=settings.again, progress=console)
     batch.write_bake(settings.output, results)
     if settings.as_json:
@@ -301,7 +297,7 @@ def _json(result: BatchResult) -> dict[str, object]:
 def _show_one(result: BatchResult, *, quiet: bool) -> None:
     color = "green" if result.good else "red"
     if result.error is not None:
-        say(f"{click.style('failed', fg=color)}: {result.options.request_text}: {result.error}")
+        warn(f"{click.style('failed', fg=color)}: {result.options.request_text}: {result.error}")
         return
     outcome = result.outcome
     if outcome is None or quiet:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from envsmith.base.progress import ProgressEvent
 from envsmith.base.text import clean
-from envsmith.cli.console import dumps, print_out, say
-from envsmith.cli.declare import FILE, FOLDER
+from envsmith.cli.console import dumps, print_out, say, warn
+from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.knowledge.graph.load import components
 from envsmith.lock.index.interpreters import find_interpreters
@@ -29,55 +30,56 @@ from envsmith.model.record import Record
 from envsmith.solver import default_solver
 
 
-@click.command()
-@click.argument("file", required=False, type=FILE)
-@click.option(
-    "--state",
-    "folder",
-    type=FOLDER,
-    default=Path("envsmith-campaign"),
-    show_default=True,
-    help="The campaign's folder: plan, records, caches. The same folder resumes.",
-)
-@click.option("--jobs", type=click.IntRange(1, 256), help="Cells at once on this machine. [default: the file's, or 1]")
-@click.option("--executor", type=click.Choice(["local", "slurm"]), default="local", show_default=True, help="Where.")
-@click.option("--only", multiple=True, metavar="CELL", help="Only this cell (repeatable).")
-@click.option("--plan", "plan_only", is_flag=True, help="Say which cells would be run, and run none.")
-@click.option("--here", is_flag=True, hidden=True, help="Run the named cell in this process (what executors call).")
-@click.option("--json", "as_json", is_flag=True, help="With --plan: JSON.")
-def run(
-    *,
-    file: Path | None,
-    folder: Path,
-    jobs: int | None,
-    executor: str,
-    only: tuple[str, ...],
-    plan_only: bool,
-    here: bool,
-    as_json: bool,
-) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CampaignFlags:
+    """The options of ``matrix run``."""
+
+    file: Path | None = argument(required=False, type=FILE)
+    folder: Path = option(
+        "--state",
+        "The campaign's folder: plan, records, caches. The same folder resumes.",
+        type=FOLDER,
+        default=Path("envsmith-campaign"),
+    )
+    jobs: int | None = option(
+        "--jobs", "Cells at once on this machine. [default: the file's, or 1]", type=click.IntRange(1, 256)
+    )
+    executor: str = choice("--executor", ["local", "slurm"], "Where.", default="local")
+    only: tuple[str, ...] = option("--only", "CELL", "Only this cell (repeatable).", multiple=True)
+    plan_only: bool = flag("--plan", "Say which cells would be run, and run none.")
+    here: bool = option(
+        "--here", "Run the named cell in this process (what executors call).", is_flag=True, hidden=True
+    )
+    as_json: bool = flag("--json", "With --plan: the plan as JSON. Of a run, what became of it.")
+
+
+@verb(CampaignFlags)
+def run(settings: CampaignFlags) -> int:
     """Run the cells of a campaign FILE as far up the evidence ladder as they come, and record each.
 
     Killed at any moment, the same command goes on: what has a record is not run again. Several may work in one folder.
     Without FILE the campaign in --state is resumed. Exit code 0 when every cell has a record, whatever it says. Exit
     code 1 when some worker was lost twice.
     """
-    state = CampaignState(folder.absolute())
+    state = CampaignState(settings.folder.absolute())
     plan = state.plan()
-    if here:
-        return _one(state, plan, only)
-    if plan_only:
-        _show_plan(_planned(file), as_json=as_json)
+    if settings.here:
+        return _one(state, plan, settings.only)
+    if settings.plan_only:
+        _show_plan(_planned(settings.file), as_json=settings.as_json)
         return 0
     if plan is None:
-        plan = _planned(file)
+        plan = _planned(settings.file)
     plan = state.begin(plan)
-    chosen = _chosen(plan, only)
+    chosen = _chosen(plan, settings.only)
     say(f"campaign {plan.name}: {len(chosen)} cells, folder {state.root}")
-    tally = run_jobs(state, executor_of(executor, plan, state, jobs), chosen)
+    tally = run_jobs(state, executor_of(settings.executor, plan, state, settings.jobs), chosen)
     say(f"{tally.done} of {tally.total} cells have a record; this run took {_span(tally.seconds)}")
     for name, why in tally.lost.items():
-        say(f"lost: {name}: {clean(why)}")
+        warn(f"lost: {name}: {clean(why)}")
+    if settings.as_json:
+        lost = {name: clean(why) for name, why in tally.lost.items()}
+        print_out(dumps({"cells": tally.total, "recorded": tally.done, "lost": lost, "folder": str(state.root)}))
     return 1 if tally.lost else 0
 
 

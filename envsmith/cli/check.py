@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from envsmith import solver
 from envsmith.cli.console import dumps, print_answer, print_out
-from envsmith.cli.declare import argument, choice, flag, group, option, takes
+from envsmith.cli.declare import choice, flag, group, option, verb
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
 from envsmith.cli.values import misspelt, parse_pairs, parse_platform
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
 class CheckFlags:
     """The options of ``check``."""
 
-    pairs: tuple[str, ...] = argument(nargs=-1, metavar="[NAME==VERSION...]")
-    sources: tuple[str, ...] = option(
+    words: tuple[str, ...] = option(
+        "--with",
+        "NAME==VERSION",
+        "The same as an argument (repeatable).",
+        multiple=True,
+        hidden=True,
+        positional="[NAME==VERSION|FILE...]",
+    )
+    files: tuple[str, ...] = option(
         "--from",
         "FILE",
         "Take the versions of a file (uv.lock, poetry.lock, pylock.toml, Pipfile.lock, pixi.lock, conda-lock.yml, "
@@ -49,8 +57,11 @@ class CheckFlags:
     variables: tuple[str, ...] = option(
         "--env",
         "NAME[=VALUE]",
-        "An environment variable of the job; NAME alone is known to be unset (repeatable).",
+        "An environment variable of the job; NAME alone has the value it has here (repeatable).",
         multiple=True,
+    )
+    unset: tuple[str, ...] = option(
+        "--unset", "NAME", "A variable that the job does not have (repeatable).", multiple=True
     )
     code: Path | None = option(
         "--code",
@@ -64,16 +75,34 @@ class CheckFlags:
         "Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
         multiple=True,
     )
-    with_: tuple[str, ...] = option("--with", "NAME==VERSION", "The same as an argument (repeatable).", multiple=True)
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
     platform: str = option("--platform", "PLATFORM", "linux-64 or linux-aarch64.", default="linux-64")
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
-    as_json: bool = flag("--json", "The same as --format json.")
     verbose: bool = flag("--verbose", "-v", "Show all evidence.")
 
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """Return the arguments that are versions."""
+        return tuple(word for word in self.words if not _is_file(word))
 
-@click.command()
-@takes(CheckFlags)
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the files that are judged."""
+        return (*filter(_is_file, self.words), *self.files)
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """Return the variables of the job as ``NAME=VALUE``. ``NAME`` alone is unset."""
+        here = (f"{name}={os.environ[name]}" if name in os.environ else name for name in self.variables)
+        return (*here, *self.unset)
+
+
+def _is_file(word: str) -> bool:
+    """Return whether an argument is the name of a file, and no version."""
+    return word == "-" or ("==" not in word and Path(word).is_file())
+
+
+@verb(CheckFlags)
 def check(settings: CheckFlags) -> int:
     """Judge a given set: any component, e.g. deepspeed==0.14.0 torch==2.6.0 driver==535.54.03 gpu==sm_90 nvcc==12.4.
 
@@ -82,11 +111,6 @@ def check(settings: CheckFlags) -> int:
     Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad, 2 for a name that looks
     misspelt and that the package index does not have.
     """
-    if settings.as_json and settings.form not in {"text", "json"}:
-        raise UsageError(
-            f"Cannot combine --json with --format {settings.form}: both choose the format of the output.",
-            hint="Leave one of them out.",
-        )
     if "help" in settings.facts:
         from envsmith.doctor.vocabulary import words
 
@@ -99,9 +123,8 @@ def check(settings: CheckFlags) -> int:
     judgement, declarations = _judged(settings)
     if settings.mend.apply:
         subject = MendSubject(path=Path(settings.sources[0]), judgement=judgement, declarations=declarations)
-        is_json = settings.as_json or settings.form == "json"
-        return apply_mend(settings.mend, subject, lambda: _judged(settings)[0], as_json=is_json)
-    if settings.as_json or settings.form == "json":
+        return apply_mend(settings.mend, subject, lambda: _judged(settings)[0], as_json=settings.form == "json")
+    if settings.form == "json":
         print_out(dumps(judgement.to_json()))
     elif settings.form == "text":
         print_answer(judgement_text(judgement, settings.form, everything=settings.verbose))
@@ -113,23 +136,23 @@ def check(settings: CheckFlags) -> int:
 def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     """Judge all that the options name. Return the judgement, and what files of a project declare."""
     where = parse_platform(settings.platform)
-    names, pairs = gpu_names(), (*settings.pairs, *settings.with_)
+    names, pairs = gpu_names(), settings.pairs
     versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
-    is_stated = bool(pairs or settings.sources or settings.facts or settings.variables)
+    is_stated = bool(pairs or settings.sources or settings.facts or settings.environment)
     if not (is_stated or settings.code or settings.wheels):
         raise UsageError(
             "Cannot check an environment: no version is given.",
-            hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check --from conda-lock.yml.",
+            hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check requirements.txt.",
         )
     draft = Draft()
     stated: dict[str, str] = {}
     declarations = None
-    if settings.sources or settings.facts or settings.variables or settings.wheels:
+    if settings.sources or settings.facts or settings.environment or settings.wheels:
         from envsmith.cli import check_sources  # a check of versions alone waits for no reader
 
         if settings.sources:
             stated, declarations = check_sources.read_sources(settings.sources, draft)
-        check_sources.note_host(settings.facts, settings.variables, draft)
+        check_sources.note_host(settings.facts, settings.environment, draft)
     typed = parse_pairs(versions, components())
     unreached = _unreached_names(misspelt(typed, components()))
     stated |= typed

@@ -14,8 +14,20 @@ from envsmith.base.files import read_bounded, read_text, write_whole
 from envsmith.base.schema import parse_json
 from envsmith.base.text import clean
 from envsmith.cli import findings
+from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import Console, dumps, print_out, say, table
-from envsmith.cli.declare import EXISTING_FILE, EXISTING_FOLDER, FILE, FOLDER, argument, choice, flag, option, takes
+from envsmith.cli.declare import (
+    EXISTING_FILE,
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
+    NoFlags,
+    argument,
+    choice,
+    flag,
+    option,
+    verb,
+)
 from envsmith.cli.findings import finding_lines
 from envsmith.cli.flags import exit_code, fail_on_option
 from envsmith.errors import UsageError, os_errors
@@ -39,7 +51,15 @@ _MATRIX_FORMATS = ("table", "github", "gitlab", "nox", "json")
 _CHECK_FORMATS = ("text", "json", "sarif", "junit", "github", "markdown")
 
 
-@click.group()
+_VERBS = {
+    "matrix": ("ci", "Jobs that cover every pair of versions."),
+    "check": ("ci", "Do the declared ranges agree with the version graph?"),
+    "run": ("ci", "Run one job of the matrix here."),
+    "schema": ("ci", "Print the JSON Schema of envsmith.yaml."),
+}
+
+
+@click.group(cls=LazyGroup, verbs=_VERBS, heading="Commands")
 def ci() -> None:
     """Make the matrix of a library's CI, and compare what it declares with the version graph."""
 
@@ -65,8 +85,7 @@ class MatrixFlags:
     github_output: bool = flag("--github-output", "Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
 
 
-@ci.command(short_help="Jobs that cover every pair of versions.")
-@takes(MatrixFlags)
+@verb(MatrixFlags)
 def matrix(settings: MatrixFlags) -> int:
     """List jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
     library = read_library(settings.directory)
@@ -146,8 +165,7 @@ class CiCheckFlags:
     fail_on: str = fail_on_option()
 
 
-@ci.command(short_help="Do the declared ranges agree with the version graph?")
-@takes(CiCheckFlags)
+@verb(CiCheckFlags)
 def check(settings: CiCheckFlags) -> int:
     """Find ranges that admit known-bad cells or exclude proved ones, Pythons without wheels, bounds that block the newest torch, CUDA majors."""
     library = _library(settings.directory, settings.metadata)
@@ -211,11 +229,9 @@ class CiRunFlags:
     )
     ranks: int = option("--ranks", "Processes of envsmith's own smoke test.", type=click.IntRange(2, 64), default=2)
     record: Path | None = option("--record", "FILE", "Write the outcome there as JSON.", type=FILE)
-    verbose: bool = flag("--verbose", "-v", "Show every line.")
 
 
-@ci.command(short_help="Run one job of the matrix here.")
-@takes(CiRunFlags)
+@verb(CiRunFlags)
 def run(settings: CiRunFlags) -> int:
     """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
     library = read_library(settings.directory)
@@ -226,7 +242,7 @@ def run(settings: CiRunFlags) -> int:
             f"Cannot run the job {settings.job!r}: the matrix has no such job.",
             hint=f"Try {' or '.join(near)}." if near else "Run envsmith ci matrix to list the jobs.",
         )
-    with Console(verbose=settings.verbose) as console:
+    with Console() as console:
         verdict = run_job(
             library,
             jobs[settings.job],
@@ -243,8 +259,8 @@ def run(settings: CiRunFlags) -> int:
     return 0 if verdict.as_expected else 1
 
 
-@ci.command()
-def schema() -> int:
+@verb(NoFlags)
+def schema(_settings: NoFlags) -> int:
     """Print the JSON Schema of envsmith.yaml."""
     print_out(dumps(config_schema()))
     return 0
@@ -253,12 +269,18 @@ def schema() -> int:
 # ``envsmith init``: a first envsmith.yaml for a library.
 
 
-@click.command()
-@click.argument("directory", type=EXISTING_FOLDER, default=Path())
-@click.option("--force", is_flag=True, help="Overwrite an envsmith.yaml that is there.")
-def init(*, directory: Path, force: bool) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitFlags:
+    """The options of ``init``."""
+
+    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
+    force: bool = flag("--force", "Overwrite an envsmith.yaml that is there.")
+
+
+@verb(InitFlags)
+def init(settings: InitFlags) -> int:
     """Write envsmith.yaml from pyproject.toml, setup.cfg, requirements.txt, environment.yml or METADATA of DIRECTORY (here)."""
-    path, declaration = write_config(directory, force=force)
+    path, declaration = write_config(settings.directory, force=settings.force)
     for line in declaration.skipped:
         say(f"passed over: {line}")
     print_out(str(path))

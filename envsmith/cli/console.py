@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import click
 
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import JsonText, clean, escaped_json, printable, without_secret_values
+from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -48,8 +50,50 @@ def mark(*, passed: bool) -> str:
     return click.style("passed" if passed else "failed", fg="green" if passed else "red", bold=True)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Talk:
+    """How much the running command says, and the lines of its answer that ``--json`` makes one object of."""
+
+    verbose: bool = False
+    quiet: bool = False
+    lines: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.verbose and self.quiet:
+            raise UsageError(
+                "Cannot combine --verbose with --quiet: they contradict each other.", hint="Leave one of them out."
+            )
+
+    @classmethod
+    def current(cls) -> Talk:
+        """Return that of the command that runs in this thread."""
+        context = click.get_current_context(silent=True)
+        talk = context.meta.get(_TALK) if context else None
+        return talk if isinstance(talk, Talk) else cls()
+
+    def begin(self) -> Talk:
+        """Make it that of the command that begins."""
+        click.get_current_context().meta[_TALK] = self
+        return self
+
+    def finish(self, code: int) -> None:
+        """Print what was collected as one object."""
+        if self.lines is not None:
+            answer = {"status": "failed" if code else "ok", "exit_code": code, "output": self.lines}
+            click.echo(printable(dumps(answer)))
+
+
+_TALK = "envsmith.talk"
+
+
 def say(text: str) -> None:
-    """Print one line of talk on stderr."""
+    """Print one line of talk on stderr, which ``--quiet`` leaves out."""
+    if not Talk.current().quiet:
+        warn(text)
+
+
+def warn(text: str) -> None:
+    """Print one line on stderr, with ``--quiet`` too."""
     click.echo(printable(text), err=True)
 
 
@@ -61,6 +105,9 @@ class Commands(str):
 
 def print_out(text: str, *, nl: bool = True) -> None:
     """Print an answer on stdout."""
+    if (lines := Talk.current().lines) is not None:
+        lines += click.unstyle(text).splitlines()
+        return
     click.echo(text if isinstance(text, Commands) else printable(text), nl=nl)
 
 
@@ -147,12 +194,13 @@ class Console:
 
     With a terminal (and no ``CI``): a line for each finished step and a spinner with the last line of output for the
     one that runs. Without: one plain line when a step starts and one when it ends. ``verbose`` shows every line of
-    output.
+    output. What is not given is what the command's flags say.
     """
 
-    def __init__(self, *, verbose: bool = False, quiet: bool = False) -> None:
-        self.verbose = verbose
-        self.quiet = quiet
+    def __init__(self, *, verbose: bool | None = None, quiet: bool | None = None) -> None:
+        talk = Talk.current()
+        self.verbose = talk.verbose if verbose is None else verbose
+        self.quiet = talk.quiet if quiet is None else quiet
         self._live: RichProgress | None = None
         self._task: TaskID | None = None
         self._step = ""
@@ -208,7 +256,7 @@ class Console:
 
             self._live.console.print(Text.from_ansi(printable(text)))
         else:
-            say(text)
+            warn(text)
 
     def _begin(self, step: str, text: str) -> None:
         self._step = step

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
+
+from envsmith.cli.console import Talk
+from envsmith.errors import UsageError
 
 _Flags = TypeVar("_Flags")
 _Result = TypeVar("_Result")
@@ -27,11 +32,19 @@ EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 class Option(click.Option):
-    """An option that stands in a section of ``--help``."""
+    """An option that stands in a section of ``--help``. Its ``old`` names work and are not shown."""
 
-    def __init__(self, *args: Any, section: str = "", **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.section = section
+    def __init__(self, names: Sequence[str], *, section: str = "", old: Sequence[str] = (), **settings: Any) -> None:
+        super().__init__([*names, *old], **settings)
+        self.section, self.old = section, frozenset(old)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the names and the line of ``--help``."""
+        names, self.opts = self.opts, [name for name in self.opts if name not in self.old]
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = names
 
 
 class Verb(click.Command):
@@ -43,10 +56,12 @@ class Verb(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section in the order of its first option. ``--help`` itself stands with the output."""
+        parameters = self.get_params(ctx)
+        heading = "Output" if any(getattr(parameter, "section", "") for parameter in parameters) else "Options"
         sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
+        for parameter in parameters:
             if record := parameter.get_help_record(ctx):
-                sections.setdefault(getattr(parameter, "section", "") or "Output", []).append(record)
+                sections.setdefault(getattr(parameter, "section", "") or heading, []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
@@ -57,23 +72,19 @@ class Verb(click.Command):
             formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in self.examples))
 
 
-def verb(*examples: str) -> Callable[[Callable[..., int]], Verb]:
-    """Decorate a function that is a command with examples of its use."""
-    return click.command(cls=Verb, examples=examples)
-
-
-def option(*names_and_words: str, **settings: Any) -> Any:
+def option(*names_and_words: str, positional: str = "", **settings: Any) -> Any:
     """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default.
 
     ``names_and_words`` are its names, what its value is called where that says more, and its line of ``--help``.
-    ``section`` is its heading there, by default that of its dataclass (:func:`group`).
+    ``section`` is its heading there, by default that of its dataclass (:func:`group`). ``old`` are names that still
+    work and are not shown. ``positional`` is how ``--help`` calls plain arguments that stand for this option.
     """
     names = [word for word in names_and_words if word.startswith("-")]
     words = [word for word in names_and_words if not word.startswith("-")]
     absent = () if settings.get("multiple") else False if settings.get("is_flag") else None
     named = dict(zip(("help", "metavar"), reversed(words), strict=False))
     settings = {"show_default": "default" in settings, "cls": Option, **named, **settings}
-    metadata = {"click": (click.option, names, settings)}
+    metadata = {"click": (click.option, names, settings), "positional": positional}
     return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
 
 
@@ -115,12 +126,76 @@ def takes(kind: type[_Flags]) -> Callable[[Callable[[_Flags], _Result]], Callabl
         def command(**parameters: Any) -> _Result:
             return function(_value(kind, parameters))
 
-        decorated: Any = command
-        for parameter in reversed(list(_parameters(kind))):
-            decorated = parameter(decorated)
-        return cast("Callable[..., _Result]", decorated)
+        return _declared(command, _parameters(kind))
 
     return decorate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NoFlags:
+    """A verb without options of its own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Common:
+    """What every verb takes, unless it declares the same for itself."""
+
+    as_json: bool = flag("--json", "One JSON object on stdout, of a failure too.")
+    verbose: bool = flag("--verbose", "-v", "Show every line of every step.")
+    quiet: bool = flag("--quiet", "-q", "Print only warnings, errors and the result.")
+
+
+def verb(kind: type[_Flags], *examples: str, name: str | None = None) -> Callable[[Callable[[_Flags], int]], Verb]:
+    """Decorate a function that is a command: it takes its flags as one value and returns the exit code.
+
+    Every command has ``--json``, ``--verbose`` and ``--quiet``. ``--json`` is the command's own field ``as_json``, or
+    its ``--format json``, or else puts into one object what the command prints.
+    """
+    own = {field.name: field for field in _fields(kind)}
+    common = [field for field in dataclasses.fields(_Common) if field.name not in own]
+    form = own.get("form")
+    has_json_form = form is not None and "json" in form.metadata["click"][2]["type"].choices
+
+    def decorate(function: Callable[[_Flags], int]) -> Verb:
+        @functools.wraps(function)
+        def command(**parameters: Any) -> int:
+            as_json, verbose, quiet = (bool(parameters.get(field.name)) for field in dataclasses.fields(_Common))
+            if as_json and has_json_form and "as_json" not in own:
+                parameters["form"] = _json_form(parameters["form"])
+            is_wrapped = as_json and not has_json_form and "as_json" not in own
+            talk = Talk(verbose=verbose, quiet=quiet, lines=[] if is_wrapped else None).begin()
+            code = function(_value(kind, parameters))
+            talk.finish(code)
+            return code
+
+        declared = _declared(command, itertools.chain(_parameters(kind), map(_parameter, common)))
+        return click.command(name, cls=Verb, examples=examples)(declared)
+
+    return decorate
+
+
+def _json_form(form: str) -> str:
+    """Return what ``--json`` makes of ``--format``. ``UsageError`` where another format is asked for as well."""
+    source = click.get_current_context().get_parameter_source("form")
+    if form != "json" and source is not ParameterSource.DEFAULT:
+        raise UsageError(
+            f"Cannot combine --json with --format {form}: both choose the format of the output.",
+            hint="Leave one of them out.",
+        )
+    return "json"
+
+
+def _declared(function: Callable[..., _Result], parameters: Iterable[Callable[[Any], Any]]) -> Callable[..., _Result]:
+    declared: Any = function
+    for parameter in reversed(list(parameters)):
+        declared = parameter(declared)
+    return cast("Callable[..., _Result]", declared)
+
+
+def _fields(kind: type) -> Iterator[dataclasses.Field[Any]]:
+    """Return the fields that are options or arguments, those of a group in its place."""
+    for field in dataclasses.fields(kind):
+        yield from _fields(field.metadata["group"]) if "group" in field.metadata else (field,)
 
 
 def _parameters(kind: type, section: str = "") -> Iterator[Callable[[Any], Any]]:
@@ -128,15 +203,33 @@ def _parameters(kind: type, section: str = "") -> Iterator[Callable[[Any], Any]]
         if "group" in field.metadata:
             yield from _parameters(field.metadata["group"], field.metadata["section"] or section)
             continue
-        declare, names, settings = field.metadata["click"]
-        if "cls" in settings:
-            settings = {**settings, "section": settings.get("section") or section}
-        yield declare(*names, field.name, **settings)
+        if metavar := field.metadata.get("positional"):
+            yield click.argument(_positional(field.name), nargs=-1, metavar=metavar)
+        yield _parameter(field, section)
+
+
+def _parameter(field: dataclasses.Field[Any], section: str = "") -> Callable[[Any], Any]:
+    declare, names, settings = field.metadata["click"]
+    if "cls" in settings:
+        settings = {**settings, "section": settings.get("section") or section}
+    parameter: Callable[[Any], Any] = declare(*names, field.name, **settings)
+    return parameter
+
+
+def _positional(name: str) -> str:
+    """Return the name of the arguments that stand for an option."""
+    return f"{name}_positional"
 
 
 def _value(kind: type[_Flags], parameters: Mapping[str, Any]) -> _Flags:
-    groups = {field.name: field.metadata.get("group") for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{n: _value(group, parameters) if group else parameters[n] for n, group in groups.items()})
+    def read(field: dataclasses.Field[Any]) -> Any:
+        if group := field.metadata.get("group"):
+            return _value(group, parameters)
+        if field.metadata.get("positional"):
+            return (*parameters[_positional(field.name)], *parameters[field.name])
+        return parameters[field.name]
+
+    return kind(**{field.name: read(field) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
 
 
 def completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:

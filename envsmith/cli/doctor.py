@@ -14,7 +14,7 @@ from envsmith import solver
 from envsmith.base.files import write_whole
 from envsmith.base.interpreter import named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
-from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, takes
+from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, verb
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, open_source
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
@@ -50,6 +50,7 @@ class DoctorFlags:
         "Judge a pasted text (log, report, list of packages, Dockerfile, snapshot) or a folder of the ranks' logs; "
         "'-' is stdin; repeatable.",
         multiple=True,
+        positional="[FILE|DIR...]",
     )
     python: str | None = option(
         "--python", "PATH", "The interpreter whose environment is judged (default: the active one)."
@@ -65,7 +66,6 @@ class DoctorFlags:
     verify: bool = flag("--verify", "Judge the repaired set again.")
     platform: str | None = option("--platform", "PLATFORM", "linux-64 or linux-aarch64 (default: what the facts say).")
     form: str = choice("--format", _FORMATS, "How findings are written.", default="text")
-    as_json: bool = flag("--json", "The same as --format json.")
     everything: bool = flag("--all", "Show every note.")
     fail_on: str = fail_on_option()
     mend: MendFlags = group(MendFlags, section="Mend in place")
@@ -85,15 +85,9 @@ class DoctorFlags:
                 "Cannot combine --from with --compare: each of them names what is judged.",
                 hint="Leave one of them out.",
             )
-        if self.as_json and self.form not in {"text", "json"}:
-            raise UsageError(
-                f"Cannot combine --json with --format {self.form}: both choose the format of the output.",
-                hint="Leave one of them out.",
-            )
 
 
-@click.command()
-@takes(DoctorFlags)
+@verb(DoctorFlags)
 def doctor(settings: DoctorFlags) -> int:
     """Find out what is wrong with this machine, or with the machine that produced a log, and what to do.
 
@@ -101,7 +95,7 @@ def doctor(settings: DoctorFlags) -> int:
     was found, 1 otherwise.
     """
     settings.refuse_idle()
-    form = "json" if settings.as_json else settings.form
+    form = settings.form
     if settings.compare:
         return _compare(settings.compare, form, settings.fail_on)
     interpreter = None if settings.python is None else str(named_python(settings.python))

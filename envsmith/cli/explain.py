@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from envsmith import solver
 from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
+from envsmith.cli.declare import argument, flag, option, verb
 from envsmith.cli.values import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
@@ -19,29 +21,37 @@ if TYPE_CHECKING:
     from envsmith.solver.explain import Explanation
 
 
-@click.command()
-@click.argument("subject", required=False, metavar="[CELL|RULE]")
-@click.option("--from", "origin", metavar="CELL", help="The cell an upgrade starts from.")
-@click.option("--to", "targets", multiple=True, metavar="COMPONENT[SPEC]", help="What it should have; repeatable.")
-@click.option(
-    "--platform",
-    default="linux-64",
-    show_default=True,
-    metavar="PLATFORM",
-    help="For a rule: linux-64 or linux-aarch64.",
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExplainFlags:
+    """The options of ``explain``."""
+
+    subject: str | None = argument(required=False, metavar="[CELL|RULE]")
+    origin: str | None = option("--from", "CELL", "The same as an argument.", hidden=True)
+    targets: tuple[str, ...] = option(
+        "--to", "COMPONENT[SPEC]", "What an upgrade of CELL should have; repeatable.", multiple=True
+    )
+    platform: str = option("--platform", "PLATFORM", "For a rule: linux-64 or linux-aarch64.", default="linux-64")
+    as_json: bool = flag("--json", "One JSON object.")
+
+
+@verb(
+    ExplainFlags,
+    "envsmith explain ds0.19.8-torch2.13.0-cu130-py312",
+    f"envsmith explain {EXAMPLE}-elastic-log",
+    "envsmith explain ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def explain(*, subject: str | None, origin: str | None, targets: tuple[str, ...], platform: str, as_json: bool) -> int:
-    """Explain each release of a CELL, what a RULE says and kills, or what an upgrade (--from CELL --to SPEC) would change."""
-    if origin is not None or targets:
-        if origin is None or not targets or subject is not None:
+def explain(settings: ExplainFlags) -> int:
+    """Explain each release of a CELL, what a RULE says and kills, or what an upgrade (CELL --to SPEC) would change."""
+    subject = settings.origin or settings.subject
+    if settings.origin is not None or settings.targets:
+        if subject is None or not settings.targets or None not in {settings.origin, settings.subject}:
             raise UsageError(
-                "Cannot explain an upgrade: it needs both --from CELL and --to COMPONENT[SPEC].",
-                hint="Type for example: envsmith explain --from ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'.",
+                "Cannot explain an upgrade: it needs one CELL and --to COMPONENT[SPEC].",
+                hint="Type for example: envsmith explain ds0.14.0-torch2.3.1-cu121-py311 --to 'torch>=2.9'.",
             )
         table = components()
-        pairs = [parse_component(text, table, flag="--to") for text in targets]
-        answer = solver.explain_upgrade(origin, {component.name: spec for component, spec in pairs})
+        pairs = [parse_component(text, table, flag="--to") for text in settings.targets]
+        answer = solver.explain_upgrade(subject, {component.name: spec for component, spec in pairs})
     elif subject is None:
         raise UsageError(
             "Cannot explain anything: no cell and no rule is named.",
@@ -52,10 +62,10 @@ def explain(*, subject: str | None, origin: str | None, targets: tuple[str, ...]
             CellId.parse(subject)
         except ValueError:
             _refuse_component(subject)
-            answer = solver.explain_rule(subject, parse_platform(platform))
+            answer = solver.explain_rule(subject, parse_platform(settings.platform))
         else:
             answer = solver.explain_cell(subject)
-    if as_json:
+    if settings.as_json:
         print_out(dumps(answer.to_json()))
     else:
         print_answer("\n".join(_lines(answer)))

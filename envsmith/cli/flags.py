@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from envsmith.cli.declare import (
 )
 from envsmith.cli.values import (
     is_package,
+    name_in,
     only_version,
     parse_component,
     parse_day,
@@ -35,7 +37,7 @@ from envsmith.cli.values import (
     parse_spec,
 )
 from envsmith.errors import UsageError
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.frameworks import EXAMPLE, FRAMEWORKS
 from envsmith.knowledge.graph.load import components, gpu_names, version_graph
 from envsmith.model.cell import FLAVOURS, RUNTIME, Machine, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
@@ -67,8 +69,9 @@ class RequestFlags:
     with_: tuple[str, ...] = option(
         "--with",
         "NAME[SPEC]",
-        "A component or any other package that must be installed; repeatable.",
+        "A component, stack or any other package that must be installed, as the arguments; repeatable.",
         multiple=True,
+        positional="[NAME[SPEC]...]",
         shell_complete=completion(lambda: components().by_name),
     )
     stack: tuple[str, ...] = option(
@@ -104,9 +107,14 @@ class RequestFlags:
         "Keep the version that the project's lock or the active environment has; repeatable.",
         multiple=True,
     )
-    python: str | None = option("--python", "SPEC", "Python, e.g. 3.12.")
+    python: str | None = option("--python", "SPEC", "Python, e.g. 3.12.", old=("--python-version",))
     torch: str | None = option("--torch", "SPEC", "PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
-    cuda: str | None = option("--cuda", "SPEC", "CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without.")
+    cuda: str | None = option(
+        "--cuda",
+        "SPEC",
+        "CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without.",
+        old=("--torch-backend",),
+    )
     nccl: str | None = option("--nccl", "SPEC", "NCCL, e.g. '>=2.27'.")
     driver: str | None = option("--driver", "VERSION", "The NVIDIA driver of the host, e.g. 535.54.03.")
     gpu: tuple[str, ...] = option(
@@ -132,12 +140,15 @@ class RequestFlags:
         "Ready wheels that spare compiling: the projects' own, all listed ones (envsmith wheel), or none.",
         default=WheelPolicy.OFFICIAL.value,
     )
-    date: str | None = option("--date", "DATE", "Prefer what was newest on this day. Newer releases stay allowed.")
+    date: str | None = option(
+        "--prefer-date", "DATE", "Prefer what was newest on this day. Newer releases stay allowed.", old=("--date",)
+    )
     package: tuple[str, ...] = option(
         "--package",
         "REQUIREMENT",
-        "Install this too, e.g. 'wandb>=0.15'. Of a component the cell's name does not have it; repeatable.",
+        "Install this too. Of a component the cell's name does not have it.",
         multiple=True,
+        hidden=True,
     )
     code: Path | None = option(
         "--code",
@@ -170,9 +181,7 @@ class RequestFlags:
         machine = self.where()
         gpus = [each for name in self.gpu for each in (_machines().gpus_of(machine) if name == "auto" else [name])]
         driver = _machines().driver_of(machine) if self.driver == "auto" else self.driver
-        for text in self.with_:
-            if is_package(text, table):
-                continue
+        for text in self.components_named():
             component, spec = parse_component(text, table, flag="--with")
             if component.role is Role.FRAMEWORK:
                 require(frameworks, component.name, spec)
@@ -182,10 +191,10 @@ class RequestFlags:
                 gpus.append(only_version(spec, "--with gpu"))
             else:
                 require(constraints, component.name, spec)
-        for name, spec in (pair for stack in self.stack for pair in _stacks().find_stack(stack).requires.items()):
+        for name, spec in (pair for stack in self.stacks() for pair in _stacks().find_stack(stack).requires.items()):
             require(frameworks if table.by_name[name].role is Role.FRAMEWORK else constraints, name, spec)
         for name in ("python", "torch", "cuda", "nccl"):
-            value = getattr(self, name)
+            value = _cuda(self.cuda) if name == "cuda" else getattr(self, name)
             if value is not None:
                 require(constraints, name, parse_spec(value, f"--{name}"))
         platform = self.target(machine)
@@ -200,11 +209,31 @@ class RequestFlags:
             gpus=tuple(dict.fromkeys(parse_gpu(name, gpu_names()) for name in gpus)),
             platform=platform,
             exclude_newer=parse_day(self.exclude_newer, "--exclude-newer"),
-            date=parse_day(self.date, "--date"),
+            date=parse_day(self.date, "--prefer-date"),
             wheels=WheelPolicy(self.wheels),
             machine=machine,
         )
         return division.put_into(request) if division else request
+
+    def components_named(self) -> tuple[str, ...]:
+        """Return what ``--with`` and the arguments name of components."""
+        return tuple(text for text in self.with_ if not self._is_package(text) and not _is_stack(text))
+
+    def stacks(self) -> tuple[str, ...]:
+        """Return the stacks that are named, by ``--stack`` or among the arguments."""
+        return (*self.stack, *filter(_is_stack, self.with_))
+
+    def refuse_nothing(self, action: str, verb: str) -> None:
+        """Refuse a request that names neither a package nor a release of PyTorch."""
+        if not self.names_something and self.torch is None:
+            raise UsageError(
+                f"Cannot {action}: nothing is named.",
+                hint=f"Name a framework: envsmith {verb} {EXAMPLE}. For PyTorch alone: envsmith {verb} torch.",
+            )
+
+    @staticmethod
+    def _is_package(text: str) -> bool:
+        return is_package(text, components()) and not _is_stack(text)
 
     def where(self) -> Machine | None:
         """Return the machine that the cell is for, ``None`` for any."""
@@ -220,7 +249,7 @@ class RequestFlags:
     def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division | None:
         """Return which requirements the graph decides, of those that are typed and those of files."""
         typed = [parse_requirement(text, "--package") for text in self.package]
-        typed += [parse_requirement(text, "--with") for text in self.with_ if is_package(text, components())]
+        typed += [parse_requirement(text, "--with") for text in self.with_ if self._is_package(text)]
         if not typed and demands is None:
             return None
         from envsmith.project.division import divide  # who asks for nothing but a cell does not wait for it
@@ -230,8 +259,10 @@ class RequestFlags:
 
     def text(self, *, flavour: str = "runtime", sources: str = "", demands: Demands | None = None) -> str:
         """Return the flags in one order: what a lock says it was made from. Of files it has a digest."""
-        parts = [f"--framework {f}" for f in sorted(self.framework)] + [f"--with {w}" for w in sorted(self.with_)]
-        parts += [f"--stack {s}" for s in sorted(self.stack)]
+        named = {text for text in self.with_ if name_in(text) in FRAMEWORKS and text != "torch"}
+        parts = [f"--framework {f}" for f in sorted((*self.framework, *named))]
+        parts += [f"--with {w}" for w in sorted(w for w in self.with_ if w not in named and not _is_stack(w))]
+        parts += [f"--stack {s}" for s in sorted(self.stacks())]
         parts += [
             f"--{n} {v}" for n in ("python", "torch", "cuda", "nccl", "driver") if (v := getattr(self, n)) is not None
         ]
@@ -265,9 +296,9 @@ def flavour_option() -> Any:
     )
 
 
-matrix_option = click.option(
-    "--matrix", "folder", type=EXISTING_FOLDER, help="The folder of the knowledge. [default: the one envsmith uses]"
-)
+def matrix_option() -> Any:
+    """Return ``--matrix``."""
+    return option("--matrix", "The folder of the knowledge. [default: the one envsmith uses]", type=EXISTING_FOLDER)
 
 
 def fail_on_option() -> Any:
@@ -331,18 +362,15 @@ class LockFlags:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Talk:
-    """How much is said while something runs."""
+def _is_stack(text: str) -> bool:
+    """Return whether a name is that of a stack, and of no component."""
+    return text.isalpha() and components().find(text) is None and text in _stacks().stack_names()
 
-    verbose: bool = flag("--verbose", "-v", "Show every line of every step.")
-    quiet: bool = flag("--quiet", "-q", "Print only warnings, errors and the result.")
 
-    def __post_init__(self) -> None:
-        if self.verbose and self.quiet:
-            raise UsageError(
-                "Cannot combine --verbose with --quiet: they contradict each other.", hint="Leave one of them out."
-            )
+def _cuda(text: str | None) -> str | None:
+    """Return a CUDA as uv and PyTorch's index spell it (``cu128``) as a version. ``auto`` leaves the choice."""
+    match = re.fullmatch(r"cu(\d{2})(\d)", text or "")
+    return f"{match[1]}.{match[2]}" if match else None if text == "auto" else text
 
 
 def _machines() -> ModuleType:

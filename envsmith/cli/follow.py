@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,7 +11,7 @@ from envsmith.base.files import claim, now
 from envsmith.base.text import clean
 from envsmith.cli.campaign import host_composer, run_jobs
 from envsmith.cli.console import say
-from envsmith.cli.declare import FOLDER
+from envsmith.cli.declare import FOLDER, argument, choice, option, verb
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.location import own_matrix
@@ -26,46 +27,43 @@ from envsmith.model.record import merge
 from envsmith.solver import default_solver
 
 
-@click.command()
-@click.argument("frameworks", nargs=-1, required=True, metavar="FRAMEWORK...", type=click.Choice([*FRAMEWORKS]))
-@click.option(
-    "--state",
-    "folder",
-    type=FOLDER,
-    default=Path("envsmith-follow"),
-    show_default=True,
-    help="Folder of the runs. The same folder resumes.",
-)
-@click.option(
-    "--tier",
-    type=click.Choice(["quick", "full", "framework"]),
-    default="quick",
-    show_default=True,
-    help="How much of the smoke test is run.",
-)
-@click.option(
-    "--source", "sources", multiple=True, metavar="NAME@ARCHIVE", help="Archive of a release that is on no index."
-)
-@click.option("--site", "page", type=FOLDER, help="Also write the page into this folder.")
-def follow(*, frameworks: tuple[str, ...], folder: Path, tier: str, sources: tuple[str, ...], page: Path | None) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FollowFlags:
+    """The options of ``matrix follow``."""
+
+    frameworks: tuple[str, ...] = argument(
+        nargs=-1, required=True, metavar="FRAMEWORK...", type=click.Choice([*FRAMEWORKS])
+    )
+    folder: Path = option(
+        "--state", "Folder of the runs. The same folder resumes.", type=FOLDER, default=Path("envsmith-follow")
+    )
+    tier: str = choice("--tier", ["quick", "full", "framework"], "How much of the smoke test is run.", default="quick")
+    sources: tuple[str, ...] = option(
+        "--source", "NAME@ARCHIVE", "Archive of a release that is on no index.", multiple=True
+    )
+    page: Path | None = option("--site", "Also write the page into this folder.", type=FOLDER)
+
+
+@verb(FollowFlags)
+def follow(settings: FollowFlags) -> int:
     """Prove the newest release of each FRAMEWORK: from the package index to the page in one command.
 
     Reads the releases as `refresh --write` does, solves for the best cell with the newest one, runs it as `run` does
     unless it is proved, takes the record as `merge` does, and writes the page as `site` does. Killed at any moment, the
     same command goes on. Exit code 0 when the cells are proved, 1 when one is not.
     """
-    root = own_matrix()
+    root, page, frameworks = own_matrix(), settings.page, settings.frameworks
     if page is not None:
         claim(page, SITE)
     _refresh(root, frameworks)
-    plan = plan_newest(frameworks, host_composer(), last_day=last_day(), tier=tier, sources=sources)
+    plan = plan_newest(frameworks, host_composer(), last_day=last_day(), tier=settings.tier, sources=settings.sources)
     jobs = unproved(plan, _proved(root))
     for release, reason in plan.left_out:
         say(f"left out: {release}: {reason}")
     for job in plan.jobs:
         say(f"{job.id}: {'to be run' if job in jobs else 'is proved'}")
     if jobs:
-        state = CampaignState((folder / plan.name).absolute())
+        state = CampaignState((settings.folder / plan.name).absolute())
         plan = state.begin(plan)
         run_jobs(state, executor_of("local", plan, state, None), [*jobs])
         new, _existing = merge([state.records], root / "records")

@@ -12,8 +12,8 @@ import click
 
 from envsmith.base.files import read_text, write_whole
 from envsmith.cli.console import Console, dumps, live_terminal, print_out, say, table
-from envsmith.cli.declare import Section, group, takes, verb
-from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option, flavour_option
+from envsmith.cli.declare import Section, group, verb
+from envsmith.cli.flags import LockFlags, RequestFlags, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
 from envsmith.errors import UsageError
@@ -52,15 +52,14 @@ class PinFlags:
     )
     yes: bool = _OUTPUT.flag("--yes", "With --format uv or pixi: write the project's file without asking.")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, lock digest, files.")
-    talk: Talk = group(Talk, "Output")
 
 
 @verb(
-    f"envsmith lock --framework {EXAMPLE}",
-    f"envsmith lock --framework {EXAMPLE} --format pip --exclude-newer 2026-11-01",
-    f"envsmith lock --framework {EXAMPLE} --check",
+    PinFlags,
+    f"envsmith lock {EXAMPLE}",
+    f"envsmith lock {EXAMPLE} --format pip --exclude-newer 2026-11-01",
+    f"envsmith lock {EXAMPLE} --check",
 )
-@takes(PinFlags)
 def lock(settings: PinFlags) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
 
@@ -71,11 +70,8 @@ def lock(settings: PinFlags) -> int:
     """
     from envsmith.builder import arrow, existing  # --help waits for no installer
 
-    flags, locking, talk = settings.request, settings.locking, settings.talk
-    if not flags.names_something and flags.torch is None:
-        raise UsageError(
-            "Cannot lock a cell: no framework is named.", hint=f"Name one: envsmith lock --framework {EXAMPLE}."
-        )
+    flags, locking = settings.request, settings.locking
+    flags.refuse_nothing("lock a cell", "lock")
     if settings.form == "conda" and locking.no_conda:
         raise UsageError(
             "Cannot combine --format conda with --no-conda: they contradict each other.", hint="Leave one of them out."
@@ -83,7 +79,7 @@ def lock(settings: PinFlags) -> int:
     if settings.form == "uv" and flags.project is None:
         raise UsageError("Cannot write a pyproject.toml: no project is named.", hint="Add --project DIR.")
     try:
-        with Console(verbose=talk.verbose, quiet=talk.quiet or settings.check) as console:
+        with Console(quiet=True if settings.check else None) as console:
             options, inferred = plan(flags, partial(_options, settings), console)
             if settings.check:
                 return _check(existing.lock_difference(options, progress=console))
@@ -101,7 +97,7 @@ def lock(settings: PinFlags) -> int:
         print_out(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes, **inferred}))
         return 0
     print_out(table([(path, "") for path in files.values()]))
-    for note in outcome.notes if not talk.quiet else ():
+    for note in outcome.notes:
         say(f"note: {note}")
     print_out(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from envsmith.base.json_types import list_in
 from envsmith.base.text import clean
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, print_out, say, table
-from envsmith.cli.declare import FILE, FOLDER
+from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
 from envsmith.errors import UsageError
@@ -54,50 +55,47 @@ def matrix() -> None:
 _COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
 
 
-@click.command("list")
-@click.option("--framework", multiple=True, metavar="NAME[SPEC]", help="Only cells with it (repeatable).")
-@click.option(
-    "--with",
-    "companions",
-    multiple=True,
-    metavar="COMPONENT[SPEC]",
-    help="Only cells with it: torch>=2.9, python==3.12.* …",
-)
-@click.option("--status", type=click.Choice(["proved", "failed", "not shown"]), help="Only these.")
-@click.option("--stale", is_flag=True, help="Only cells whose record is over its time.")
-@click.option("--disagreeing", is_flag=True, help="Only cells whose run did not do what the graph said.")
-@click.option(
-    "--format", "shape", type=click.Choice(["table", "json", "csv", "markdown"]), default="table", show_default=True
-)
-@matrix_option
-def list_(
-    *,
-    framework: tuple[str, ...],
-    companions: tuple[str, ...],
-    status: str | None,
-    stale: bool,
-    disagreeing: bool,
-    shape: str,
-    folder: Path | None,
-) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListFlags:
+    """The options of ``matrix list``."""
+
+    framework: tuple[str, ...] = option(
+        "--framework", "-f", "NAME[SPEC]", "Only cells with it (repeatable).", multiple=True
+    )
+    companions: tuple[str, ...] = option(
+        "--with",
+        "COMPONENT[SPEC]",
+        "Only cells with it: torch>=2.9, python==3.12.* …",
+        multiple=True,
+        positional="[COMPONENT[SPEC]...]",
+    )
+    status: str | None = choice("--status", ["proved", "failed", "not shown"], "Only these.")
+    stale: bool = flag("--stale", "Only cells whose record is over its time.")
+    disagreeing: bool = flag("--disagreeing", "Only cells whose run did not do what the graph said.")
+    form: str = choice("--format", ["table", "json", "csv", "markdown"], "How they are listed.", default="table")
+    folder: Path | None = matrix_option()
+
+
+@verb(ListFlags, name="list")
+def list_(settings: ListFlags) -> int:
     """List the cells that were run: how far each was proved, when, and until when that counts."""
-    frameworks = _specs(framework, "--framework")
-    specs = frameworks | _specs(companions, "--with")
+    frameworks = _specs(settings.framework, "--framework")
+    specs = frameworks | _specs(settings.companions, "--with")
     rows = [
         (state, entry)
-        for state in _states(folder)
+        for state in _states(settings.folder)
         if frameworks.keys() <= {*frameworks_of(state.best.components)}
         and all(n in state.best.components and s.contains(state.best.components[n]) for n, s in specs.items())
-        and (status is None or state.status.value == status)
-        and (state.stale or not stale)
-        and ((entry := state.to_json())["agrees"] is False or not disagreeing)
+        and (settings.status is None or state.status.value == settings.status)
+        and (state.stale or not settings.stale)
+        and ((entry := state.to_json())["agrees"] is False or not settings.disagreeing)
     ]
     entries = [entry for _, entry in rows]
-    if shape == "json":
+    if settings.form == "json":
         print_out(dumps(entries))
-    elif shape == "csv":
+    elif settings.form == "csv":
         print_out(csv_text(entries), nl=False)
-    elif shape == "markdown":
+    elif settings.form == "markdown":
         print_out("| cell | status | proved up to | on |\n|---|---|---|---|")
         for entry in entries:
             print_out(f"| `{entry['id']}` | {entry['status']} | {entry['counts_as']} | {entry['date']} |")
@@ -116,16 +114,23 @@ def _row(state: CellState, entry: dict[str, Any]) -> tuple[str, ...]:
     return (state.id, word, entry["counts_as"], age, clean(symptom or "")[:90])
 
 
-@click.command()
-@click.argument("cell")
-@click.option("--json", "as_json", is_flag=True, help="The whole entry with its records.")
-@matrix_option
-def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShowFlags:
+    """The options of ``matrix show``."""
+
+    cell: str = argument()
+    as_json: bool = flag("--json", "The whole entry with its records.")
+    folder: Path | None = matrix_option()
+
+
+@verb(ShowFlags)
+def show(settings: ShowFlags) -> int:
     """Show what is known of a CELL: how far it was proved, by which runs, with which loss, and what to type for it.
 
     Exit code 1 when it was never run.
     """
-    state = next((s for s in _states(folder) if s.id == cell), None)
+    cell = settings.cell
+    state = next((s for s in _states(settings.folder) if s.id == cell), None)
     if state is None:
         try:
             CellId.parse(cell)
@@ -133,10 +138,12 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
             raise UsageError(
                 f"Cannot show {cell[:100]!r}: {str(error)[:200]}.", hint="Run envsmith matrix list to list the ids."
             ) from None
+        if settings.as_json:
+            print_out(dumps({"id": cell, "status": "never run"}))
         say(f"{cell} was never run here; envsmith explain {cell} says what the graph knows of it")
         return 1
     entry = state.to_json()
-    if as_json:
+    if settings.as_json:
         print_out(dumps({**entry, "records": [r.to_json() for r in state.records], "commands": commands(entry)}))
         return 0
     rows = [("cell", state.id), ("status", click.style(state.status.value, fg=_COLOURS[state.status.value], bold=True))]
@@ -155,20 +162,26 @@ def show(*, cell: str, as_json: bool, folder: Path | None) -> int:
     return 0
 
 
-@click.command()
-@click.argument("before", type=FILE)
-@click.argument("after", required=False, type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="One JSON list.")
-@matrix_option
-def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiffFlags:
+    """The options of ``matrix diff``."""
+
+    before: Path = argument(type=FILE)
+    after: Path | None = argument(required=False, type=FILE)
+    as_json: bool = flag("--json", "One JSON list.")
+    folder: Path | None = matrix_option()
+
+
+@verb(DiffFlags)
+def diff(settings: DiffFlags) -> int:
     """Say what changed between two matrix.json files, or since BEFORE until now: cells, torch builds, releases.
 
     Exit code 0 when nothing changed, 1 when something did, as diff has it.
     """
-    old = read_document(before)
-    new = read_document(after) if after else _document(folder)
+    old = read_document(settings.before)
+    new = read_document(settings.after) if settings.after else _document(settings.folder)
     differences = changes(old, new)
-    if as_json:
+    if settings.as_json:
         print_out(dumps([change.to_json() for change in differences]))
     else:
         for change in differences:
@@ -177,20 +190,32 @@ def diff(*, before: Path, after: Path | None, as_json: bool, folder: Path | None
     return 1 if differences else 0
 
 
-@click.command()
-@click.option(
-    "--output",
-    "-o",
-    type=FOLDER,
-    help="Folder for matrix.json, matrix.csv, cells/, badges/, feed.xml. [default: matrix.json on stdout]",
-)
-@click.option("--markdown", type=FILE, help="Make the tables between the markers of this file anew.")
-@click.option(
-    "--base-url", default="", metavar="URL", help="Where the folder will be served, for the links of the feed."
-)
-@matrix_option
-def export(*, output: Path | None, markdown: Path | None, base_url: str, folder: Path | None) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportFlags:
+    """The options of ``matrix export``."""
+
+    output: Path | None = option(
+        "--output",
+        "-o",
+        "Folder for matrix.json, matrix.csv, cells/, badges/, feed.xml. [default: matrix.json on stdout]",
+        type=FOLDER,
+    )
+    markdown: Path | None = option("--markdown", "Make the tables between the markers of this file anew.", type=FILE)
+    base_url: str = option(
+        "--base-url",
+        "URL",
+        "Where the folder will be served, for the links of the feed.",
+        default="",
+        show_default=False,
+    )
+    as_json: bool = flag("--json", "What stdout has without --output and --markdown anyway: matrix.json.")
+    folder: Path | None = matrix_option()
+
+
+@verb(ExportFlags)
+def export(settings: ExportFlags) -> int:
     """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
+    output, markdown, folder = settings.output, settings.markdown, settings.folder
     # Before the minutes of judging, not after them.
     text = read_text(markdown, failure=UsageError) if markdown is not None else ""
     if output is not None:
@@ -202,7 +227,7 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
             write_whole(markdown, changed)
         say(f"{markdown}: {'changed' if changed != text else 'as it was'}")
     if output is not None:
-        texts = export_texts(document, folder or find_matrix(), base_url)
+        texts = export_texts(document, folder or find_matrix(), settings.base_url)
         write_folder(output, EXPORT, texts)
         say(f"{output}: {len(texts)} files")
     elif markdown is None:
@@ -210,10 +235,16 @@ def export(*, output: Path | None, markdown: Path | None, base_url: str, folder:
     return 0
 
 
-@click.command()
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@matrix_option
-def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MergeFlags:
+    """The options of ``matrix merge``."""
+
+    sources: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+    folder: Path | None = matrix_option()
+
+
+@verb(MergeFlags)
+def merge(settings: MergeFlags) -> int:
     """Take the records of SOURCES into the matrix.
 
     A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke
@@ -225,11 +256,11 @@ def merge(*, sources: tuple[Path, ...], folder: Path | None) -> int:
     Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed
     after it was written is refused.
     """
-    target = (folder or own_matrix()) / "records"
-    new, existing = merged(sources, target)
+    target = (settings.folder or own_matrix()) / "records"
+    new, existing = merged(settings.sources, target)
     if not new and not existing:
         raise UsageError(
-            f"Cannot merge {', '.join(map(str, sources))}: it holds no record.",
+            f"Cannot merge {', '.join(map(str, settings.sources))}: it holds no record.",
             hint="Give the folder of a campaign, or of its records.",
         )
     for name in new:
@@ -270,23 +301,31 @@ def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
 # ``envsmith matrix site``: the static page.
 
 
-@click.command()
-@click.option("--output", "-o", type=FOLDER, default=Path("site"), show_default=True, help="Folder to write.")
-@click.option("--base-url", default="", metavar="URL", help="Where it will be published, for the links of the feed.")
-@click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
-def site(*, output: Path, base_url: str, opens: bool) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiteFlags:
+    """The options of ``matrix site``."""
+
+    output: Path = option("--output", "-o", "Folder to write.", type=FOLDER, default=Path("site"))
+    base_url: str = option(
+        "--base-url", "URL", "Where it will be published, for the links of the feed.", default="", show_default=False
+    )
+    opens: bool = flag("--open", "Show it in the browser.")
+
+
+@verb(SiteFlags)
+def site(settings: SiteFlags) -> int:
     """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.
 
     Open index.html, or publish the folder: nothing in it needs a server.
     """
-    root = find_matrix()
+    root, output = find_matrix(), settings.output
     claim(output, SITE)  # before the minutes of judging, not after them
     say("reading what can be chosen")
     page = read_page(root)
-    count = write_all(page, output, root, base_url=base_url, progress=tell_framework())
+    count = write_all(page, output, root, base_url=settings.base_url, progress=tell_framework())
     first = sum((output / name).stat().st_size for name in FIRST)
     say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
     print_out(str(output / "index.html"))
-    if opens and click.launch(str(output / "index.html")):
+    if settings.opens and click.launch(str(output / "index.html")):
         say("no browser was found: open the file that is named above")
     return 0

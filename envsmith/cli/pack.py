@@ -7,8 +7,8 @@ from pathlib import Path
 
 from envsmith.base.progress import Clock
 from envsmith.cli.console import Console, dumps, print_out, say
-from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, takes, verb
-from envsmith.cli.flags import LockFlags, RequestFlags, Talk, cells_option
+from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, verb
+from envsmith.cli.flags import LockFlags, RequestFlags, cells_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
 from envsmith.errors import UsageError
@@ -31,16 +31,15 @@ class PackFlags:
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: path, sha256, bytes.")
-    talk: Talk = group(Talk, "Output")
 
 
 @verb(
-    f"envsmith pack --framework {EXAMPLE}",
-    f"envsmith pack --framework {EXAMPLE} --platform linux-aarch64",
+    PackFlags,
+    f"envsmith pack {EXAMPLE}",
+    f"envsmith pack {EXAMPLE} --platform linux-aarch64",
     "envsmith pack --project . --archive project.tar",
     "envsmith pack --lock envsmith-build/CELL --project . --archive env.tar",
 )
-@takes(PackFlags)
 def pack(settings: PackFlags) -> int:
     """Write one archive that installs and proves a cell on a host without network and root.
 
@@ -60,7 +59,7 @@ def pack(settings: PackFlags) -> int:
             hint=f"Run envsmith pack --framework {EXAMPLE}, or envsmith pack --lock DIR.",
         )
     try:
-        with Console(verbose=settings.talk.verbose, quiet=settings.talk.quiet) as console:
+        with Console() as console:
             if settings.lock:
                 lock = store.read(settings.lock)
             else:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.base.text import clean
-from envsmith.cli.console import Console, dumps, print_out, say, table
-from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, takes
+from envsmith.cli.console import Console, dumps, print_out, table, warn
+from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, verb
 from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
 from envsmith.net.oci.registry import Repository, parse_reference
@@ -50,13 +50,12 @@ class PublishFlags:
     also: tuple[str, ...] = option(
         "--mount", "REPO", "Repository of that registry to take layers over from.", multiple=True
     )
-    source: str | None = option("--source", "URL", "Address of the source, for the annotations.")
+    source: str | None = option("--source-url", "URL", "Address of the source, for the annotations.", old=("--source",))
     images_dir: Path | None = option(
         "--images-dir", "Also write the cell's folder of images/: Dockerfile, locks, record, digests.", type=FOLDER
     )
     output: Path = cells_option("Folder of the cells' folders.")
     as_json: bool = flag("--json", "One JSON object on stdout.")
-    verbose: bool = flag("--verbose", "-v", "Show every blob.")
 
     def targets(self) -> list[PushTarget | Path]:
         """Return where the image goes. ``UsageError`` for a repository with a tag or digest."""
@@ -72,8 +71,7 @@ class PublishFlags:
         return targets if self.bundle is None else [*targets, self.bundle]
 
 
-@click.command()
-@takes(PublishFlags)
+@verb(PublishFlags)
 def publish(settings: PublishFlags) -> int:
     """Push the image of a cell by digest, with lock, record, bill of materials and a signed statement. The tag comes last.
 
@@ -95,7 +93,7 @@ def publish(settings: PublishFlags) -> int:
     seal = seal_with(settings.key)
     source = settings.source or source_of_ci()
     naming = Naming(tags=settings.tags, source=source, replace=settings.replace)
-    with Console(verbose=settings.verbose) as console:
+    with Console() as console:
         published = publish_cell(
             directory,
             seal,
@@ -108,7 +106,7 @@ def publish(settings: PublishFlags) -> int:
         )
     for one in published:
         if one.expired:
-            say(f"warning: the record expired on {one.claim.expires}; the image is published and marked so")
+            warn(f"warning: the record expired on {one.claim.expires}; the image is published and marked so")
     print_out(dumps({"published": [_json(one) for one in published]}) if settings.as_json else _text(published, seal))
     return 0
 
@@ -158,11 +156,9 @@ class VerifyFlags:
     rebuild: bool = flag("--rebuild", "Also build the image again from its lock and compare the digests.")
     history: bool = flag("--history", "Also list the earlier records of the image, and of those that it replaced.")
     as_json: bool = flag("--json", "One JSON object on stdout.")
-    verbose: bool = flag("--verbose", "-v", "Show every layer as it is read.")
 
 
-@click.command()
-@takes(VerifyFlags)
+@verb(VerifyFlags)
 def verify(settings: VerifyFlags) -> int:
     """Check an image and its proof: manifest, configuration, layers, lock, labels, record, bill, provenance, signature, tag.
 
@@ -177,14 +173,14 @@ def verify(settings: VerifyFlags) -> int:
             "Cannot check the signer: --identity and --issuer belong together.", hint="Give both of them, or neither."
         )
     trust = trust_of(settings.keys, settings.identity, settings.issuer)
-    with Console(verbose=settings.verbose) as console, find_image(settings.image, settings.bundle) as named:
+    with Console() as console, find_image(settings.image, settings.bundle) as named:
         report = verify_image(
             named, trust, layers=settings.layers, rebuild=settings.rebuild, earlier=settings.history, progress=console
         )
     print_out(dumps(report.to_json()) if settings.as_json else _report_text(report))
     for check in report.checks if not settings.as_json else []:
         if check.state.value in {"differs", "unproved"}:
-            say(f"{click.style(check.state.value, fg='red')}: {check.part}: {clean(check.text)}")
+            warn(f"{click.style(check.state.value, fg='red')}: {check.part}: {clean(check.text)}")
     return report.exit_code
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from envsmith.base.text import clean
-from envsmith.cli.console import live_terminal, print_out, say
-from envsmith.cli.declare import alternatives
+from envsmith.cli.console import live_terminal, print_out, say, warn
+from envsmith.cli.declare import alternatives, flag, option, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.errors import NetworkError, UsageError
 from envsmith.frameworks import FRAMEWORKS
@@ -21,7 +22,7 @@ from envsmith.matrix.refresh.measured_names import plan_names
 from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
 
 if TYPE_CHECKING:
-    from envsmith.matrix.refresh.shared import Progress
+    from envsmith.matrix.refresh.shared import Progress, RefreshRun
     from envsmith.matrix.refresh.updates import RefreshPlan
 
 
@@ -70,49 +71,42 @@ def _show(plan: RefreshPlan, root: Path) -> None:
         for sentence in change.summary:
             say(f"  {clean(sentence)}")
     for problem in (*plan.left_out, *plan.problems):
-        say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
+        warn(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
 
 
-@click.command()
-@click.option(
-    "--component",
-    "components",
-    multiple=True,
-    metavar="NAME",
-    help="Only this component (repeatable); torch brings NCCL, cuDNN, Triton and CUDA along.",
-)
-@click.option(
-    "--write/--dry-run",
-    default=False,
-    show_default="--dry-run",
-    help="Write the files, or only show what would change.",
-)
-@click.option(
-    "--offline", is_flag=True, help="Answer from the cache only; what is not there is a problem, not a guess."
-)
-@click.option("--jobs", type=click.IntRange(1, 16), default=4, show_default=True, help="Requests at once.")
-@click.option("--again", is_flag=True, help="Read even the artifacts that were measured already.")
-@click.option("--names", is_flag=True, help="Measure matrix/names instead: which release of a package has which name.")
-@matrix_option
-@click.option(
-    "--checkout",
-    "clones",
-    multiple=True,
-    metavar="NAME=FOLDER",
-    help=f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: "
-    "what its own CI and locks say was tested (repeatable).",
-)
-def refresh(
-    *,
-    components: tuple[str, ...],
-    write: bool,
-    offline: bool,
-    jobs: int,
-    again: bool,
-    names: bool,
-    folder: Path | None,
-    clones: tuple[str, ...],
-) -> int:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefreshFlags:
+    """The options of ``matrix refresh``."""
+
+    components: tuple[str, ...] = option(
+        "--component",
+        "NAME",
+        "Only this component (repeatable); torch brings NCCL, cuDNN, Triton and CUDA along.",
+        multiple=True,
+    )
+    write: bool = option(
+        "--write/--dry-run", "Write the files, or only show what would change.", default=False, show_default="--dry-run"
+    )
+    offline: bool = flag("--offline", "Answer from the cache only; what is not there is a problem, not a guess.")
+    jobs: int = option("--jobs", "Requests at once.", type=click.IntRange(1, 16), default=4)
+    again: bool = flag("--again", "Read even the artifacts that were measured already.")
+    names: bool = flag("--names", "Measure matrix/names instead: which release of a package has which name.")
+    folder: Path | None = matrix_option()
+    clones: tuple[str, ...] = option(
+        "--checkout",
+        "NAME=FOLDER",
+        f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: "
+        "what its own CI and locks say was tested (repeatable).",
+        multiple=True,
+    )
+
+    def context(self, root: Path, progress: Progress) -> RefreshRun:
+        """Return what reads the package index for the knowledge in a folder."""
+        return open_context(root, offline=self.offline, jobs=self.jobs, again=self.again, progress=progress)
+
+
+@verb(RefreshFlags)
+def refresh(settings: RefreshFlags) -> int:
     """Read the package index and its artifacts, show what changed, and write it with --write.
 
     Release lists, METADATA, Python tags, and of every torch wheel the CUDA version, the NCCL, cuDNN and Triton pins,
@@ -124,11 +118,11 @@ def refresh(
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
     shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
     """
-    root = folder or (own_matrix() if write else find_matrix())
-    if names:
-        return _refresh_names(root, components, write=write, offline=offline, jobs=jobs, again=again)
+    root = settings.folder or (own_matrix() if settings.write else find_matrix())
+    if settings.names:
+        return _refresh_names(root, settings)
     checkouts = {}
-    for word in clones:
+    for word in settings.clones:
         name, equals, place = word.partition("=")
         if not equals or not Path(place).is_dir():
             raise UsageError(
@@ -137,13 +131,13 @@ def refresh(
             )
         checkouts[name] = Path(place)
     with _progress() as progress:
-        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
-        plan = plan_refresh(root, context, components=components, checkouts=checkouts)
+        context = settings.context(root, progress)
+        plan = plan_refresh(root, context, components=settings.components, checkouts=checkouts)
     _show(plan, root.parent)
     read = f"{plan.requests} requests, {plan.bytes_read / 1e6:.1f} MB"
     if not plan.changes:
         say(f"nothing learned ({read})" if plan.problems else f"nothing to do ({read})")
-    elif write:
+    elif settings.write:
         for path in apply(plan.changes):
             say(f"written: {path}")
     else:
@@ -152,13 +146,13 @@ def refresh(
     return 0
 
 
-def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offline: bool, jobs: int, again: bool) -> int:
+def _refresh_names(root: Path, settings: RefreshFlags) -> int:
     with _progress() as progress:
-        context = open_context(root, offline=offline, jobs=jobs, again=again, progress=progress)
-        changes = plan_names(root / "names", context, packages, context.cache / "names")
-        written = apply(changes) if write else []
+        context = settings.context(root, progress)
+        changes = plan_names(root / "names", context, settings.components, context.cache / "names")
+        written = apply(changes) if settings.write else []
         rules = plan_gaps(root, context.today)  # they follow from the names that were written
-        written += apply(rules) if write else []
+        written += apply(rules) if settings.write else []
     changes += rules
     for sentence in (sentence for change in changes for sentence in change.summary):
         say(f"  {clean(sentence)}")
@@ -166,10 +160,10 @@ def _refresh_names(root: Path, packages: tuple[str, ...], *, write: bool, offlin
         say(f"written: {path}")
     if not changes:
         say("nothing learned" if context.problems else "nothing to do")
-    elif not write:
+    elif not settings.write:
         say(f"{len(changes)} files would change; write with --write")
     for problem in (*context.left_out, *context.problems):
-        say(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
+        warn(f"{click.style('warning', fg='yellow')}: {clean(problem)}")
     _refuse(context.problems)
     return 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from envsmith.cli.console import say
-from envsmith.cli.declare import FOLDER, Section, argument, option, takes, verb
+from envsmith.cli.declare import FOLDER, Section, argument, option, verb
 from envsmith.frameworks import EXAMPLE
 from envsmith.launch.run.launcher import end_as
 from envsmith.launch.run.start import Launch, check_command
@@ -41,10 +41,10 @@ class RunFlags:
 
 
 @verb(
+    RunFlags,
     "envsmith run -- torchrun --nproc-per-node 8 train.py",
     f"envsmith run --on-hang stop --evidence /shared/job-17 -- {EXAMPLE} train.py --{EXAMPLE} ds.json",
 )
-@takes(RunFlags)
 def run(settings: RunFlags) -> int:
     """Watch a launch from outside, and say which rank failed first, where and why.
 

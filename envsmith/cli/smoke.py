@@ -19,7 +19,7 @@ from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
 from envsmith.builder.environment import find_cell, record_of_parts
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.declare import FILE, FOLDER, Section, takes, verb
+from envsmith.cli.declare import FILE, FOLDER, Section, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault, Record, put_record
@@ -95,7 +95,10 @@ class SmokeFlags:
         "How two ranks share the first GPU. Default: only with fewer GPUs than ranks.",
     )
     machine: str | None = _BANDWIDTH.option(
-        "--machine", "NAME", "Compare with the published floors of this machine type."
+        "--machine-type",
+        "NAME",
+        "Compare with the published floors of this machine type.",
+        old=("--machine",),
     )
     plot: Path | None = _BANDWIDTH.option("--plot", "FILE.svg", "Draw bus bandwidth over size.", type=FILE)
     nodes: str | None = _MANY_NODES.option(
@@ -118,8 +121,9 @@ class SmokeFlags:
     )
     image: str | None = _KUBERNETES.option("--image", "IMAGE", "For --emit.")
     gpus: int = _MANY_NODES.option(
-        "--gpus",
+        "--gpus-per-node",
         "GPUs per node to ask Slurm or Kubernetes for.",
+        old=("--gpus",),
         type=click.IntRange(0, 64),
         default=0,
         show_default=False,
@@ -145,7 +149,6 @@ class SmokeFlags:
         "--plan-only", "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
     )
     as_json: bool = _OUTPUT.flag("--json", "Everything as one JSON object.")
-    verbose: bool = _OUTPUT.flag("--verbose", "-v", "Show every event.")
 
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""
@@ -160,7 +163,7 @@ class SmokeFlags:
             )
         if self.nodes is None and any(of_nodes):
             raise UsageError(
-                "Cannot use --rdzv, --rsh, --emit, --image, --gpus or --rdma: they are for --nodes.",
+                "Cannot use --rdzv, --rsh, --emit, --image, --gpus-per-node or --rdma: they are for --nodes.",
                 hint="Add --nodes, or leave them out.",
             )
         if self.import_ and self.nodes is not None:
@@ -186,11 +189,11 @@ class SmokeFlags:
 
 
 @verb(
+    SmokeFlags,
     "envsmith smoke --python .venv",
     "envsmith smoke --python .venv --tier framework",
     "envsmith smoke --nodes n1,n2 --ranks 8 --python /shared/env",
 )
-@takes(SmokeFlags)
 def smoke(settings: SmokeFlags) -> int:
     """Run collectives with checked values, then one step of each framework that is installed.
 
@@ -200,7 +203,7 @@ def smoke(settings: SmokeFlags) -> int:
     if settings.read_logs:
         return _finish(_of_logs(settings.read_logs), settings)
     settings.refuse_idle()
-    with Console(verbose=settings.verbose, quiet=settings.as_json or bool(settings.emit)) as console:
+    with Console(quiet=True if settings.as_json or settings.emit else None) as console:
         if settings.nodes is not None:
             result = _on_nodes(settings, console)
         elif settings.tier == "all":

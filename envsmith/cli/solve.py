@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith.cli.console import dumps, print_answer, print_out, table
-from envsmith.cli.declare import Section, group, takes
+from envsmith.cli.declare import Section, group, verb
 from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
+from envsmith.frameworks import EXAMPLE
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.solver import cells
 from envsmith.solver import solve as find_cell
@@ -38,8 +39,12 @@ class SolveFlags:
     as_json: bool = _OUTPUT.flag("--json", "One JSON object (with --all one object a line).")
 
 
-@click.command()
-@takes(SolveFlags)
+@verb(
+    SolveFlags,
+    f"envsmith solve {EXAMPLE}",
+    f"envsmith solve {EXAMPLE} transformers trl --driver 535.183.01 --gpu a100",
+    f"envsmith solve {EXAMPLE} --torch '>=2.6,<2.10' --all --limit 3",
+)
 def solve(settings: SolveFlags) -> int:
     """Choose one release per component, newest that is known to work first.
 

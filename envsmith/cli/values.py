@@ -17,6 +17,8 @@ _NAMED = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9._-]*?)\s*(?P<spec>(?:[=<>!~
 _LONGEST = 300
 # How alike a name and that of a component are when one is taken for a misspelling of the other.
 _ALIKE = 0.85
+# How alike they are when one is worth a suggestion.
+_NEAR = 0.7
 
 
 def name_in(text: str) -> str:
@@ -40,8 +42,13 @@ def parse_component(
         )
     component = table.find(match["name"])
     if component is None or (frameworks and component.name not in frameworks):
-        names = table.nearest(match["name"], frameworks or None)
-        hint = f"Try {' or '.join(names)}." if names else f"Use one of: {', '.join(frameworks or table.by_name)}."
+        names = table.nearest(match["name"], frameworks or None, cutoff=_NEAR)
+        if component is not None:
+            hint = f"It is a component: give it as --with {component.name}."
+        elif names:
+            hint = f"Try {' or '.join(names)}."
+        else:
+            hint = f"Use one of: {', '.join(frameworks or table.by_name)}."
         raise UsageError(
             f"Cannot read {flag} {_short(text)}: {match['name']!r} is not a {'framework' if frameworks else 'component'} "
             "that envsmith knows.",
@@ -187,7 +194,7 @@ def parse_gpu(text: str, names: dict[str, str]) -> str:
         return architecture
     import difflib
 
-    near = difflib.get_close_matches(clean, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(clean, names, n=3, cutoff=_NEAR)
     raise UsageError(
         f"Cannot read --gpu {_short(text)}: it is not a GPU that envsmith knows.",
         hint=f"Try {' or '.join(near)}, or write sm_NN." if near else "Give its name (h100, v100, rtx4090) or sm_NN.",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solver
-from envsmith.cli.console import dumps, print_answer, print_out, say, table
-from envsmith.cli.declare import Section, argument, group, takes, verb
+from envsmith.cli.console import dumps, print_answer, print_out, table, warn
+from envsmith.cli.declare import Section, argument, group, verb
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.solve import show_refusal
 from envsmith.errors import ContentError, NetworkError, UsageError
@@ -55,10 +55,10 @@ class WheelFlags:
 
 
 @verb(
+    WheelFlags,
     "envsmith wheel flash-attn --torch 2.8 --cuda 12.8 --python 3.11",
     "envsmith wheel mamba-ssm --torch 2.7 --python 3.12 --json",
 )
-@takes(WheelFlags)
 def wheel(settings: WheelFlags) -> int:
     """List ready wheels of an extension that fit a cell, best first, so that nothing is compiled.
 
@@ -98,7 +98,7 @@ def _link(each: ReadyWheel, result: CellWheels, table: SymbolTable) -> Link | No
     try:
         return measure(each, target_of(result.cell), HttpClient(), table)
     except (ContentError, NetworkError) as error:
-        say(f"warning: not measured: {error.message}")
+        warn(f"warning: not measured: {error.message}")
         return None
 
 

@@ -92,12 +92,97 @@ def test_bad_usage_is_one_message_and_exit_code_2(argv, says, capsys):
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("argv", [[], ["matrix"], ["ci"]])
+@pytest.mark.parametrize("argv", [["matrix"], ["ci"]])
 def test_help_is_what_a_verb_that_is_missing_gets(argv, capsys):
     assert run(argv) == 2
     err = capsys.readouterr().err
     assert err.startswith("Usage: envsmith")
     assert "error" not in err.split("\n", maxsplit=1)[0]
+
+
+def test_the_program_alone_shows_what_to_do_first(capsys):
+    assert run([]) == 0
+    said = capsys.readouterr().out
+    assert all(f"envsmith {verb} " in said for verb in ("build", "doctor", "check"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(["help"], ["--help"]), (["help", "ci", "check"], ["ci", "check", "--help"])]
+)
+def test_help_is_a_word_too(typed, meant, capsys):
+    assert run(typed) == 0
+    said = capsys.readouterr().out
+    assert run(meant) == 0
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("typed", ["version", "-V"])
+def test_the_version_has_the_spellings_that_people_try(typed, capsys):
+    assert run([typed]) == 0
+    assert "matrix of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("instal", "Use one of"),
+        ("install", "Try envsmith build."),
+        ("slove", "Try envsmith solve."),
+        ("shell", "Use one of"),
+    ],
+)
+def test_a_verb_is_suggested_only_where_it_is_near_or_a_habit(typed, hint, capsys):
+    assert run([typed]) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv", [["solve", "--framework", "nope", "--json"], ["matrix", "list", "--bad", "--json"], ["lock", "--json"]]
+)
+def test_a_failure_is_one_object_too(argv, capsys):
+    code = run(argv)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["status"], answer["exit_code"], code) == ("error", 2, 2)
+    assert answer["message"]
+    assert answer["hint"]
+
+
+@pytest.mark.parametrize(
+    ("plain", "spelt"),
+    [
+        (["deepspeed", "trl"], ["--framework", "deepspeed", "--with", "trl"]),
+        (["hf", "--torch-backend", "cu128"], ["--stack", "hf", "--cuda", "12.8"]),
+    ],
+)
+def test_plain_names_are_what_the_flags_name(plain, spelt, capsys):
+    assert run(["solve", *plain, "--json"]) == 0
+    said = capsys.readouterr().out
+    assert run(["solve", *spelt, "--json"]) == 0
+    assert capsys.readouterr().out == said
+
+
+def test_check_and_doctor_take_a_file_as_an_argument(tmp_path, capsys):
+    (tmp_path / "requirements.txt").write_text("torch==2.9.1+cu128\n")
+    for verb in ("check", "doctor"):
+        assert run([verb, str(tmp_path / "requirements.txt"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["status"] in {"ok", "unknown"}
+
+
+def test_every_command_has_the_common_flags():
+    def commands(command, context):
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                yield from commands(command.get_command(context, name), context)
+        else:
+            yield command
+
+    lacking = [
+        (command.name, flag)
+        for command in commands(app.cli, click.Context(app.cli))
+        for flag in ("--json", "--quiet", "--verbose")
+        if not any(flag in parameter.opts for parameter in command.params)
+    ]
+    assert lacking == []
 
 
 def test_the_version_names_the_day_of_the_knowledge(capsys):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 import click
 from click.testing import CliRunner
 
-from envsmith.cli.declare import argument, choice, flag, group, option, takes, verb
+from envsmith.cli.console import print_out, say
+from envsmith.cli.declare import NoFlags, argument, choice, flag, group, option, takes, verb
 from envsmith.cli.flags import RequestFlags
 
 
@@ -59,8 +61,7 @@ class SectionedFlags:
     jobs: int = option("--jobs", type=int, help="How many.", section="Many cells")
 
 
-@verb("tool --jobs 2")
-@takes(SectionedFlags)
+@verb(SectionedFlags, "tool --jobs 2")
 def sectioned(_flags: SectionedFlags) -> int:
     """Do it."""
     return 0
@@ -72,3 +73,44 @@ def test_help_shows_options_in_sections_and_ends_with_examples():
     assert headings == ["Request:", "Many cells:", "Output:", "Examples:"]
     assert text.index("--torch") < text.index("--jobs") < text.index("--help") < text.index("  tool --jobs 2")
     assert text.rstrip().endswith("tool --jobs 2")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedFlags:
+    names: tuple[str, ...] = option(
+        "--with", "NAME", "Which.", multiple=True, positional="[NAME...]", old=("--package",)
+    )
+    form: str = choice("--format", ["text", "json"], "How.", default="text")
+
+
+@verb(NamedFlags)
+def named(flags: NamedFlags) -> int:
+    print_out(f"{flags.form}: {' '.join(flags.names)}")
+    return 1
+
+
+def test_plain_arguments_stand_for_an_option_and_an_old_name_works_unseen():
+    runner = CliRunner()
+    words = ["a", "--package", "b", "--with", "c"]
+    assert runner.invoke(named, words, standalone_mode=False).output == "text: a b c\n"
+    assert "--package" not in runner.invoke(named, ["--help"]).output
+
+
+def test_json_chooses_the_format_of_a_command_that_has_it():
+    assert CliRunner().invoke(named, ["a", "--json"], standalone_mode=False).output == "json: a\n"
+
+
+@verb(NoFlags)
+def plain(_flags: NoFlags) -> int:
+    say("talk")
+    print_out("one\ntwo")
+    return 1
+
+
+def test_json_makes_one_object_of_what_a_command_prints():
+    output = CliRunner().invoke(plain, ["--json", "--quiet"], standalone_mode=False).output
+    assert json.loads(output) == {"status": "failed", "exit_code": 1, "output": ["one", "two"]}
+
+
+def test_quiet_leaves_out_the_talk():
+    assert CliRunner().invoke(plain, ["-q"], standalone_mode=False).output == "one\ntwo\n"
