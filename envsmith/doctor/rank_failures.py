@@ -14,8 +14,9 @@ from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.read.pasted import spoken
 from envsmith.doctor.read.remains import rank_of_speaker, read_remains
 from envsmith.launch.ranks.causes import Blame, Cause
-from envsmith.launch.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
+from envsmith.launch.ranks.deaths import STORE_KEY, absent_in, sizes_in
 from envsmith.launch.ranks.decide import verdict
+from envsmith.launch.ranks.errors import SIZES
 from envsmith.launch.ranks.evidence import (
     LIBRARY,
     ExitStatus,
