@@ -39,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one worker more than there are CPUs with ``-n auto``: many tests wait for a program or a clock."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cpus + 1
+
+
 @pytest.fixture(scope="session")
 def load_file() -> Callable[[str], ModuleType]:
     """Imports a helper, a tool or a bench by its path from the root, once: --import-mode=importlib keeps their folders off ``sys.path``."""

@@ -7,12 +7,14 @@ written is ignored and made again. Nothing from a cache is ever executed: :mod:`
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 import os
 import stat
 import struct
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,12 +146,38 @@ def write_cache(kind: str, key: str, value: Any, folder: Path | None = None) -> 
 
 def _place(kind: str, made_of: str, folder: Path | None = None) -> Path:
     key = hashlib.sha256(made_of.encode()).hexdigest()
-    return folder / kind / key if folder else cache_folder() / f"{kind}-{key[:32]}"
+    return folder / kind / key if folder else _entries(cache_folder()) / f"{kind}-{key[:32]}"
+
+
+@functools.cache
+def _entries(folder: Path) -> Path:
+    """Return the folder of our own entries: ``folder``, or where it cannot be written one of this user's in TMPDIR.
+
+    Without it every command would compile the knowledge anew.
+    """
+    if _is_writable(folder):
+        return folder
+    substitute = Path(tempfile.gettempdir()) / f"envsmith-{os.getuid()}"
+    return substitute if _is_writable(substitute) and _is_private(substitute) else folder
+
+
+def _is_writable(folder: Path) -> bool:
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK)
+    return False
+
+
+def _is_private(folder: Path) -> bool:
+    """Return whether a folder is this user's, and no other user may write in it."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 def _remove_old(kind: str) -> None:
     """Remove all but the newest entries of a kind. A file from the future is the oldest."""
     with suppress(OSError):
-        ages = {path: time.time() - path.stat().st_mtime for path in cache_folder().glob(f"{kind}-*")}
+        folder = _entries(cache_folder())
+        ages = {path: time.time() - path.stat().st_mtime for path in folder.glob(f"{kind}-*")}
         for path in sorted(ages, key=lambda p: ages[p] if ages[p] >= 0 else math.inf)[_KEEP:]:
             path.unlink(missing_ok=True)

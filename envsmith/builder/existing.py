@@ -52,6 +52,9 @@ def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     store.prepare(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
+    if sources := [pin.name for pin in lock.pins if pin.sdist]:
+        # Whoever wrote the lock chose this code, which runs while it is built.
+        clock.note(f"built from source, which runs their code: {', '.join(sources)}")
     return BuildOutcome(
         cell=lock.cell, lock=lock, directory=directory, files=tuple(sorted(files)), seconds=clock.seconds
     )

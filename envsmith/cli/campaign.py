@@ -17,10 +17,11 @@ from envsmith.knowledge.graph.load import components
 from envsmith.lock.index.interpreters import find_interpreters
 from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.choices import read_campaign
-from envsmith.matrix.campaign.climb import Ground, climb
+from envsmith.matrix.campaign.climb import climb
 from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.drive import Executor, Tally, drive, run_one
 from envsmith.matrix.campaign.executors import executor_of
+from envsmith.matrix.campaign.ground import Ground
 from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan, listing
 from envsmith.matrix.campaign.selection import make_plan
 from envsmith.matrix.campaign.state import CampaignState

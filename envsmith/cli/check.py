@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ from envsmith.cli.console import dumps, print_answer, print_out
 from envsmith.cli.declare import argument, choice, flag, group, option, takes
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
-from envsmith.cli.values import parse_pairs, parse_platform
+from envsmith.cli.values import misspelt, parse_pairs, parse_platform
 from envsmith.doctor.facts import Draft
-from envsmith.errors import UsageError
+from envsmith.errors import EnvsmithError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.model.cell import Platform
@@ -79,7 +79,8 @@ def check(settings: CheckFlags) -> int:
 
     A version may be '*' (some release of it is there) or none (it is known to be absent).
 
-    Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad.
+    Exit code 0 when nothing speaks against it (status ok or unknown), 1 when it is bad, 2 for a name that looks
+    misspelt and that the package index does not have.
     """
     if settings.as_json and settings.form not in {"text", "json"}:
         raise UsageError(
@@ -129,7 +130,9 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
         if settings.sources:
             stated, declarations = check_sources.read_sources(settings.sources, draft)
         check_sources.note_host(settings.facts, settings.variables, draft)
-    stated |= parse_pairs(versions, components())
+    typed = parse_pairs(versions, components())
+    unreached = _unreached_names(misspelt(typed, components()))
+    stated |= typed
     keep = settings.mend.components
     judgement = _judge(stated, draft, where, keep) if stated or draft.size() else Judgement(status="ok")
     if declarations is not None and judgement.status != "bad":
@@ -140,7 +143,26 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
         judgement = judge_code(settings.code, stated, judgement, where)
     for source in settings.wheels:
         judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
-    return judgement, declarations
+    return replace(judgement, unknown=(*judgement.unknown, *unreached)), declarations
+
+
+def _unreached_names(misspelt_names: Mapping[str, str]) -> list[str]:
+    """Return why the index could not say whether it has a name that looks misspelt. ``UsageError`` for one it lacks."""
+    reasons = []
+    for name, component in misspelt_names.items():
+        from envsmith.lock.index.index import is_published  # names that are known need no index
+
+        try:
+            if is_published(name):
+                continue
+        except EnvsmithError as error:
+            reasons.append(f"whether there is a package {name}: the package index did not say, {error.reason}")
+            continue
+        raise UsageError(
+            f"Cannot judge {name}: neither envsmith nor the package index has a package of that name.",
+            hint=f"Type {component}, if that is what you mean.",
+        )
+    return reasons
 
 
 def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Collection[str]) -> Judgement:

@@ -21,8 +21,9 @@ from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environ
 from envsmith.cli.values import parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.facts import Draft
-from envsmith.doctor.host import collect
+from envsmith.doctor.host import collect, interpreter_of
 from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.proved import own_run
 from envsmith.doctor.read import read_text
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.read.remains import read_folder
@@ -112,7 +113,9 @@ def doctor(settings: DoctorFlags) -> int:
         write_whole(settings.save, dump(facts, () if settings.sources else tuple(texts)))
         say(f"snapshot written to {settings.save}")
     keep = [name for name in map(component_of, settings.mend.keep) if name]
-    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources, keep=keep)
+    run = None if settings.sources else own_run(interpreter_of(interpreter), facts)
+    runs = [run] if run else []
+    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources, keep=keep, runs=runs)
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")
     if settings.verify:

@@ -168,8 +168,8 @@ class RequestFlags:
             component, spec = parse_component(text, table, flag="--framework", frameworks=FRAMEWORKS)
             require(frameworks, component.name, spec)
         machine = self.where()
-        gpus = [each for name in self.gpu for each in (self._own_gpus(machine) if name == "auto" else [name])]
-        driver = self._own_driver(machine) if self.driver == "auto" else self.driver
+        gpus = [each for name in self.gpu for each in (_machines().gpus_of(machine) if name == "auto" else [name])]
+        driver = _machines().driver_of(machine) if self.driver == "auto" else self.driver
         for text in self.with_:
             if is_package(text, table):
                 continue
@@ -208,32 +208,14 @@ class RequestFlags:
 
     def where(self) -> Machine | None:
         """Return the machine that the cell is for, ``None`` for any."""
-        from envsmith.doctor.machine import named_machine
-
-        return named_machine(self.machine or os.environ.get("ENVSMITH_MACHINE"))
+        machine: Machine | None = _machines().named_machine(self.machine or os.environ.get("ENVSMITH_MACHINE"))
+        return machine
 
     def target(self, machine: Machine | None) -> Platform:
         """Return the platform that is named, else that of the machine."""
         if self.platform is not None:
             return parse_platform(self.platform)
         return machine.platform if machine else Platform.host()
-
-    @staticmethod
-    def _own_gpus(machine: Machine | None) -> tuple[str, ...]:
-        if machine is None or not machine.architectures:
-            raise UsageError(
-                "Cannot use --gpu auto: no NVIDIA GPU was found.", hint="Name the GPU that trains: --gpu a100."
-            )
-        return machine.architectures
-
-    @staticmethod
-    def _own_driver(machine: Machine | None) -> str:
-        if machine is None or not machine.driver:
-            raise UsageError(
-                "Cannot use --driver auto: no NVIDIA driver was found.",
-                hint="Name the driver of the machine that trains: --driver 535.183.01.",
-            )
-        return machine.driver
 
     def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division | None:
         """Return which requirements the graph decides, of those that are typed and those of files."""
@@ -361,6 +343,13 @@ class Talk:
             raise UsageError(
                 "Cannot combine --verbose with --quiet: they contradict each other.", hint="Leave one of them out."
             )
+
+
+def _machines() -> ModuleType:
+    """Return the reader of machines: who reads no request does not wait for it."""
+    from envsmith.doctor import machine
+
+    return machine
 
 
 def _stacks() -> ModuleType:

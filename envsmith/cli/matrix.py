@@ -273,7 +273,8 @@ def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
 @click.command()
 @click.option("--output", "-o", type=FOLDER, default=Path("site"), show_default=True, help="Folder to write.")
 @click.option("--base-url", default="", metavar="URL", help="Where it will be published, for the links of the feed.")
-def site(*, output: Path, base_url: str) -> int:
+@click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
+def site(*, output: Path, base_url: str, opens: bool) -> int:
     """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.
 
     Open index.html, or publish the folder: nothing in it needs a server.
@@ -286,4 +287,6 @@ def site(*, output: Path, base_url: str) -> int:
     first = sum((output / name).stat().st_size for name in FIRST)
     say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
     print_out(str(output / "index.html"))
+    if opens and click.launch(str(output / "index.html")):
+        say("no browser was found: open the file that is named above")
     return 0

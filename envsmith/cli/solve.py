@@ -116,4 +116,6 @@ def refusal_lines(refusal: Refusal) -> list[str]:
     for repair in refusal.repairs:
         steps = ", ".join(f"{c.component} {c.old or '(any)'} -> {c.new or '(left out)'}" for c in repair.changes)
         lines.append(f"  - {repair.message or steps}  => {repair.cell.id}")
+    if refusal.stopped:
+        lines.append("the search stopped at its limit: there may be a shorter reason, or a nearer cell")
     return lines

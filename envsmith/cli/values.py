@@ -81,6 +81,12 @@ def parse_pairs(pairs: Iterable[str], table: ComponentTable) -> dict[str, str]:
     return versions
 
 
+def misspelt(names: Iterable[str], table: ComponentTable) -> dict[str, str]:
+    """Return the names that are no component's and nearly spelt as that of one, each with the component."""
+    near = {name: table.nearest(name, cutoff=_ALIKE) for name in names if table.find(name) is None}
+    return {name: components[0] for name, components in near.items() if components}
+
+
 def _pair(text: str, table: ComponentTable) -> tuple[str, str]:
     """Parse ``NAME==VERSION``. The ``ValueError`` is a line for the user."""
     name, equals, version = text.partition("==")
@@ -210,7 +216,7 @@ def parse_requirement(text: str, flag: str) -> Demand:
 def is_package(text: str, table: ComponentTable) -> bool:
     """Return whether ``NAME[SPEC]`` asks for a package that is not a component, nor a misspelt one, or for its extras."""
     named = _NAMED.fullmatch(text) if len(text) <= _LONGEST else None
-    if named is not None and (table.find(named["name"]) or table.nearest(named["name"], cutoff=_ALIKE)):
+    if named is not None and (table.find(named["name"]) or misspelt([named["name"]], table)):
         return False
     try:
         demand = parse_line(text, "")

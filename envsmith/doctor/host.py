@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from envsmith.agent.health import infiniband, report_apart
+from envsmith.agent.machine import shm_bytes
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
@@ -49,6 +50,10 @@ WATCHED = re.compile(
 )
 
 
+# What a look at the machine may raise: what it looks at cannot be read.
+UNREADABLE = (OSError, ValueError, subprocess.SubprocessError)
+
+
 def interpreter_of(python: str | None) -> Path:
     """Return the interpreter whose environment is judged: the one named, that of the active environment, or our own."""
     if python:
@@ -75,7 +80,7 @@ def collect(python: str | None = None, *, deep: bool = False) -> Facts:
     lost_files(draft, site)
     torch_of(draft, site)
     for step in (driver, gpus, toolkit, compilers, limits, shm, network, container, fabric, system):
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        with contextlib.suppress(*UNREADABLE):
             step(draft)
     programs(draft, interpreter)
     libraries_of(draft, site)
@@ -360,9 +365,9 @@ def limits(draft: Draft) -> None:
 
 def shm(draft: Draft) -> None:
     """Add the size of /dev/shm and what is free of it."""
-    status = os.statvfs("/dev/shm")
-    draft.limits["shm"] = status.f_frsize * status.f_blocks
-    draft.limits["shm_free"] = status.f_frsize * status.f_bavail
+    size, free = shm_bytes()
+    if size:
+        draft.limits.update(shm=size, shm_free=free)
 
 
 def network(draft: Draft) -> None:

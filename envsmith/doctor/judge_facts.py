@@ -30,7 +30,7 @@ from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.launch.ranks.causes import Blame
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
-from envsmith.model.rule import Row, Rule, RuleKind, Severity
+from envsmith.model.rule import PassedRun, Row, Rule, RuleKind, Severity
 
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
@@ -80,10 +80,11 @@ def diagnose(
     live: bool = False,
     names: NameIndex | None = None,
     keep: Collection[str] = (),
+    runs: Sequence[PassedRun] = (),
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
 
-    The repair leaves the components of ``keep`` alone where it can.
+    The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
     """
     hits = [hit for source, text in texts for hit in _hits(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
@@ -95,13 +96,15 @@ def diagnose(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
-        judgement=_check(facts, platform or _platform(facts), keep),
+        judgement=_check(facts, platform or _platform(facts), keep, runs),
         explained=explained,
         blamed=blame_texts(texts),
         platform=platform or _platform(facts),
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
-    return diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
+    diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
+    shown = [f"what {run.evidence} has shown in this environment" for run in runs]
+    return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *shown))
 
 
 def _hits(text: str, source: str) -> list[Hit]:
@@ -164,13 +167,17 @@ def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
     return dataclasses.replace(facts, components=draft.components)
 
 
-def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement:
+def _check(facts: Facts, platform: Platform, keep: Collection[str], runs: Sequence[PassedRun]) -> Judgement:
     """Judge the versions without those that the solver cannot read."""
-    versions, features = versions_of(facts), features_of(facts)
+
+    def judged(versions: Mapping[str, str]) -> Judgement:
+        if not versions:
+            return Judgement(status="unknown")
+        return solver.check(versions, platform, keep=keep, features=features_of(facts), runs=runs)
+
+    versions = versions_of(facts)
     try:
-        return (
-            solver.check(versions, platform, keep=keep, features=features) if versions else Judgement(status="unknown")
-        )
+        return judged(versions)
     except EnvsmithError:
         readable = {}
     for name, version in versions.items():
@@ -178,9 +185,7 @@ def _check(facts: Facts, platform: Platform, keep: Collection[str]) -> Judgement
             solver.check({name: version}, platform)
             readable[name] = version
     try:
-        return (
-            solver.check(readable, platform, keep=keep, features=features) if readable else Judgement(status="unknown")
-        )
+        return judged(readable)
     except EnvsmithError as error:
         return Judgement(status="unknown", unknown=(error.message,))
 

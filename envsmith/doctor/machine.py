@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -20,7 +21,10 @@ _SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia0", "/dev
 
 @functools.cache
 def this_machine() -> Machine:
-    """Return the machine at hand. Where nothing shows an NVIDIA driver, no program is started."""
+    """Return the machine at hand, without what cannot be read of it.
+
+    Where nothing shows an NVIDIA driver, no program is started.
+    """
     if not (any(map(os.path.exists, _SIGNS)) or shutil.which("nvidia-smi")):
         return Machine(platform=Platform.host())
     from envsmith.doctor import host  # who has no GPU does not wait for the reader of hosts
@@ -28,7 +32,8 @@ def this_machine() -> Machine:
 
     draft = Draft()
     for look in (host.driver, host.gpus, host.system):
-        look(draft)
+        with contextlib.suppress(*host.UNREADABLE):
+            look(draft)
     return machine_of(draft.done())
 
 
@@ -72,3 +77,22 @@ def named_machine(text: str | None) -> Machine | None:
             hint="Give none, or a file that envsmith doctor --save FILE wrote on that machine.",
         )
     return snapshot_machine(Path(text))
+
+
+def gpus_of(machine: Machine | None) -> tuple[str, ...]:
+    """Return what ``--gpu auto`` means. ``UsageError`` where no GPU was found."""
+    if machine is None or not machine.architectures:
+        raise UsageError(
+            "Cannot use --gpu auto: no NVIDIA GPU was found.", hint="Name the GPU that trains: --gpu a100."
+        )
+    return machine.architectures
+
+
+def driver_of(machine: Machine | None) -> str:
+    """Return what ``--driver auto`` means. ``UsageError`` where no driver was found."""
+    if machine is None or not machine.driver:
+        raise UsageError(
+            "Cannot use --driver auto: no NVIDIA driver was found.",
+            hint="Name the driver of the machine that trains: --driver 535.183.01.",
+        )
+    return machine.driver

@@ -77,10 +77,14 @@ class Solution(AsJson):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal(AsJson):
-    """Why no cell exists: a minimal conflict (without any one member a cell exists), and repairs, best first."""
+    """Why no cell exists: a minimal conflict (without any one member a cell exists), and repairs, best first.
+
+    ``stopped`` says that the search ended at its limit: a shorter conflict or a nearer repair may exist.
+    """
 
     conflict: tuple[Conflict, ...]
     repairs: tuple[Repair, ...] = ()
+    stopped: bool = field(default=False, metadata=written(when_set=True))
 
 
 class UnsatisfiableError(EnvsmithError):

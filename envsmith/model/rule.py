@@ -155,10 +155,16 @@ class Tested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassedRun:
-    """A run that passed, with every release that its record names. It proves this very set."""
+    """A run that passed, with every release that its record names. It proves this very set.
+
+    Where it ran in the environment at hand, ``stages`` are those of rules that it went through, and ``unused`` the
+    components of the machine that it did without.
+    """
 
     components: Mapping[str, str]
     evidence: Evidence
+    stages: frozenset[str] = frozenset()
+    unused: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,9 +15,10 @@ from envsmith.model.record import RECORD_FILE
 from envsmith.net.oci.canonical import repack
 from envsmith.net.oci.image import open_image
 from envsmith.net.oci.packing import packing_of
+from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.image_folder import write_folder
 from envsmith.publish.proof import load_proof, refuse_unproved
-from envsmith.publish.push import OWN_NAME, BundleWriter, Naming, Published, PushTarget, Seal, image_names, publish
+from envsmith.publish.push import OWN_NAME, Naming, Published, PushTarget, Seal, image_names, publish
 from envsmith.publish.sign import load_signer, open_envelope, sign, sign_keyless
 
 

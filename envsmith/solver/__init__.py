@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.finding import Finding, Judgement, Solution
-from envsmith.model.rule import Severity
+from envsmith.model.rule import PassedRun, Severity
 from envsmith.model.version import Spec
 from envsmith.solver.explain import conflict_members, explain_cell, explain_rule, explain_upgrade, reasons, refuse
 from envsmith.solver.request import Posed, demands_of
@@ -92,17 +92,25 @@ def check(
     keep: Collection[str] = frozenset(),
     features: Collection[str] = frozenset(),
     needed: Mapping[str, Spec] | None = None,
+    runs: Sequence[PassedRun] = (),
     solver: Solver | None = None,
 ) -> Judgement:
     """Judge ``{component: version}`` (aliases welcome, ``platform`` defaults to linux-64) without changing it.
 
     The version ``*`` says that some release is there, ``none`` that it is absent. A repair leaves ``keep`` alone where
     it can, and takes releases of the specs of ``needed``. ``features`` (of ``matrix/doctor/rules.yaml``) are in use.
+    ``runs`` passed in the environment at hand.
     """
     from envsmith.solver.judge import judge  # a solve does without it
 
     return judge(
-        solver or default_solver(), versions, platform or Platform.LINUX_64, keep=keep, features=features, needed=needed
+        solver or default_solver(),
+        versions,
+        platform or Platform.LINUX_64,
+        keep=keep,
+        features=features,
+        needed=needed,
+        runs=runs,
     )
 
 

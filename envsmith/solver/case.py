@@ -30,7 +30,8 @@ ANY, NONE = "*", "none"
 class Given:
     """By variable: component, mask of releases it stands for, text. ``plain`` are single components with their text.
 
-    ``extras`` are releases that the knowledge does not list. ``unknown`` says what follows from that.
+    ``extras`` are releases that the knowledge does not list. ``unknown`` says what cannot be judged, ``unlisted`` which
+    of these releases only a run of the very set speaks for.
     """
 
     components: Mapping[str, str]
@@ -39,6 +40,7 @@ class Given:
     plain: Mapping[str, str]
     extras: Mapping[str, tuple[str, ...]]
     unknown: tuple[str, ...]
+    unlisted: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -195,6 +197,7 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
     plain: dict[str, str] = {}
     extras: dict[str, list[str]] = {}
     unknown: list[str] = []
+    unlisted: list[str] = []
     for spelling, value in versions.items():
         component = solver.graph.components.find(spelling)
         if component is None:
@@ -216,7 +219,7 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
                     listed.append(extra)
                 mask = 1 << (len(releases) + listed.index(extra))
                 if text not in (ANY, NONE) and _is_missed(compiled.roles[name], releases, text):
-                    unknown.append(
+                    unlisted.append(
                         f"{name_release(name, text)} is not among the releases envsmith knows{_newest(releases)}"
                     )
             components[variable], masks[variable], texts[variable] = name, mask, text
@@ -229,6 +232,7 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
         plain=plain,
         extras={n: tuple(v) for n, v in extras.items()},
         unknown=tuple(unknown),
+        unlisted=tuple(unlisted),
     )
 
 

@@ -13,7 +13,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution, UnsatisfiableError
 from envsmith.model.rule import Evidence, Row, Rule, Severity, Tested
 from envsmith.model.version import WORDS, Spec, public, version_key
-from envsmith.solver.kernel import Domains, Net, bits
+from envsmith.solver.kernel import Domains, Effort, Net, bits
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER, Preference
 from envsmith.solver.problem import Problem, RuleNogoods, Wish, pose
 from envsmith.solver.request import Posed
@@ -21,8 +21,8 @@ from envsmith.solver.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solver.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
 
 
-def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
-    """Return the error for a request without an answer, with its :class:`Refusal`."""
+def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> UnsatisfiableError:
+    """Return the error for a request without an answer, with its :class:`Refusal`: what is met until effort is spent."""
     for name, component, values in zip(
         posed.problem.names, posed.problem.components, posed.problem.values, strict=False
     ):
@@ -30,8 +30,10 @@ def refuse(solver: Solver, posed: Posed) -> UnsatisfiableError:
             message = f"envsmith knows no release of {component}: name one exactly, as {component}==1.2.3"
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
             return _error(Refusal(conflict=(member,)))
-    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem))
-    return _error(Refusal(conflict=members, repairs=solver.repairs(posed)))
+    effort = effort or Effort()
+    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem, effort))
+    repairs = solver.repairs(posed, effort)
+    return _error(Refusal(conflict=members, repairs=repairs, stopped=effort.stopped))
 
 
 def _error(refusal: Refusal) -> UnsatisfiableError:
@@ -485,14 +487,15 @@ def _since(solver: Solver, rule_id: str, blocking: Mapping[str, str]) -> str:
 _MAX_ALTERNATIVES = 3
 
 
-def reasons(solver: Solver, posed: Posed, answer: Answer) -> Solution:
-    """Return the solution with its reasons."""
+def reasons(solver: Solver, posed: Posed, answer: Answer, effort: Effort | None = None) -> Solution:
+    """Return the solution with its reasons, those that are met until the effort is spent."""
     why: list[str] = []
     earlier: list[Wish] = []
+    effort = effort or Effort()
     for name in (*posed.preference.frameworks, "torch", "python", *posed.preference.companions):
         if name in posed.problem.names:
             with_cuda = _with_cuda(posed, answer) if name == "torch" else ()
-            why += _choice_reasons(solver, posed, answer, name, (*earlier, *with_cuda))
+            why += _choice_reasons(solver, posed, answer, name, (*earlier, *with_cuda), effort=effort)
             earlier += [_exactly(posed, answer, n) for n in (name, *(["cuda"] if with_cuda else []))]
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
@@ -532,7 +535,9 @@ def _plain(posed: Posed, variable: int, *, by_wish: bool = True) -> int:
     return mask
 
 
-def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, earlier: Sequence[Wish]) -> Iterator[str]:
+def _choice_reasons(
+    solver: Solver, posed: Posed, answer: Answer, name: str, earlier: Sequence[Wish], *, effort: Effort
+) -> Iterator[str]:
     """Yield why a release was chosen: what it is, and what keeps out those that would come before it."""
     version, newer = _exactly(posed, answer, name).text, _newer_than(posed, answer, name)
     label, rivals = (
@@ -551,6 +556,9 @@ def _choice_reasons(solver: Solver, posed: Posed, answer: Answer, name: str, ear
             label = "torch "
     reasons_before: set[str] = set()
     for wish, claim in rivals:
+        if effort.is_spent():
+            yield f"{label}{wish.text} {claim}; the search for the reason stopped at its limit."
+            continue
         members = _against(solver, posed.and_also(wish), answer, earlier)
         because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
         because = because or _age(posed, answer, wish) or f"the usual order prefers {version}"

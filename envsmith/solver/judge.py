@@ -37,7 +37,7 @@ from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest
 from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, pose
-from envsmith.solver.proof import proof_of, ran_together, unproved
+from envsmith.solver.proof import own_run, proof_of, ran_together, unproved
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import finding_of_row, join_words, message_of, name_release, strongest
@@ -57,6 +57,7 @@ def judge(
     """Return ``ok``, ``bad`` or ``unknown`` with findings, what was inferred, what is not known, and a solved repair.
 
     ``mend`` says whether a repair is looked for. ``ok`` needs a proof: one of ``runs``, a record, or a tested line.
+    ``runs`` are those of the environment at hand: a failure that a rule predicts of a stage that passed there is a note.
 
     The repair leaves the components of ``keep`` as they are, as long as there is one that does, and gives every
     component of ``needed`` a release of its spec. What is conditional on one of ``features`` is judged as what holds.
@@ -96,12 +97,14 @@ def judge(
     findings += _only_on_cpu(case, inferred)
     findings += _of_nightly(case, versions, platform, findings)
     findings += _notes(case, {**read.plain, **inferred}, platform)
+    findings = _refuted(findings, own_run(case, inferred, runs))
     runs = (*runs, *solver.graph.runs)
     proof = proof_of(case, inferred, runs)
     findings = [_foretold(case, f, runs) for f in findings] if proof is None else findings
     bad = any(f.severity is Severity.ERROR for f in findings)
     if doubt and not bad:
         unknown.append(f"which build of torch it is: {inferred['torch']} would be bad, another one is not")
+    unknown += read.unlisted if proof is None or bad else ()
     unknown += [] if bad else _unknown_pairs(case, inferred)
     unknown += [] if bad or proof or unknown else unproved(case, inferred, runs)
     warned = frozenset(f.rule for f in findings if f.severity is Severity.WARNING)
@@ -127,6 +130,32 @@ def _foretold(case: JudgementDraft, finding: Finding, runs: Sequence[PassedRun])
         return finding
     is_refuted = ran_together(finding.components, finding.components, runs)
     return finding if is_refuted else replace(finding, severity=Severity.ERROR)
+
+
+# The stages at which one run of an environment shows that what a rule predicts does not come about in it. What a rule
+# warns of there concerns a part that may not have been used, but a compiler was, or no step would have passed.
+_SHOWN_BY_A_RUN = {
+    Severity.ERROR: frozenset({"lock", "install", "import", "build", "init"}),
+    Severity.WARNING: frozenset({"install", "build"}),
+}
+
+
+def _refuted(findings: Sequence[Finding], own: PassedRun | None) -> list[Finding]:
+    """Return findings, those as notes that predict a failure of what has passed in the environment at hand."""
+    if own is None:
+        return list(findings)
+    return [
+        replace(
+            finding,
+            severity=Severity.NOTE,
+            message=f"{finding.message}. This environment passed that stage on this machine on {own.evidence.date}",
+            evidence=(own.evidence, *finding.evidence),
+        )
+        if finding.stage in own.stages & _SHOWN_BY_A_RUN.get(finding.severity, frozenset())
+        and own.unused.isdisjoint(finding.components)
+        else finding
+        for finding in findings
+    ]
 
 
 def _posed(

@@ -10,13 +10,40 @@ but one hold, the last may not.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 Nogood = tuple[tuple[int, int], ...]
 Domains = list[int]
 # One decision of a search: a variable, and the parts of its domain in the order in which they are wanted. The parts are
 # disjoint and cover the domain; the function sees the domains as they are when the decision is due.
 Step = tuple[int, Callable[[Domains], Iterable[int]]]
+
+
+# Seconds of the processor that one search for reasons and for what works instead may take.
+PATIENCE = 2.0
+
+
+def _out_of_patience() -> Callable[[], bool]:
+    end = time.process_time() + PATIENCE
+    return lambda: time.process_time() > end
+
+
+@dataclass(slots=True)
+class Effort:
+    """How long a search for the smallest or the nearest may go on: until ``is_over`` says so.
+
+    ``stopped`` tells that one was cut short, so that what it gave is an answer but perhaps not the best.
+    """
+
+    is_over: Callable[[], bool] = field(default_factory=_out_of_patience)
+    stopped: bool = False
+
+    def is_spent(self) -> bool:
+        """Return whether the search must end with what it has."""
+        self.stopped = self.stopped or self.is_over()
+        return self.stopped
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -246,40 +273,46 @@ class Net:
                 yield from self.search(child, steps, at + 1)
 
 
-def nearest(net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], *, limit: int = 8) -> list[tuple[int, ...]]:
+def nearest(
+    net: Net, wishes: Sequence[tuple[tuple[int, int], ...]], effort: Effort | None = None, *, limit: int = 8
+) -> list[tuple[int, ...]]:
     """Return the smallest sets of wishes to give up so that the rest can be had.
 
-    ``[()]`` when all can, ``[]`` when not even none.
+    ``[()]`` when all can, ``[]`` when not even none. When the effort is spent, the smallest that were met until then.
 
     A wish is a tuple of ``(variable, mask)`` that hold together. Sets are in the order of ``wishes``: those given up
     last come last.
     """
-    base = net.begin()
-    if net.solvable(base) is None or base is None:
+    effort, base = effort or Effort(), net.begin()
+    start = net.solvable(base)
+    if start is None or base is None:
         return []
     best: list[tuple[int, ...]] = []
     bound = [len(wishes) + 1]
 
-    def walk(domains: Domains, index: int, given_up: tuple[int, ...]) -> None:
+    def walk(domains: Domains, example: Domains, index: int, given_up: tuple[int, ...]) -> None:
+        if best and effort.is_spent():
+            return
         impossible = sum(1 for wish in wishes[index:] if any(not domains[v] & m for v, m in wish))
         cost = len(given_up) + impossible
         if cost > bound[0] or (cost == bound[0] and len(best) >= limit):
             return
         if index == len(wishes):
-            if net.solvable(domains) is not None:
-                if cost < bound[0]:
-                    best.clear()
-                    bound[0] = cost
-                best.append(given_up)
+            if cost < bound[0]:
+                best.clear()
+                bound[0] = cost
+            best.append(given_up)
             return
         child: Domains | None = domains
         for variable, mask in wishes[index]:
             child = net.narrow(child, variable, mask) if child else None
-        if child is not None:
-            walk(child, index + 1, given_up)
-        walk(domains, index + 1, (*given_up, index))
+        fits = all(example[variable] & mask for variable, mask in wishes[index])
+        solution = example if fits else net.solvable(child)
+        if child is not None and solution is not None:
+            walk(child, solution, index + 1, given_up)
+        walk(domains, example, index + 1, (*given_up, index))
 
-    walk(base, 0, ())
+    walk(base, start, 0, ())
     return best
 
 
@@ -311,16 +344,16 @@ def minimal_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
     return sorted(explain([], delta=False, candidates=list(range(len(parts)))))
 
 
-def smallest_conflict(parts: Sequence[Net], full: Sequence[int]) -> list[int]:
-    """Do as :func:`minimal_conflict`, with the fewest members there are.
+def smallest_conflict(parts: Sequence[Net], full: Sequence[int], effort: Effort | None = None) -> list[int]:
+    """Do as :func:`minimal_conflict`, with the fewest members there are, or that were met when the effort was spent.
 
     Every conflict shares a member with every correction (a set of parts without which the rest can hold). So the
     smallest set that hits all corrections known so far is a lower bound. When it cannot hold itself, it is the answer,
     else it shows one more correction.
     """
-    conflict = minimal_conflict(parts, full)
+    conflict, effort = minimal_conflict(parts, full), effort or Effort()
     corrections: list[frozenset[int]] = []
-    while len(conflict) > 1:
+    while len(conflict) > 1 and not effort.is_spent():
         candidate = _smallest_hitting(corrections, len(conflict))
         if candidate is None:
             break

@@ -4,7 +4,8 @@
 2. No warning, as long as that costs no part more than :data:`A_WARNING`, see :meth:`Preference.floor`.
 3. The newest release of each framework, in the order of the request. One that was tested comes before a newer one, as
    long as it is at most :data:`A_PROOF` older.
-4. A build with CUDA before one without.
+4. A build with CUDA before one without, which is an answer only where it is asked for, the host has no GPU or driver, or
+   the release has no other.
 5. The newest torch release of the framework's age: those that came out up to :data:`A_STEP` after it come before those
    of the next step. Within a step a build that was run comes first, then a build of the default index, then a release
    of which another build was run, each as long as it is at most :data:`A_PROOF` older than the newest. A framework

@@ -18,11 +18,16 @@ from envsmith.solver.words import join_words, name_release
 
 def proof_of(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> Evidence | None:
     """Return the newest evidence that all packages of a set were run: one of ``runs``, else a tested line."""
-    packages = _packages(case)
-    proofs = [run.evidence for run in runs if packages and not _differences(case, inferred, run)]
+    packages = _Packages(case, inferred)
+    proofs = [run.evidence for run in runs if packages.versions and not packages.differences(run)]
     lines = () if proofs else case.solver.graph.tested
     proofs += [line.evidence[0] for line in lines if _is_line_of(case, inferred, line)]
     return max(proofs, key=lambda evidence: evidence.date, default=None)
+
+
+def own_run(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
+    """Return the run of the very set in the environment at hand."""
+    return next((run for run in runs if run.stages and not _differences(case, inferred, run)), None)
 
 
 def unproved(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> list[str]:
@@ -30,14 +35,15 @@ def unproved(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
 
     Nothing is missing where there is only torch and what it carries: rules that were measured speak of that.
     """
-    packages, roles = _packages(case), case.solver.compiled.roles
+    compared, roles = _Packages(case, inferred), case.solver.compiled.roles
+    packages = compared.versions
     if all(roles[name] is Role.CORE for name in packages):
         return []
     names = [name for name in packages if roles[name] is not Role.CORE or name == "torch"]
     releases = join_words([name_release(name, packages[name]) for name in names[:_SHOWN]])
     further = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     sentence = f"whether {releases}{further} work{'s' if len(names) == 1 else ' together'}: no run is known"
-    near = [d for run in runs if len(d := _differences(case, inferred, run)) < len(names) - 1 or d.keys() <= {"python"}]
+    near = [d for run in runs if len(d := compared.differences(run)) < len(names) - 1 or d.keys() <= {"python"}]
     least = min(near, key=len, default={})
     others = [
         name_release(name, version) if version else f"no {name}" for name, version in list(least.items())[:_SHOWN]
@@ -61,28 +67,47 @@ def _packages(case: JudgementDraft) -> dict[str, str]:
     return {name: text for name, text in case.subject.plain.items() if roles[name] is not Role.HOST}
 
 
-def _differences(case: JudgementDraft, inferred: Mapping[str, str], run: PassedRun) -> dict[str, str]:
-    """Return what of the set a run did not have, with the release that it had instead or ``""``."""
-    packages = _packages(case)
-    others = {n: run.components.get(n, "") for n in packages if not _has(case, inferred, run, n)}
-    there = packages.keys() & run.components.keys()
-    return {n: v for n, v in others.items() if v or not _declares(case, there, n)}
+class _Packages:
+    """The packages of a judged set, held against many runs: each question about one of them is answered once."""
 
+    def __init__(self, case: JudgementDraft, inferred: Mapping[str, str]) -> None:
+        self.versions = _packages(case)
+        self._case, self._inferred = case, inferred
+        self._has: dict[tuple[str, str], bool] = {}
+        self._owners: dict[str, frozenset[str]] = {}
 
-def _has(case: JudgementDraft, inferred: Mapping[str, str], run: PassedRun, name: str) -> bool:
-    version, listed = run.components.get(name), case.solver.compiled.versions.get(name, ())
-    if version is None:
-        return False
-    if name in inferred:  # a torch without a build is the one that an index gives
-        return version == inferred[name]
-    if version in listed:
-        return bool(case.subject.masks[name] >> listed.index(version) & 1)
-    return public(version) == public(case.subject.plain[name])
+    def differences(self, run: PassedRun) -> dict[str, str]:
+        """Return what of the set a run did not have, with the release that it had instead or ``""``."""
+        others = {}
+        for name in self.versions:
+            version = run.components.get(name)
+            if version is None:
+                owners = self._owners.get(name)
+                if owners is None:
+                    owners = self._owners[name] = self._declaring(name)
+                if not any(owner in run.components for owner in owners):
+                    others[name] = ""
+                continue
+            has = self._has.get((name, version))
+            if has is None:
+                has = self._has[name, version] = self._is(name, version)
+            if not has:
+                others[name] = version
+        return others
 
+    def _is(self, name: str, version: str) -> bool:
+        """Tell whether the set may have this release."""
+        case, listed = self._case, self._case.solver.compiled.versions.get(name, ())
+        if name in self._inferred:  # a torch without a build is the one that an index gives
+            return version == self._inferred[name]
+        if version in listed:
+            return bool(case.subject.masks[name] >> listed.index(version) & 1)
+        return public(version) == public(case.subject.plain[name])
 
-def _declares(case: JudgementDraft, owners: Collection[str], name: str) -> bool:
-    pairs = (rule.declared for rule in case.solver.compiled.rules_of([name]))
-    return any(pair is not None and pair[0] in owners and pair[1] == name for pair in pairs)
+    def _declaring(self, name: str) -> frozenset[str]:
+        """Return the packages of the set that declare one of them."""
+        pairs = (rule.declared for rule in self._case.solver.compiled.rules_of([name]))
+        return frozenset(p[0] for p in pairs if p is not None and p[1] == name and p[0] in self.versions)
 
 
 def _is_line_of(case: JudgementDraft, inferred: Mapping[str, str], line: Tested) -> bool:

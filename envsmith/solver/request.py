@@ -12,7 +12,7 @@ from envsmith.knowledge.graph.compile import Compiled
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
-from envsmith.model.version import Spec, parse_version
+from envsmith.model.version import Spec, parse_version, public
 from envsmith.solver.kernel import Domains
 from envsmith.solver.prefer import OfDate, Preference
 from envsmith.solver.problem import KeptProblems, Problem, Wish, exact_version, pose
@@ -167,15 +167,26 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
         mask = (variable, problem.bit(variable, version))
         wishes.append(Wish(component, version, (mask,) if version == "none" else (mask, *cuda), host=True))
     absent = [w.component for w in wishes if w.component in ("gpu", "driver") and w.text == "none"]
-    if absent and cuda and "+" not in specs.get("torch", Spec("*")).text:
+    if cuda and (absent or request.lockable) and "+" not in specs.get("torch", Spec("*")).text:
         variable, builds = cuda[0]
         reason = f"the host has no {'GPU' if 'gpu' in absent else 'driver'}"
-        wishes.append(Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason))
+        without = Wish("cuda", "cpu", ((variable, problem.full[variable] & ~builds),), reason=reason)
+        wishes.append(without if absent else _no_stealth(problem))
     if request.exclude_newer:
         check_day(request.exclude_newer, "--exclude-newer")
         masks = _published(problem, request.exclude_newer)
         wishes.append(Wish("exclude-newer", request.exclude_newer, masks))
     return wishes
+
+
+def _no_stealth(problem: Problem) -> Wish:
+    """Return the wish against a torch without CUDA whose release has a build with it: nobody asked for that variant."""
+    variable = problem.names.index("torch")
+    here = problem.compiled.torch_index.get(problem.platform.value, {})
+    without = {v: i for i, v in enumerate(problem.values[variable]) if v in here and str(v).endswith("+cpu")}
+    with_cuda = {public(v) for v in here if not v.endswith("+cpu")}
+    mask = problem.full[variable] & ~sum(1 << i for v, i in without.items() if public(v) in with_cuda)
+    return Wish("cuda", "!=cpu", ((variable, mask),), reason="no build without it was asked for")
 
 
 def check_day(text: str, flag: str) -> None:

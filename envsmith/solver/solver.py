@@ -11,7 +11,7 @@ from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
 from envsmith.model.rule import Knowledge, Rule, Severity
-from envsmith.solver.kernel import Domains, Net, excess, nearest, smallest_conflict
+from envsmith.solver.kernel import Domains, Effort, Net, excess, nearest, smallest_conflict
 from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
 from envsmith.solver.request import Posed, cell_of, pose_request
 
@@ -109,7 +109,7 @@ class Solver:
                     if not every:
                         return
 
-    def stuck(self, problem: Problem) -> Stuck | None:
+    def stuck(self, problem: Problem, effort: Effort | None = None) -> Stuck | None:
         """Return why no cell meets the wishes of a problem: fewest members. ``None`` when there is one."""
         full, net = problem.full, problem.rules_net(Severity.ERROR)
         if net.solvable(net.begin(mask for wish in problem.wishes for mask in wish.masks)) is not None:
@@ -118,7 +118,7 @@ class Solver:
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         hard.sort(key=lambda i: problem.groups[i].rule != "torch-wheels-platform")
         parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
-        members = smallest_conflict(parts, full)
+        members = smallest_conflict(parts, full, effort)
         if not members:
             return None
         count = len(problem.wishes)
@@ -128,7 +128,12 @@ class Solver:
         )
 
     def repairs(
-        self, posed: Posed, *, limit: int = MAX_REPAIRS, warned: frozenset[str] = frozenset()
+        self,
+        posed: Posed,
+        effort: Effort | None = None,
+        *,
+        limit: int = MAX_REPAIRS,
+        warned: frozenset[str] = frozenset(),
     ) -> tuple[Repair, ...]:
         """Return solved cells that give up the fewest wishes, best first.
 
@@ -137,13 +142,15 @@ class Solver:
         ``warned`` are rules whose warning the set at hand has already: a repair that leaves those is as clean as one
         that mends them, and comes after it.
         """
-        roles = self.compiled.roles
+        effort, roles = effort or Effort(), self.compiled.roles
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
             net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
-            candidates = []
-            for given_up in nearest(net, [w.masks for w in loose], limit=max(limit, MAX_REPAIRS)):
+            candidates: list[tuple[Repair, int]] = []
+            for given_up in nearest(net, [w.masks for w in loose], effort, limit=max(limit, MAX_REPAIRS)):
+                if candidates and effort.is_spent():
+                    break
                 gone = [loose[i] for i in given_up]
                 answer, trouble = self._cleanest(posed, [w for w in posed.problem.wishes if w not in gone], warned)
                 if answer:

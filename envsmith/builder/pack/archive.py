@@ -71,7 +71,7 @@ class Packer:
         _refuse(lock)
         local = [own_wheel()]
         if project is not None:
-            clock.start("build", f"a wheel of {project.folder}")
+            clock.start("build", f"a wheel of {project.folder}, by its own build backend")
             local.append(project_wheel(project, lock, _tags(lock), self.uv))
             clock.done("build", local[-1].filename)
         clock.start("resolve", "what envsmith itself needs")

@@ -21,9 +21,25 @@ python=${PYTHON:-$(command -v "python@MINOR@" || true)}
     fail "Cannot install: $python is not Python @MINOR@." "Set PYTHON to a Python @MINOR@." 6
 mkdir -p "$1"
 target=$(cd "$1" && pwd)
-[ ! -e "$target/env" ] || fail "Cannot install into $target: env is there already." "Choose another folder." 10
+archive=$(sha256sum <"$here/SHA256SUMS" | cut -d " " -f 1)
+state=$(cat "$target/.envsmith-archive" 2>/dev/null || true)
+[ ! -e "$target/env" ] || [ "${state% *}" = "$archive" ] ||
+    fail "Cannot install into $target: env is there already, and not from this archive." "Choose another folder." 10
 (cd "$here" && sha256sum --quiet --check SHA256SUMS) ||
     fail "Cannot install: a file is not the one that was packed." "Copy the archive again." 8
+
+prove() {
+    echo "smoke test"
+    "$target/tool/bin/envsmith" smoke --python "$target/env"@IMPORTS@
+}
+if [ "$state" = "$archive installed" ]; then
+    echo "installed already"
+    prove
+    exit
+fi
+# What an earlier run left unfinished is made again.
+rm -rf "$target/env" "$target/tool" "$target/.uv" "$target/.cache"
+echo "$archive begun" >"$target/.envsmith-archive"
 
 unset VIRTUAL_ENV CONDA_PREFIX PYTHONPATH PYTHONHOME
 export UV_OFFLINE=1 UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=1 UV_CACHE_DIR="$target/.cache"
@@ -50,5 +66,5 @@ else
 fi
 echo "install envsmith into $target/tool"
 install "$target/tool" "$here/requirements-envsmith.txt"
-echo "smoke test"
-"$target/tool/bin/envsmith" smoke --python "$target/env"@IMPORTS@
+echo "$archive installed" >"$target/.envsmith-archive"
+prove

@@ -11,7 +11,8 @@ from envsmith.knowledge.names.blocks import remember
 Chain = tuple[str, ...]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS)
+# What is inside of them is of another scope, or binds nothing.
+_CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS, ast.Name, ast.Constant)
 
 
 @dataclass(frozen=True, slots=True)

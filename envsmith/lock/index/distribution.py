@@ -11,8 +11,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from envsmith.base.schema import strict
-from envsmith.errors import NetworkError
+from envsmith.base.text import clean
+from envsmith.errors import ContentError, NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.metadata import MAX_MEMBER, Metadata, metadata_of, parse_requires_txt, read_members
@@ -95,10 +99,20 @@ def _from_sdist(fetcher: Fetcher, file: IndexFile) -> ReleaseFacts:
 
 
 def _facts(file: IndexFile, metadata: Metadata) -> ReleaseFacts:
+    """Return what a release declares. ``ContentError`` where it cannot be read: a release that needs nothing differs."""
+    requires_python = metadata.requires_python or file.requires_python
+    text = requires_python or ""
+    try:
+        SpecifierSet(text)
+        for text in metadata.requires:
+            Requirement(text)
+    except ValueError:  # InvalidSpecifier, InvalidRequirement, or more digits than Python reads
+        message = f"Cannot read what {file.filename} requires: {clean(text)[:80]!r} is not a requirement."
+        raise ContentError(message) from None
     return ReleaseFacts(
         filename=file.filename,
         sha256=file.sha256 or "",
-        requires_python=metadata.requires_python or file.requires_python,
+        requires_python=requires_python,
         requires=metadata.requires,
     )
 

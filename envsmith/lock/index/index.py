@@ -28,8 +28,8 @@ from envsmith.errors import NetworkError
 from envsmith.lock.index.uv import SHOWN, Uv
 from envsmith.model.wheel_name import read_wheel_name, variant_of
 from envsmith.net.address import follow, origin, parts_of, redact
-from envsmith.net.http import Fetcher, Reply
-from envsmith.net.index_settings import uv_settings
+from envsmith.net.http import Fetcher, HttpClient, NotFoundError, Reply
+from envsmith.net.index_settings import index_addresses, uv_settings
 
 # The longest page of the default index (a project with a file for every nightly build) is about 20 MiB.
 MAX_PAGE = 64 << 20
@@ -105,6 +105,27 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
     named = next((index["url"] for index in settings.get("index", []) if index.get("default")), None)
     named = named or settings.get("index-url") or settings.get("pip", {}).get("index-url")
     return str(named) if named else _index_of_uv(tuple(sorted(user.items())))
+
+
+def is_published(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Tell whether one of the user's indexes has a project, without waiting long for an answer.
+
+    ``NetworkError`` when an index that may have it gives none. ``UV_OFFLINE`` is honoured.
+    """
+    user = os.environ if environ is None else environ
+    if user.get("UV_OFFLINE", "").lower() in {"1", "true", "yes"}:
+        raise NetworkError(
+            f"Cannot ask the package index for {name}: UV_OFFLINE switches the network off.",
+            hint="Unset UV_OFFLINE to have it asked.",
+        )
+    fetcher = HttpClient(timeout=5, wait=lambda _seconds: None, environ=user)
+    for url in dict.fromkeys([*index_addresses(uv_settings(user)), find_index(user)]):
+        try:
+            PackageIndex(fetcher, url).project(name)
+        except NotFoundError:
+            continue
+        return True
+    return False
 
 
 @lru_cache(maxsize=4)

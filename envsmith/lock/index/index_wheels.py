@@ -8,6 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from envsmith.errors import ContentError
 from envsmith.knowledge.wheels.offers import Offer
 from envsmith.lock.index.distribution import read_release
 from envsmith.lock.index.index import IndexFile, IndexProject, PackageIndex
@@ -75,7 +76,10 @@ def _of_release(name: str, files: tuple[IndexFile, ...], target: WheelTarget, fe
     if not judged:
         return None
     against, file = min(judged, key=lambda pair: (len(pair[0]), pair[1].filename))
-    requires = read_release(fetcher, file).requires
+    try:
+        requires = read_release(fetcher, file).requires
+    except ContentError as error:
+        return Offer(wheel=_wheel(name, file, ()), against=(*against, error.reason))
     return Offer(wheel=_wheel(name, file, requires), against=(*against, *_torch(requires, target)))
 
 

@@ -299,3 +299,30 @@ def test_only_modules_that_check_what_they_read_know_where_the_cache_lies() -> N
         "net/http.py",
         "matrix/refresh/updates.py",
     }
+
+
+def test_where_the_cache_cannot_be_written_a_folder_of_the_user_in_tmpdir_takes_its_place(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    write_cache("kind", "key", "content")
+
+    assert read_cache("kind", "key") == "content"
+    (entry,) = (tmp_path / f"envsmith-{os.getuid()}").iterdir()
+    assert stat.S_IMODE(entry.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o777])
+def test_a_substitute_that_others_may_write_is_not_used(tmp_path, monkeypatch, mode):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    substitute = tmp_path / f"envsmith-{os.getuid()}"
+    substitute.mkdir()
+    substitute.chmod(mode)
+
+    write_cache("kind", "key", "content")
+
+    assert read_cache("kind", "key") is None
+    assert not list(substitute.iterdir())

@@ -345,7 +345,7 @@ _WRITERS = {
     "doctor/mend/twin.py": "links of an environment's files in a folder of its own, which takes the environment's name or goes",
     "builder/engines/compiling.py": "in a scratch folder",
     "builder/image/context.py": "in the folder of one build, which is emptied before and after",
-    "matrix/campaign/climb.py": "a file that is only locked",
+    "matrix/campaign/ground.py": "a file that is only locked",
     "matrix/campaign/local.py": "appends to the log of a job",
     "net/oci/layers.py": "in a scratch folder, from which the layout is moved",
     "net/oci/layout.py": "in a scratch folder, from which the layout is moved",

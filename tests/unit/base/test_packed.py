@@ -53,7 +53,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "a pair": (tuple[str, Leaf], ("x", LEAF)),
     "one leaf many times": (list[Leaf], [LEAF, Leaf("two"), LEAF, Leaf("one", Colour.BLUE)]),
     "a tree": (Tree, Tree((LEAF,), (Tree((LEAF, LEAF)), Tree()), {"x": LEAF})),
-    "keys that are sets": (Tree, Tree(near={frozenset({"b", "a"}): (Point(1, Colour.RED),), frozenset(): ()})),
+    "keys that are sets": (Tree, Tree(near={frozenset({"a"}): (Point(1, Colour.RED),), frozenset(): ()})),
     "a word": (Tree, Tree(word="x", kind="b", check=("x", {"a": [1, 2.5, None, True]}))),
     "words": (Tree, Tree(word=("x", "y"))),
     "a later part": (Tree, Tree(later=Lazy(LEAF))),
@@ -134,3 +134,13 @@ def test_a_part_is_read_when_it_is_asked_for_and_once() -> None:
     values = [part.value, part.value]
 
     assert (before, len(read), values) == (0, 1, [LEAF, LEAF])
+
+
+def test_a_set_of_several_words_comes_back_and_is_written_in_one_order_whatever_its_hashes() -> None:
+    value = Tree(near={frozenset({"b", "a", "c"}): (), frozenset({"y", "x"}): (Point(1, Colour.RED),)})
+    content = pack(Tree, value)
+
+    again = unpack(Tree, content)
+
+    assert again == value
+    assert pack(Tree, again) == content

@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 
+from envsmith.base.progress import Clock
 from envsmith.builder import existing, locking
 from envsmith.builder.arrow import lock_only
+from envsmith.lock import store
+from envsmith.model.cell import Machine
 
 
 def test_a_lock_is_kept_when_the_same_archive_lies_elsewhere_and_knows_where(given, tmp_path, monkeypatch):
@@ -30,3 +33,37 @@ def test_compiling_in_another_way_makes_a_lock_old(given, tmp_path, monkeypatch)
 
     monkeypatch.setattr(locking, "lock_cell", lock_cell)
     assert existing.lock_difference(options) == ("compiled from source: in another way",)
+
+
+def test_a_given_lock_says_whose_code_runs_before_it_is_built(given, tmp_path):
+    first = lock_only(given(tmp_path, "one", conda=None))
+    source = dataclasses.replace(first.lock.pin("my-ops"), sdist=True)
+    others = (pin for pin in first.lock.pins if pin.name != "my-ops")
+    path = tmp_path / "lock.json"
+    path.write_text(dataclasses.replace(first.lock, pins=(*others, source)).text())
+    events = []
+
+    existing.given_lock(path, tmp_path / "given", Clock(events.append))
+
+    assert "built from source, which runs their code: my-ops" in [event.text for event in events]
+
+
+def test_a_lock_is_compared_for_its_own_machine_and_not_for_the_one_at_hand(given, tmp_path, monkeypatch):
+    options = given(tmp_path, "one", conda=None)
+    lock_only(options)
+    lock = store.need(options.output, options.request_text)[1]
+    machines, agreed = [], existing.agreed
+
+    def listen(options, *a, **k):
+        machines.append(options.request.machine)
+        return agreed(options, *a, **k)
+
+    monkeypatch.setattr(existing, "agreed", listen)
+    here = Machine(driver="470.256.02", architectures=("sm_75",))
+
+    differences = existing.lock_difference(
+        dataclasses.replace(options, request=dataclasses.replace(options.request, machine=here))
+    )
+
+    assert differences == ()
+    assert [machine.driver for machine in machines] == [lock.cell.components.get("driver")]

@@ -109,3 +109,47 @@ def test_a_project_file_that_cannot_be_read_is_refused(tmp_path):
 
     assert isinstance(_check("--from", path).exception, UsageError)
     assert isinstance(_check("--from", tmp_path / "requirements.txt").exception, UsageError)
+
+
+def test_a_misspelt_name_that_the_index_lacks_is_refused_with_the_nearest_name(server, monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
+
+    error = _check("depspeed==0.14.2", "torch==2.4.1").exception
+
+    assert isinstance(error, UsageError)
+    assert "depspeed" in error.message
+    assert "deepspeed" in error.hint
+    assert [request.path for request in server.seen] == ["/simple/depspeed/"]
+
+
+def test_a_name_like_that_of_a_component_is_unknown_where_the_index_has_it(server, monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
+    server.routes["/simple/depspeed/"] = lambda handler: handler.reply(200, b"<html></html>", Content_Type="text/html")
+
+    judged = _judged("depspeed==0.14.2", "torch==2.4.1")
+
+    assert judged["status"] == "unknown"
+    assert len(judged["unknown"]) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"UV_OFFLINE": "1"}, {"UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple"}],
+    ids=["offline", "nobody there"],
+)
+def test_a_name_about_which_the_index_could_not_be_asked_stays_unknown_and_says_why(settings, monkeypatch):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+
+    judged = _judged("depspeed==0.14.2", "torch==2.4.1")
+
+    assert judged["status"] == "unknown"
+    assert "deepspeed" in judged["unknown"][0]
+    assert "whether there is a package depspeed" in judged["unknown"][1]
+
+
+def test_a_name_that_resembles_none_asks_no_index(server, monkeypatch):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
+
+    assert _judged("our-own-thing==1.0", "torch==2.4.1")["status"] == "unknown"
+    assert server.seen == []

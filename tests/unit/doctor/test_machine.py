@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from envsmith.cli.doctor import doctor
 from envsmith.cli.solve import solve
 from envsmith.cli.values import parse_gpu
+from envsmith.doctor import host as doctor_host
 from envsmith.doctor import machine
 from envsmith.errors import UsageError
 from envsmith.model.cell import Machine, Platform, Request
@@ -122,6 +123,26 @@ def test_auto_means_the_gpus_that_are_there(host):
 
     components = json.loads(result.stdout)["cell"]["components"]
     assert (components["driver"], components["gpu"]) == ("535.183.01", "sm_80")
+
+
+def test_what_cannot_be_read_of_the_machine_stops_no_request(host, monkeypatch):
+    host("535.183.01", "A100-SXM4-80GB")
+
+    def refuse(_draft):
+        raise PermissionError(13, "Permission denied", "/proc/driver/nvidia/version")
+
+    monkeypatch.setattr(doctor_host, "driver", refuse)
+
+    assert machine.this_machine().driver == "535.183.01"
+    assert _answer("--framework", "torch").exception is None
+
+
+@pytest.mark.parametrize("flag", ["--gpu", "--driver"])
+def test_auto_is_refused_where_there_is_nothing_to_read(flag):
+    result = _answer("--framework", "torch", flag, "auto", "--machine", "none")
+
+    assert isinstance(result.exception, UsageError)
+    assert "auto" in result.exception.message
 
 
 def test_a_file_that_is_not_there_is_said():

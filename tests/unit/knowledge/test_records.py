@@ -19,10 +19,10 @@ RECORDS = sorted((ROOT / "matrix" / "records").glob("*.json"))
 
 def given(record: dict) -> dict[str, str]:
     """The cell and every installed distribution that is a component."""
-    sets = dict(record["components"])
+    sets, roles = dict(record["components"]), default_solver().compiled.roles
     for name, version in record["loaded"].get("installed", {}).items():
         component = component_of(name)
-        if component in default_solver().compiled.roles:
+        if component in roles:
             sets.setdefault(component, version)
     return sets
 

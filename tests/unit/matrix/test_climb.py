@@ -15,7 +15,8 @@ from envsmith.errors import (
     SmokeError,
     StorageError,
 )
-from envsmith.matrix.campaign.climb import Ground, climb
+from envsmith.matrix.campaign.climb import climb
+from envsmith.matrix.campaign.ground import Ground
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.record import CaseOutcome, Expected, Fault, Rung, StepFailure, StepOutcome, Verdict, record_text
 from envsmith.smoke.fault import Attribution
@@ -94,8 +95,8 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     made = World(tmp_path)
-    monkeypatch.setattr("envsmith.matrix.campaign.climb.lock_pip", made.lock_pip)
-    monkeypatch.setattr("envsmith.matrix.campaign.climb.realise", made.realise)
+    monkeypatch.setattr("envsmith.matrix.campaign.ground.lock_pip", made.lock_pip)
+    monkeypatch.setattr("envsmith.matrix.campaign.ground.realise", made.realise)
     monkeypatch.setattr("envsmith.matrix.campaign.climb.run", made.run)
     return made
 

@@ -15,9 +15,10 @@ from envsmith.net.oci.image import open_image
 from envsmith.net.oci.layout import open_files
 from envsmith.net.oci.registry import Repository
 from envsmith.net.oci.spec import Descriptor, canonical
+from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.cell import seal_with
 from envsmith.publish.proof import load_proof
-from envsmith.publish.push import BundleWriter, Naming, Seal, _opened, check_tags, image_names, publish
+from envsmith.publish.push import Naming, Seal, _opened, check_tags, image_names, publish
 
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 

@@ -8,7 +8,7 @@ from itertools import combinations, product
 
 import pytest
 
-from envsmith.solver.kernel import Net, Nogood, excess, minimal_conflict, nearest, smallest_conflict
+from envsmith.solver.kernel import Effort, Net, Nogood, excess, minimal_conflict, nearest, smallest_conflict
 
 FULL = [0b111, 0b1111, 0b11]
 SEEDS = range(50)
@@ -139,3 +139,17 @@ def test_the_fewest_wishes_are_given_up(seed: int) -> None:
 
     assert sorted(fewest) == sorted(out for out in sets if len(out) == len(sets[0]))[: len(fewest)]
     assert len(fewest) == min(8, sum(len(out) == len(sets[0]) for out in sets) if sets else 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_search_without_effort_gives_up_what_can_be_given_up(seed: int) -> None:
+    rand = random.Random(seed)
+    rows = nogoods(rand, seed % 6)
+    wishes = [((v, rand.randint(1, FULL[v])),) for v in (rand.randrange(3) for _ in range(4))]
+    effort = Effort(is_over=lambda: True)
+
+    first = nearest(Net(FULL, rows), wishes, effort)
+
+    assert bool(first) is bool(solutions(rows))
+    remaining = [w for i, (w,) in enumerate(wishes) if not first or i not in first[0]]
+    assert not first or any(all(mask >> s[v] & 1 for v, mask in remaining) for s in solutions(rows))

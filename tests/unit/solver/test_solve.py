@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from envsmith.cli.solve import refusal_lines
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import Refusal, UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.solver import cells, check, solve, solver_of
+from envsmith.solver.explain import reasons, refuse
+from envsmith.solver.kernel import Effort
 
 
 def write_files(folder, files):
@@ -303,3 +306,41 @@ def test_no_cuda_asks_for_the_build_without_it(solver):
 def test_what_a_lock_installs_cannot_be_absent(solver):
     with pytest.raises(UsageError, match="Cannot solve with numpy none: only a part of the host can be absent"):
         solve(request(numpy="none"), solver=solver)
+
+
+def test_a_build_without_cuda_is_not_the_way_out_of_a_conflict(tmp_path, matrix_files):
+    rule = """
+rules:
+- id: beta-triton
+  kind: conflicts
+  when: {beta: "==0.2", triton: ">=2.2"}
+  cause: it takes triton.ops
+  evidence: [{kind: reported, source: an issue, date: 2026-01-01}]
+"""
+    solver = solver_of(read_knowledge(write_files(tmp_path, {**matrix_files, "rules/beta.yaml": rule})))
+    asked = request("beta==0.2", torch="2.2.0")
+    found = refusal(solver, asked)
+    assert {member.rule for member in found.conflict} >= {"beta-triton", "request:cuda"}
+    assert [repair.cell.components["torch"] for repair in found.repairs] == ["2.1.0+cu118", "2.2.0+cu121"]
+    assert solve(request("beta==0.2", torch="2.2.0", cuda="cpu"), solver=solver).cell.components["torch"] == "2.2.0+cpu"
+
+
+def test_a_platform_without_builds_for_cuda_has_the_one_without(solver):
+    asked = request(torch="2.3.0", platform=Platform.LINUX_AARCH64)
+    assert solve(asked, solver=solver).cell.components["torch"] == "2.3.0+cpu"
+
+
+def test_a_search_that_must_end_gives_what_it_has_and_says_that_it_stopped(solver):
+    posed = solver.pose(request("alpha==1.0.0", "beta==0.2", torch="2.4.0", python="3.9", driver="470.57.02"))
+    whole, cut = refuse(solver, posed).refusal, refuse(solver, posed, Effort(is_over=lambda: True)).refusal
+    assert (whole.stopped, cut.stopped) == (False, True)
+    assert cut.conflict
+    assert cut.repairs
+    assert "stopped at its limit" in refusal_lines(cut)[-1]
+
+
+def test_reasons_that_were_not_sought_are_not_invented(solver):
+    posed = solver.pose(request("alpha==1.0.0"))
+    answer = solver.best(posed)
+    why = reasons(solver, posed, answer, Effort(is_over=lambda: True)).why
+    assert any("the search for the reason stopped at its limit" in sentence for sentence in why)

@@ -142,7 +142,7 @@ def test_a_project_s_own_wheel_is_installed_with_its_hash_and_imported(
     content = members(packed.path)
     digest = hashlib.sha256(content["wheels/trainer-1.2-py3-none-any.whl"]).hexdigest()
     assert f"trainer==1.2 \\\n    --hash=sha256:{digest}\n" in content["requirements.txt"].decode()
-    assert content["install.sh"].decode().splitlines()[-1].endswith('smoke --python "$target/env" --import trainer')
+    assert 'smoke --python "$target/env" --import trainer\n' in content["install.sh"].decode()
 
 
 def test_a_project_whose_wheel_is_for_another_python_is_not_packed(
@@ -202,6 +202,34 @@ def test_the_script_installs_from_the_archive_alone_and_proves_it(
     assert all("--no-index" in line and "--require-hashes" in line for line in installs)
     assert "--build-constraints" in installs[0]
     assert not (tmp_path / "there" / ".cache").exists()
+
+
+def test_the_script_run_again_proves_what_is_installed_and_makes_anew_what_was_interrupted(
+    packer: Packer, whole_lock: Lock, tmp_path: Path
+) -> None:
+    script = unpacked(packer, whole_lock, tmp_path) / "install.sh"
+    target, log = tmp_path / "there", tmp_path / "log"
+
+    first = run(script, str(target), UV_LOG=str(log))
+    again = run(script, str(target), UV_LOG=str(log))
+    calls = log.read_text().count("uv pip install")
+    state = target / ".envsmith-archive"
+    state.write_text(state.read_text().replace("installed", "begun"))
+    interrupted = run(script, str(target), UV_LOG=str(log))
+
+    assert (first.returncode, again.returncode, interrupted.returncode) == (0, 0, 0)
+    assert (calls, log.read_text().count("uv pip install")) == (2, 4)
+    assert "installed already" in again.stdout
+
+
+def test_an_environment_of_somebody_else_is_left_alone(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
+    script = unpacked(packer, whole_lock, tmp_path) / "install.sh"
+    (tmp_path / "there" / "env").mkdir(parents=True)
+
+    answer = run(script, str(tmp_path / "there"))
+
+    assert answer.returncode == 10
+    assert "env is there already, and not from this archive" in answer.stderr
 
 
 def test_a_file_that_changed_on_the_way_stops_the_script(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:

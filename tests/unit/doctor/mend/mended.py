@@ -13,7 +13,8 @@ from tiny_index import TinyIndex, wheel
 
 from envsmith.base.progress import Clock, silent
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
-from envsmith.doctor.mend.apply import Ability, EnvironmentTrial, Mender, MendResult
+from envsmith.doctor.mend.apply import Mender, MendResult
+from envsmith.doctor.mend.trial import Ability, EnvironmentTrial
 from envsmith.model.cell import Cell
 from envsmith.model.finding import Change, Finding, Repair
 from envsmith.model.rule import Severity

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.base.progress import Clock, silent
-from envsmith.doctor.mend.apply import Ability, smoke_trial
+from envsmith.doctor.mend.trial import Ability, smoke_trial
 
 
 def test_an_interpreter_that_does_not_start_can_do_nothing(tmp_path: Path) -> None:

@@ -210,3 +210,12 @@ def test_a_zip_bomb_in_an_sdist_is_refused(fetcher):
         archive.writestr("d/PKG-INFO", b"\0" * (64 << 20))
     with pytest.raises(NetworkError, match="no PKG-INFO"):
         read_release(fetcher, _publish(fetcher, "demo-1.0.zip", buffer.getvalue()))
+
+
+@pytest.mark.parametrize("line", ["Requires-Dist: torch (>=1", "Requires-Dist: ???", "Requires-Python: three"])
+def test_a_release_whose_requirements_cannot_be_read_is_refused_and_not_taken_for_one_without(fetcher, line):
+    file = _publish(fetcher, "demo-1.0-py3-none-any.whl", b"never opened", metadata=True)
+    fetcher.files[file.url + ".metadata"] = f"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n{line}\n".encode()
+
+    with pytest.raises(ContentError, match=r"Cannot read what demo-1\.0-py3-none-any\.whl requires"):
+        read_release(fetcher, file)

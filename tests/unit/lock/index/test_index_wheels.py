@@ -73,3 +73,9 @@ def test_the_next_release_with_a_wheel_is_named_only_where_the_release_has_wheel
     listed = tuple(IndexFile(filename=f, url=f, version=f.split("-")[1].removesuffix(".tar.gz")) for f in files)
 
     assert next_with_wheel(IndexProject(name="x", files=listed), "1.0", "3.11", Platform.LINUX_64) == expected
+
+
+def test_a_release_whose_requirements_cannot_be_read_says_so(publish):
+    ((_, against),) = publish(("1.0", "cp39-abi3-manylinux_2_28_x86_64", ["torch (>=1"]))
+
+    assert against == ("'torch (>=1' is not a requirement",)
