@@ -52,12 +52,12 @@ def fork_bound() -> int:
     return pid
 
 
-def _stat(pid: int) -> list[str]:
+def _stat(pid: int | str) -> list[str]:
     """Return what the kernel says of a process from its state on, or nothing when it is gone."""
     return read_text(f"/proc/{pid}/stat", 1024).rpartition(")")[2].split()
 
 
-def process_state(pid: int) -> tuple[str, int]:
+def process_state(pid: int | str) -> tuple[str, int]:
     """Return the kernel's letter (R, S, T stopped, D, Z) and the clock ticks used, or `("", 0)` when it is gone."""
     fields = _stat(pid)
     return (fields[0], int(fields[11]) + int(fields[12])) if fields else ("", 0)

@@ -1,6 +1,6 @@
 """All of it at once, in under a second."""
 
-# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH208, S108
+# ruff: noqa: PTH110, PTH112, PTH113, PTH118, PTH208
 # Plain os calls: a diagnosis looks at hundreds of paths within its second, and a Path for each is most of that.
 
 from __future__ import annotations

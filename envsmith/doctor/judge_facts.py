@@ -89,17 +89,22 @@ def diagnose(
     hits = [hit for source, text in texts for hit in _hits(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
-    explained = _explained(lacks, hits, facts, names or NameIndex(find_matrix() / "names"))
+    platform = platform or _platform(facts)
+    judgement = _check(facts, platform, keep, runs)
+    needs = [
+        f.needs or releases_for_finding(f, facts, platform) for f in judgement.findings if f.severity is Severity.ERROR
+    ]
+    explained = _explained(lacks, hits, facts, names or NameIndex(find_matrix() / "names"), needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     case = DiagnosisInput(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
-        judgement=_check(facts, platform or _platform(facts), keep, runs),
+        judgement=judgement,
         explained=explained,
         blamed=blame_texts(texts),
-        platform=platform or _platform(facts),
+        platform=platform,
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
@@ -122,7 +127,11 @@ def _hits(text: str, source: str) -> list[Hit]:
 
 
 def _explained(
-    lacks: Iterable[Lack], hits: Sequence[Hit], facts: Facts, names: NameIndex
+    lacks: Iterable[Lack],
+    hits: Sequence[Hit],
+    facts: Facts,
+    names: NameIndex,
+    needs: Sequence[Mapping[str, str]],
 ) -> list[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]]:
     """Return what is said of missing names, but not of those whose message a signature knows better.
 
@@ -131,7 +140,7 @@ def _explained(
     """
     explained = []
     for lack in lacks:
-        explanation = explain(lack, facts, names)
+        explanation = explain(lack, facts, names, needs)
         here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
         is_rule = any(h.signature.rule for h in here)
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]

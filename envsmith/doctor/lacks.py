@@ -119,9 +119,18 @@ def lack_of(hit: Hit, text: str) -> Lack:
         name=hit.groups.get("name", ""),
         hit=hit,
         message=whole_line(text[: _REACH + hit.position], hit.position),
-        frames=frames_before(text, hit.position),
+        frames=_callers(frames_before(text, hit.position)),
         around=text[max(0, hit.position - _REACH) : hit.position + _REACH],
     )
+
+
+# A decorator hands on what it was given: `return func(*args, **kwargs)`.
+_HANDED_ON = re.compile(r"\(\s?(?:self, ?)?\*\w+, ?\*\*\w+\s?\)\s?$")
+
+
+def _callers(frames: Sequence[LoggedFrame]) -> Sequence[LoggedFrame]:
+    """Return the calls up to the one that wrote the arguments down. Decorators around a function only hand them on."""
+    return frames[: next((at for at in range(len(frames), 0, -1) if not _HANDED_ON.search(frames[at - 1].source)), 0)]
 
 
 def shadowing_file(lack: Lack) -> str | None:

@@ -24,12 +24,14 @@ from envsmith.doctor.lacks import (
 )
 from envsmith.doctor.parties import caller_fix, owner_of
 from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.rewriting import Rewriting, is_borne, rewriting_of
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.presence import Presence
+from envsmith.knowledge.names.presence import Presence, short_spec_of
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.version import Spec
 
 _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
@@ -74,15 +76,20 @@ class MissingNameExplanation:
         return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=self.presence.date),)
 
 
-def explain(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
-    """Return what the index and the facts say of a lack, or ``None`` for an attribute that no package owns."""
+def explain(
+    lack: Lack, facts: Facts, index: NameIndex, needs: Sequence[Mapping[str, str]] = ()
+) -> MissingNameExplanation | None:
+    """Return what the index and the facts say of a lack, or ``None`` for an attribute that no package owns.
+
+    ``needs`` are the releases that end the other faults of what is stated: what is recommended is among them.
+    """
     if shadow := shadowing_file(lack):
         return _shadowed(lack, shadow)
     if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
         return _damaged(lack)
-    if lack.is_of_bare_folder:
-        return _bare_folder(lack)
     answer = best_answer(lack, facts, index)
+    if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
+        return _bare_folder(lack)
     if answer is None:
         return _overridden(lack, facts, index) or _unmeasured(lack, facts)
     if lack.kind == "positional" and not (answer[1].present and answer[1].absent):
@@ -98,7 +105,10 @@ def explain(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanatio
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
         return _always(lack, question, presence, version)
-    gone = _gone(lack, question, presence, version if inside is False else None)
+    gone = _gone(lack, question, presence, version if inside is False else None, _needed(presence, needs))
+    rewriting = None if lack.user_of(presence.distribution) else rewriting_of(lack, question, presence, version, index)
+    if rewriting:
+        gone = _rewritten(gone, rewriting, lack, is_borne=is_borne(presence, facts))
     return _of_several(gone, rivals(lack, question, facts, index))
 
 
@@ -152,14 +162,23 @@ def _thing(lack: Lack, question: Question) -> str:
     return f"the module {question.path}" if lack.kind == "module" else question.path
 
 
-def _gone(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
+def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
+    """Return the releases that have a name and end what else is wrong with the package, if there are any."""
+    specs = [Spec.parse(each[presence.distribution]) for each in needs if presence.distribution in each]
+    fitting = [r for r in presence.present if all(spec.contains(r) for spec in specs)]
+    return short_spec_of(presence.releases, fitting) if fitting else presence.short_spec()
+
+
+def _gone(
+    lack: Lack, question: Question, presence: Presence, version: str | None, needed: str
+) -> MissingNameExplanation:
     """Explain what some releases have and others do not. ``version`` is the release that is known to lack it."""
     name, spec = presence.distribution, presence.short_spec()
     lacking = f"{name} {version}" if version else f"The installed {name}"
     asker = _asker(lack, name)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
     message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{spec}.{asker}{successor}"
-    requirement = f"{name}{spec}"
+    requirement = f"{name}{needed}"
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=message,
@@ -167,7 +186,7 @@ def _gone(lack: Lack, question: Question, presence: Presence, version: str | Non
         weight=Weight.PROVED if version else Weight.SAID,
         confidence="high" if version else "medium",
         components={name: version or "*", **_user(lack, name)},
-        needs={name: spec},
+        needs={name: needed},
         lines=(f"pip install '{requirement}'",),
         presence=presence,
     )
@@ -181,6 +200,15 @@ def _other_way(lack: Lack, presence: Presence, version: str | None) -> str:
         age = "a newer release of" if oldest and not newest else "an older release of" if newest and not oldest else ""
         return f", or {age or 'another release of'} {user}" if version or age else ""
     return f", or use {presence.successor}" if presence.successor else ""
+
+
+def _rewritten(
+    gone: MissingNameExplanation, rewriting: Rewriting, lack: Lack, *, is_borne: bool
+) -> MissingNameExplanation:
+    """Return an explanation that names one's own code first, and an older release only where the others bear it."""
+    requirement = next(f"{name}{spec}" for name, spec in gone.needs.items())
+    older = f" Or install {requirement}." if is_borne else f" {requirement} has it, but not beside what else is stated."
+    return dataclasses.replace(gone, fix=rewriting.sentence(lack.script) + older, lines=())
 
 
 def _of_several(gone: MissingNameExplanation, answers: Sequence[Presence]) -> MissingNameExplanation:
@@ -282,12 +310,13 @@ def _always(lack: Lack, question: Question, presence: Presence, version: str | N
         rule="name-not-in-release",
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
         f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
-        fix=f"{_look(lack, question)} Then install {name}>={first}.",
+        fix=f"{_look(lack, question)} "
+        + (f"Then install {name}>={first}." if version else f"Then install {name} again, not older than {first}."),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version or "*"},
-        needs={name: f">={first}"},
-        lines=(f"pip install '{name}>={first}'",),
+        needs={name: f">={first}"} if version else {},
+        lines=(f"pip install '{name}>={first}'" if version else f"pip install --force-reinstall --no-deps {name}",),
         presence=presence,
     )
 
@@ -328,19 +357,19 @@ def _damaged(lack: Lack) -> MissingNameExplanation:
 
 
 def _bare_folder(lack: Lack) -> MissingNameExplanation:
-    """Explain a package that Python took for a folder without ``__init__.py``."""
-    name = fold(lack.root)
+    """Explain a package that Python took for a folder without ``__init__.py``, or that says no file of its own."""
+    name = component_of(lack.root) or fold(lack.root)
     return MissingNameExplanation(
         rule="broken-installation",
         message=f"{lack.root} has no {lack.name} where Python looked, and says no file that it came from. It took a folder"
         f" without __init__.py for {lack.root}, or the release that is installed has no such name.",
-        fix=f"Rename a folder {lack.root} of your own. If there is none, install {name} again.",
+        fix=f"See where Python looked. Rename a folder {lack.root} of your own. If there is none, the release of {name}"
+        " is not the one that the code was written for.",
         taxonomy=_BROKEN,
+        weight=Weight.SYMPTOM,
         components={name: "*"},
-        lines=(
-            f"python -c 'import {lack.root} as m; print(m.__path__)'",
-            f"pip install --force-reinstall --no-deps {name}",
-        ),
+        lines=(f"python -c 'import {lack.root} as m; print(m.__path__)'",),
+        is_certain=False,
     )
 
 

@@ -14,8 +14,9 @@ from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.read.pasted import spoken
 from envsmith.doctor.read.remains import rank_of_speaker, read_remains
 from envsmith.launch.ranks.causes import Blame, Cause
-from envsmith.launch.ranks.deaths import SIZES, STORE_KEY, absent_in, sizes_in
+from envsmith.launch.ranks.deaths import STORE_KEY, absent_in, sizes_in
 from envsmith.launch.ranks.decide import verdict
+from envsmith.launch.ranks.errors import SIZES
 from envsmith.launch.ranks.evidence import (
     LIBRARY,
     ExitStatus,
@@ -27,7 +28,7 @@ from envsmith.launch.ranks.evidence import (
     RankEvidence,
     place_of,
 )
-from envsmith.launch.ranks.stored import is_evidence, merged
+from envsmith.launch.ranks.stored import is_evidence, merged, read_verdict
 from envsmith.launch.ranks.stored import read_evidence as read_stored
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
@@ -57,10 +58,15 @@ def blame_texts(texts: Sequence[tuple[str, str]]) -> tuple[str, Blame] | None:
     pieces = [(source, read_evidence(source, text)) for source, text in texts]
     pieces = [(source, piece) for source, piece in pieces if piece.ranks or piece.events or piece.machines]
     answer = verdict(merged([piece for _, piece in pieces])) if pieces else None
+    stored = [blame for source, text in texts if is_evidence(text) and (blame := read_verdict(text, source))]
+    # What `run` said of a launch as it stood still is worth more than its end, where it named a rank.
+    standing = next((blame for blame in stored if blame.ranks), next(iter(stored), None))
+    if standing is not None and (answer is None or not answer.ranks or len(stored) == 1):
+        answer = standing
     if answer is None:
         return None
     places = [source for source, text in texts if answer.quote and answer.quote[:80] in text]
-    return (places or [source for source, _ in pieces])[0], answer
+    return (places or [source for source, _ in pieces or texts])[0], answer
 
 
 def read_evidence(source: str, text: str) -> LaunchEvidence:

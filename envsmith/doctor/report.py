@@ -211,6 +211,7 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     words |= {"fix": signature.fix, "needs": None, **groups}
     symbol, major = symbol_in(hit.text), _MAJOR.search(groups.get("library", ""))
     words |= {"wheel": symbol.wheel if symbol else None, "major": major[1] if major else None}
+    words["carried"] = major[1] if major and (facts.version("cuda") or "").split(".")[0] == major[1] else None
     limit = groups.get("spec", "").strip().rstrip(",.") or (f"<={groups['limit']}" if "limit" in groups else "")
     words |= {"range": limit.replace(" ", ""), "distribution": _distribution(groups.get("package"))}
     scene = Scene(facts, words=words)
@@ -235,12 +236,13 @@ def _cuda_fix(facts: Facts) -> str | None:
     if has == needs:  # they are not what is wrong
         return None
     major = has.split(".")[0]
-    build = _BUILD.get(major, "cu" + has.replace(".", ""))
+    toolkit_way = f"Align nvcc and torch: install the CUDA toolkit {needs} beside {has} and export CUDA_HOME=/usr/local/cuda-{needs}"
+    build = _BUILD.get(major)
+    if build is None:
+        return f"{toolkit_way}."
     return (
-        f"Align nvcc and torch: install the CUDA toolkit {needs} beside {has}"
-        f" and export CUDA_HOME=/usr/local/cuda-{needs}; or install the torch build of the toolkit's major ({major}.x):"
-        f" uv pip install torch --torch-backend={build}"
-        f" (pip: PyTorch's index for {build})."
+        f"{toolkit_way}; or install the torch build of the toolkit's major ({major}.x):"
+        f" uv pip install torch --torch-backend={build} (pip: PyTorch's index for {build})."
     )
 
 

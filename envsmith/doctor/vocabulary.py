@@ -62,6 +62,8 @@ class Words:
     named_cause: Pattern
     lacks: Mapping[Text, tuple[Pattern, ...]]
     aliases: Mapping[Text, Text]
+    moved_arguments: Mapping[Text, tuple[Text, ...]]
+    configurations: Mapping[Text, tuple[Text, ...]]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     modules: Mapping[Text, Text]

@@ -1,8 +1,8 @@
 """What a project declares: requirement lines of its files, each with file and line. Hostile text in, values out.
 
 Read are ``pyproject.toml`` (PEP 621, and Poetry's tables), ``setup.cfg``, ``requirements*.txt``, ``environment.yml``
-and the ``METADATA`` of a wheel. ``setup.py`` is a program and is not run: what it declares is in the metadata that it
-builds.
+and the ``METADATA`` of a wheel. ``setup.py`` is a program and is not run: it is read where the others before it declare
+nothing, as far as what it declares stands in it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import UnreadableError, parse_document
 from envsmith.errors import DataError
 from envsmith.project.pip_format import logical_lines
+from envsmith.project.setup_script import read_setup
 
 # The Pythons for which markers are judged: those of the frameworks' releases that people still install.
 PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
@@ -33,6 +34,7 @@ PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15")
 FILES = (
     "pyproject.toml",
     "setup.cfg",
+    "setup.py",
     "requirements.txt",
     "environment.yml",
     "environment.yaml",
@@ -127,6 +129,8 @@ def read_declared(root: Path) -> Declaration:
     """
     lines, files = DeclaredLines(), declaring_files(root)
     for name in files:
+        if name == "setup.py" and lines.entries:  # an installer reads the other one
+            continue
         if name in FILES:
             read_into(lines, root / name, name)
         else:
@@ -253,6 +257,15 @@ def _setup_cfg(text: str, file: str, lines: DeclaredLines) -> None:
     if parser.has_section("options.extras_require"):
         for extra, value in parser.items("options.extras_require"):
             _listed(value, file, lines, find, extra)
+
+
+def _setup_py(text: str, file: str, lines: DeclaredLines) -> None:
+    script = read_setup(text)
+    lines.name = lines.name or script.name
+    lines.entries += (DeclaredRequirement(one, file, line, extra) for line, one, extra in script.lines)
+    lines.skipped += (f"{file}:{line}: it is computed, and {file} is not run" for line in script.computed)
+    if script.python:
+        lines.python.append((script.python[1], file, script.python[0]))
 
 
 def _listed(value: str, file: str, lines: DeclaredLines, find: _Finder, extra: str | None = None) -> None:
@@ -439,6 +452,7 @@ def _texts(value: object) -> Iterator[str]:
 _READERS = {
     "pyproject.toml": _pyproject,
     "setup.cfg": _setup_cfg,
+    "setup.py": _setup_py,
     "requirements.txt": _requirements,
     "environment.yml": _environment,
     "environment.yaml": _environment,

@@ -139,17 +139,23 @@ class _Folder:
         if not path.is_file():
             return None
         script = read_setup(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
-        problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in script.computed)
+        files = [(line, next((n for n in names if (self.root / n).is_file()), "")) for line, names in script.files]
+        unread = [*script.computed, *(line for line, file in files if not file)]
+        problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in unread)
+        notes: tuple[str, ...] = ()
+        if problems and (self.root / REQUIREMENTS).is_file():
+            notes = tuple(f"{problem}: {REQUIREMENTS} is taken in its place" for problem in problems)
+            files, problems = [*files, (0, REQUIREMENTS)], ()
         lines = DeclaredLines(name=script.name)
         for line, text, extra in script.lines:
             lines.entries.append(DeclaredRequirement(text, str(path), line, extra))
         if script.python:
             lines.python.append((script.python[1], str(path), script.python[0]))
-        if not (script.files or lines.entries or problems):
+        if not (files or lines.entries or problems):
             return None
         self._refuse_unknown(lines)
-        listed = self._chosen(lines, SETUP_PY).joined(Demands(problems=problems))
-        for _, file in script.files:
+        listed = self._chosen(lines, SETUP_PY).joined(Demands(problems=problems, notes=notes))
+        for file in dict.fromkeys(file for _, file in files if file):
             listed = listed.joined(self._listed(file))
         return listed
 
@@ -312,7 +318,7 @@ def read_stated(root: Path, files: Collection[str]) -> Demands:
             demand = Demand(requirement=Requirement(f"{declared.name}{spec}"), where=where, is_optional=is_optional)
             stated.setdefault(demand.name, demand)
     guides = [(name, _install_lines) for name in sorted(files) if _is_guide(name)]
-    for file, read in (("setup.py", _setup_lines), *guides):
+    for file, read in guides:
         for line, text in read(_text(root / file)):
             if (one := _stated(text, f"{file}:{line}", is_optional=_is_guide(file))) is not None:
                 stated.setdefault(one.name, one)
@@ -347,10 +353,6 @@ def _stated(text: str, where: str, *, is_optional: bool) -> Demand | None:
     if requirement.url:
         return None
     return Demand(requirement=requirement, where=where, is_optional=is_optional)
-
-
-def _setup_lines(text: str) -> Iterator[tuple[int, str]]:
-    return ((line, text) for line, text, extra in read_setup(text).lines if extra is None)
 
 
 def _install_lines(text: str) -> Iterator[tuple[int, str]]:

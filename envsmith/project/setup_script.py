@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _FILE = re.compile(r"[\w./-]{1,200}\.(?:txt|in)")
+# Characters of the path of a file.
+_LONGEST = 200
+_FOLDER = re.compile(r"[A-Za-z][\w-]*(?:/[\w-]+)*")
 
 
 @dataclass(slots=True)
 class SetupScript:
     """``lines`` are ``(line, requirement, extra or None)``, ``files`` the requirement files that it reads.
 
-    ``computed`` are the lines of requirements that only running it would tell.
+    Each of these is a line, with the paths that may be meant. ``computed`` are the lines of requirements that only running it would tell.
     """
 
     name: str = ""
     lines: list[tuple[int, str, str | None]] = field(default_factory=list)
-    files: list[tuple[int, str]] = field(default_factory=list)
+    files: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
     python: tuple[int, str] | None = None
 
@@ -52,11 +55,14 @@ class _Reader:
     def __init__(self, tree: ast.Module, script: SetupScript) -> None:
         self.script = script
         self.names: dict[str, ast.expr] = {}
+        self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         # The requirement of each name that stands in some list: what a table made of that list holds.
         self.by_name: dict[str, ast.Constant] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 self.names |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name)}
+            elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+                self.names[node.optional_vars.id] = node.context_expr
             elif isinstance(node, ast.List):
                 for item in node.elts:
                     if (
@@ -79,7 +85,7 @@ class _Reader:
         elif isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
             self.requirements(value.left, extra)
             self.requirements(value.right, extra)
-        elif extra is None and (files := list(_files(value))):
+        elif extra is None and (files := list(self._files(value))):
             self.script.files += files
         elif not (isinstance(value, ast.Constant) and value.value is None):
             self._note_computed(value, extra)
@@ -110,9 +116,24 @@ class _Reader:
         if extra is None:
             self.script.computed.append(node.lineno)
 
+    def _files(self, node: ast.expr) -> Iterator[tuple[int, tuple[str, ...]]]:
+        """Yield the requirement files that an expression names, itself or by what it calls: ``read("requirements.txt")``.
 
-def _files(node: ast.expr) -> Iterator[tuple[int, str]]:
-    """Yield the requirement files that are named in an expression: ``read("requirements.txt")``."""
-    for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str) and _FILE.fullmatch(part.value):
-            yield part.lineno, part.value
+        A function may look for them in a folder of its own.
+        """
+        values = (part.value for part in self._parts(node, set()) if isinstance(part, ast.Constant))
+        texts = [value for value in values if isinstance(value, str) and len(value) < _LONGEST]
+        folders = [folder for text in texts if _FOLDER.fullmatch(folder := text.strip("/"))]
+        for text in texts:
+            if _FILE.fullmatch(text):
+                yield node.lineno, (*(f"{folder}/{text}" for folder in folders), text)
+
+    def _parts(self, node: ast.AST, seen: set[str]) -> Iterator[ast.AST]:
+        """Yield the parts of an expression, and those of the names and functions that it uses."""
+        for part in ast.walk(node):
+            yield part
+            if isinstance(part, ast.Name) and part.id not in seen:
+                seen.add(part.id)
+                for meant in (self.names.get(part.id), self.functions.get(part.id)):
+                    if meant is not None:
+                        yield from self._parts(meant, seen)

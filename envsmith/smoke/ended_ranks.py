@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from envsmith.agent.processes import describe_exit, fell
 from envsmith.agent.protocol import Exit
 from envsmith.launch.ranks.causes import Cause, ranks_text
-from envsmith.launch.ranks.deaths import SMALL_SHM, cause_of, says_lost
+from envsmith.launch.ranks.deaths import SMALL_SHM
+from envsmith.launch.ranks.errors import cause_of, says_lost
 from envsmith.model.record import Verdict
 from envsmith.smoke.charge import Charge
 from envsmith.smoke.events import CaseRow, FailedRow, HaltEvent, ManifestRow, ProcessEnd, Rows

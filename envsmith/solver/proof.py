@@ -27,7 +27,8 @@ def proof_of(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
 
 def own_run(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
     """Return the run of the very set in the environment at hand."""
-    return next((run for run in runs if run.stages and not _differences(case, inferred, run)), None)
+    packages = _Packages(case, inferred)
+    return next((run for run in runs if run.stages and not packages.differences(run)), None)
 
 
 def unproved(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> list[str]:

@@ -41,6 +41,8 @@ _CONDITIONAL = re.compile(
     r"|tried|works?\b|fixed|change|\bor\b|→|->",
     re.IGNORECASE,
 )
+# What tools write of a package that is not there: transformers-cli env and trl env say `not installed`.
+_ABSENT = re.compile(r"not installed|not found|n/?a\b|none\b|no\b|missing", re.IGNORECASE)
 # What `collect_env` writes before each package of its lists: those lines are read as packages.
 _INSTALLER = re.compile(r"pip[0-9 ]*|conda[0-9 ]*")
 _FRAMEWORKS = frozenset(added_frameworks())
@@ -137,7 +139,8 @@ def _other(draft: Draft, key: str, value: str, where: str) -> None:
         return
     component = is_distribution(fold(name))
     if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
-        note_present(draft, component)
+        if not _ABSENT.match(value):
+            note_present(draft, component)
     elif component and value[:1].isdigit() | value.startswith(("v", "=", "<", ">", "~")):
         read_version(draft, component, value, where)
 
@@ -178,7 +181,8 @@ def read_version(draft: Draft, component: str, value: str, where: str, most: int
     """
     value = _without_frills(component, value)
     if component in _FRAMEWORKS and not re.match(r"[vV=<>~! ]*\d", value):
-        note_present(draft, component)
+        if not _ABSENT.match(value):
+            note_present(draft, component)
         return
     parsed = version_in(value)
     if parsed is None:

@@ -10,42 +10,20 @@ from typing import TypeVar
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.launch.ranks.differences import call_text, is_usual
-from envsmith.launch.ranks.evidence import Disk, LaunchEvidence, RankError, RankEvidence, user_place
+from envsmith.launch.ranks.errors import SIZES, alike, cause_of, error_text, follows, short, waited
+from envsmith.launch.ranks.evidence import Disk, LaunchEvidence, RaisedBy, RankError, RankEvidence, user_place
 
 _Value = TypeVar("_Value")
-# What a rank says when another one is gone, or does not come.
-_CLOSED = re.compile(
-    r"closed by (?:remote )?peer|Connection reset by peer|remote process exited|ncclRemoteError|Broken pipe"
-    r"|Socket closed|failed to recv, got 0 bytes|NCCL communicator was aborted|Connection refused|\bpeer rank\b"
-    r"|Connection was likely closed",
-    re.IGNORECASE,
-)
-_WAITED = re.compile(
-    r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
-    r"|ran for \d+ milliseconds before timing out|failed to pass monitoredBarrier|reached monitoredBarrier, but received"
-)
 # What a monitored barrier says of those that did not come to it.
 _MISSED = re.compile(r"\bRanks? (\d{1,6}(?:, \d{1,6})*) failed to pass monitoredBarrier in (\d{1,12}) ms")
 _NO_GROUP = re.compile(r"process group has not been initialized|Invalid process group", re.IGNORECASE)
-SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
 STORE_KEY = re.compile(r"wait timeout after (\d{1,12})ms, keys: /default_pg/\S{0,100}/(\d{1,5})\b")
-# What an error says of its cause, the most exact first.
-_CAUSES = (
-    (Cause.SHM_FULL, re.compile(r"unable to allocate shared memory|No space left on device.{0,40}/dev/shm|/dev/shm.{0,80}No space left")),
-    (Cause.LOADER, re.compile(r"DataLoader worker \(pid")),
-    (Cause.DISK_FULL, re.compile(r"No space left on device|Disk quota exceeded|unexpected pos \d+ vs \d+")),
-    (Cause.PORT, re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)),
-    (
-        Cause.OUT_OF_MEMORY,
-        re.compile(
-            r"out of memory|can't allocate memory|cannot allocate memory(?! in static TLS)|not enough memory|"
-            r"MemoryError|std::bad_alloc|Unable to allocate [\d.]+ [KMGT]iB",
-            re.IGNORECASE,
-        ),
-    ),
-)  # fmt: skip
+# Seconds by which a rank's own error may be later than that of a collective which it ended.
+_ABOUT = 1.0
 # What torch.save says where a write failed before.
 _CUT_OFF = re.compile(r"unexpected pos \d+ vs \d+")
+# What others send to a process. Whatever else ends it comes from itself.
+_FROM_OUTSIDE = frozenset({-SIGKILL, -SIGTERM})
 _ADVICE = {
     -9: "Look at `dmesg | grep -i oom` on its host: the kernel kills for memory, and so may a scheduler.",
     -11: "Run it with python -X faulthandler, which shows where: mostly binaries that do not belong together.",
@@ -64,31 +42,6 @@ _CAUSE_ADVICE = {
 SMALL_SHM = 64 << 20
 
 
-def alike(error: RankError) -> str:
-    """Return the error without numbers, by which errors of several ranks are compared."""
-    return re.sub(r"\d+", "#", error.error)
-
-
-def waited(error: RankError) -> bool:
-    """Tell whether it waited for another rank in vain."""
-    return bool(_WAITED.search(error.error))
-
-
-def follows(error: RankError) -> bool:
-    """Tell whether the error says no more than that another rank is gone or does not come."""
-    return waited(error) or says_lost(error.error) or bool(SIZES.search(error.error))
-
-
-def says_lost(error: str) -> bool:
-    """Tell whether an error says that another rank is gone."""
-    return bool(_CLOSED.search(error))
-
-
-def cause_of(error: str) -> Cause:
-    """Return the cause that an error states."""
-    return next((cause for cause, pattern in _CAUSES if pattern.search(error)), Cause.RAISED)
-
-
 def own_error(evidence: LaunchEvidence) -> Blame | None:
     """Blame the first rank with an error that is not another's end."""
     errors = evidence.errors
@@ -96,6 +49,8 @@ def own_error(evidence: LaunchEvidence) -> Blame | None:
     own = [(rank, error) for rank, error in errors if not follows(error) and not 0 < silent < error.at]
     if not own:
         return None
+    # What a program raised says more than what a collective of torch did about the same time.
+    own.sort(key=lambda pair: pair[1].at + (_ABOUT if pair[1].raised_by is RaisedBy.COLLECTIVE else 0.0))
     rank, first = own[0]
     same = [number for number, error in own if alike(error) == alike(first)]
     if len(same) > 1 and len(same) == len(errors):
@@ -113,7 +68,7 @@ def own_error(evidence: LaunchEvidence) -> Blame | None:
         cause=cause,
         kind="rank-failed",
         ranks=(rank,),
-        message=f"{who} ended first, with {short(first.error)}{at_place(first.place)}.{because}"
+        message=f"{who} ended first, with {error_text(first)}{at_place(first.place)}.{because}"
         f"{_meaning(first.error)}{then}",
         fix=_CAUSE_ADVICE.get(cause, look),
         place=first.place,
@@ -156,6 +111,8 @@ def _is_silent(one: RankEvidence) -> bool:
         return False
     if one.exit.code is None:
         return bool(one.exit.at) and not one.exit.is_clean
+    if one.exit.is_clean and one.exit.code in _FROM_OUTSIDE:
+        return False  # its script was over: no signal from outside made it the first
     return one.exit.code not in {0, 1} or (one.exit.code == 1 and bool(one.way_out))
 
 
@@ -385,7 +342,8 @@ def _further_calls(evidence: LaunchEvidence, early: Sequence[RankEvidence]) -> B
 def departure(one: RankEvidence) -> tuple[Cause, str]:
     """Return why a rank that ended with status 0 did so: it asked for its end, or its script was over."""
     if one.way_out:
-        return Cause.LEFT, f"left in the middle, by {one.way_out},"
+        because = f" and after {error_text(one.handled)}{at_place(one.handled.place)}" if one.handled else ""
+        return Cause.LEFT, f"left in the middle, by {one.way_out}{because},"
     if one.exit and one.exit.is_clean:
         return Cause.UNEVEN_DATA, "came to the end of its script before the others"
     return Cause.LEFT, "left in the middle"
@@ -449,14 +407,31 @@ def _standing(places: Mapping[str, list[int]]) -> str:
     return f" They stood: {', '.join(parts)}." if parts else ""
 
 
-def short(error: str) -> str:
-    """Return an error that is not too long for a sentence."""
-    return error if len(error) <= 160 else f"{error[:159]}…"
-
-
 def signal_name(status: int) -> str:
     """Return the name of the signal in a negative exit code."""
     try:
         return Signals(-status).name
     except ValueError:
         return f"signal {-status}"
+
+
+def earliest(evidence: LaunchEvidence) -> Blame | None:
+    """Return the earliest error where nothing says who was first. It names no rank: the error may only follow from another."""
+    errors = [(rank, error) for rank, error in evidence.errors if not error.handled] or list(evidence.errors)
+    if not errors or (evidence.launcher is None):
+        return None
+    rank, first = errors[0]
+    others = f" {len(errors) - 1} more came after it." if len(errors) > 1 else ""
+    return Blame(
+        cause=Cause.UNKNOWN,
+        kind="rank-failed",
+        ranks=(),
+        message=f"The earliest error is that of rank {rank}: {error_text(first)}{at_place(first.place)}.{others} It may "
+        "follow from what another rank did, of which there is no evidence.",
+        fix="Look at what the ranks printed before that, and at the ranks of other hosts.",
+        place=first.place,
+        evidence=(first.error,),
+        line=first.line or 1,
+        quote=first.error,
+        confidence="low",
+    )

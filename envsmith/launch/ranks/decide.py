@@ -12,15 +12,15 @@ from envsmith.launch.ranks.deaths import (
     departed,
     different_places,
     different_sizes,
+    earliest,
     ended,
-    follows,
     killed,
     late,
     missed,
     own_error,
-    waited,
 )
 from envsmith.launch.ranks.differences import aborted_in_call, different_calls, different_worlds
+from envsmith.launch.ranks.errors import follows, waited
 from envsmith.launch.ranks.evidence import LaunchEvidence
 from envsmith.launch.ranks.stalls import stall
 
@@ -38,6 +38,7 @@ _JUDGES = (
     different_places,
     late,
     departed,
+    earliest,
 )
 
 
@@ -60,14 +61,17 @@ def decide(evidence: LaunchEvidence) -> Blame | None:
 def decide_end(standing: Blame | None, evidence: LaunchEvidence) -> Blame | None:
     """Return the verdict on a launch that failed. ``standing`` is what was said when its ranks last stood still.
 
-    A hang stands. Of a rank that was only waited for, its own end or another's says more, if it has a cause of its own.
+    Ranks that give up waiting say nothing of why they waited, nor does the end of a rank that was waited for. An error
+    that a program raised does: then the launch did not stand still for ever.
     """
-    if standing is not None and standing.is_hang:
-        return standing
     answer = decide(evidence)
-    if standing is None or not standing.ranks or (answer is not None and answer.cause not in _OF_THE_WAIT):
-        return answer or standing
-    return standing
+    if standing is None:
+        return answer
+    if answer is None or answer.cause in _OF_THE_WAIT:
+        return standing if standing.ranks or standing.is_hang else answer or standing
+    if standing.is_hang and not (answer.cause is Cause.RAISED and answer.ranks):
+        return standing
+    return answer
 
 
 # What is said of ranks that gave up waiting: nothing of why they waited.

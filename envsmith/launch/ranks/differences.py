@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from signal import SIGABRT
 
 from envsmith.launch.ranks.causes import Blame, Cause, ranks_text
-from envsmith.launch.ranks.evidence import Call, LaunchEvidence, RankEvidence, ThreadStack, user_place
+from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankEvidence, ThreadStack, place_of, user_place
 
 # Operations to which every rank gives tensors of one size. Others may differ by right (a gather's root, all_to_all).
 _EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "reduce_scatter_tensor", "barrier")
@@ -131,7 +131,7 @@ def different_calls(evidence: LaunchEvidence) -> Blame | None:
         cause=cause,
         ranks=odd,
         message=f"{ranks_text(odd)} {words}: {call_text(calls[odd[0]])} where the others call {call_text(usual)}, as {place}.",
-        fix=f"Take the collective out of `if {test}` at {where}: every rank has to call it."
+        fix=f"Take the collective out of `if {test.condition}` at {place_of(test)}: every rank has to call it."
         if (test := _condition(one)) and where
         else _FIXES.get(
             cause, "Look for a condition on the rank around a collective, or for fewer batches on that rank."
@@ -149,9 +149,11 @@ def _under_condition(evidence: LaunchEvidence, calls: Mapping[int, Call]) -> tup
     return under if 0 < len(under) < len(calls) == len(standing) else ()
 
 
-def _condition(one: RankEvidence) -> str:
-    """Return the test of the rank under which its main thread stands."""
-    return next((frame.condition for frame in (one.main.frames if one.main else ()) if frame.condition), "")
+def _condition(one: RankEvidence) -> Frame | None:
+    """Return the frame of its main thread that stands under a test of the rank."""
+    return next(
+        (frame for frame in (one.main.frames if one.main else ()) if frame.condition and user_place([frame])), None
+    )
 
 
 _FIXES = {

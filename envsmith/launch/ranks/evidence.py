@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__")
+LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__|/run/hook/sitecustomize\.py$"
+)
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,21 @@ class ExitStatus:
     by_launcher: bool = False
 
 
+class RaisedBy(str, Enum):
+    """Whose code raised an error, by the frames of its traceback."""
+
+    PROGRAM = "program"  # the user's, and what it calls
+    COLLECTIVE = "collective"  # torch's own code around a collective
+    UNKNOWN = ""  # a text without its frames, or a call into compiled code
+
+
 @dataclass(frozen=True)
 class RankError:
     """An error that a rank raised. ``place`` is ``file:line (function)`` of its last frame outside of libraries.
 
     ``error`` is the line of the traceback with type and message. ``source`` is where it was read: ``train.log:12``.
+    ``root`` is the first error of the chain from which it was raised. ``worker`` tells that a worker of a data loader
+    raised it and its rank only passed it on. ``handled`` tells that the program caught it.
     """
 
     error: str
@@ -40,6 +53,10 @@ class RankError:
     thread: str = ""
     source: str = ""
     line: int = 0
+    raised_by: RaisedBy = RaisedBy.UNKNOWN
+    root: RankError | None = None
+    worker: bool = False
+    handled: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,14 +116,48 @@ def user_place(frames: Iterable[Frame]) -> str:
 
 
 @dataclass(frozen=True)
+class CallArguments:
+    """What a rank asks of torch.distributed: the function, its group and its arguments, as its frame holds them.
+
+    ``root`` is the rank that a collective names, ``peer`` the one of a send or recv, ``ranks`` those of a new group.
+    """
+
+    operation: str
+    group: str = ""
+    root: int | None = None
+    peer: int | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def is_send(self) -> bool:
+        """Tell whether it gives, where a peer is named."""
+        return "send" in self.operation
+
+    @property
+    def text(self) -> str:
+        """Return it for people: ``recv from rank 2``."""
+        if self.peer is not None:
+            return f"{self.operation} {'to' if self.is_send else 'from'} rank {self.peer}"
+        root = f" with root {self.root}" if self.root is not None else ""
+        return f"{self.operation}{root}{f' of ranks {list(self.ranks)}' if self.ranks else ''}"
+
+
+@dataclass(frozen=True)
 class ThreadStack:
-    """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook."""
+    """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook.
+
+    ``call`` is what it asks of torch.distributed, ``process`` how the kernel shows the thread, ``still`` counts the looks
+    in a row at which it stood at the same place.
+    """
 
     thread: str
     frames: tuple[Frame, ...]
     is_main: bool = False
     holds_gil: bool | None = None
     source: str = ""
+    call: CallArguments | None = None
+    still: int = 0
+    process: ProcessState | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +165,7 @@ class ProcessState:
     """A process as the kernel shows it. ``state`` is the letter of /proc (R, S, D, T, Z), ``waits_in`` its wchan.
 
     ``answers`` tells whether the thread of the hook answered a question in time: only who holds the GIL does not.
-    ``cpu`` is the share of one processor that it used of late.
+    ``cpu`` is the share of one processor that it used of late. ``became`` tells that it runs another program than it did.
     """
 
     pid: int
@@ -123,6 +174,7 @@ class ProcessState:
     command: str = ""
     cpu: float | None = None
     answers: bool | None = None
+    became: bool = False
     children: tuple[ProcessState, ...] = ()
 
 
@@ -133,7 +185,8 @@ class RankEvidence:
     ``environment`` holds variables and versions that may differ between ranks, ``groups`` the process groups, ``world``
     the size of the world that the rank believes in. ``error`` is its last one, ``output`` the last lines that it wrote.
     ``way_out`` is where it asked for its end: ``sys.exit('0') at train.py:77``. ``still`` counts the looks in a row at
-    which its main thread stood at the same place.
+    which its main thread stood at the same place. ``handled`` is the last error that the program caught as it left,
+    ``is_leaving`` that its script is over, by its end or an error, and its process goes on.
     """
 
     rank: int
@@ -152,6 +205,8 @@ class RankEvidence:
     output: str = ""
     way_out: str = ""
     still: int = 0
+    handled: RankError | None = None
+    is_leaving: bool = False
 
     @property
     def main(self) -> ThreadStack | None:
@@ -209,6 +264,7 @@ class LaunchEvidence:
     ``sizes`` are the bytes that a collective received and expected, where gloo printed them. ``absent`` is the rank
     that the others waited for at the store, and for how many seconds. ``line`` is where either was read.
     ``is_interrupted`` tells that somebody ended the launch on purpose. ``communicators`` is what NCCL's RAS prints.
+    ``attempt`` counts how often the launcher had started its ranks before.
     """
 
     ranks: tuple[RankEvidence, ...] = ()
@@ -223,6 +279,7 @@ class LaunchEvidence:
     line: int = 0
     is_interrupted: bool = False
     communicators: str = ""
+    attempt: int = 0
     unread: tuple[str, ...] = ()
 
     @property

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from envsmith.base.files import read_text
-from envsmith.base.json_types import JsonFields, object_in, objects_in
+from envsmith.base.json_types import JsonFields, object_in, objects_in, text_in
 from envsmith.base.schema import parse_json
 from envsmith.errors import DataError
-from envsmith.launch.ranks.evidence import Call, Frame, ProcessGroup, ThreadStack, user_place
+from envsmith.launch.ranks.evidence import Call, CallArguments, Frame, ProcessGroup, ThreadStack, user_place
 
 # The last calls that are kept of a rank. Ranks are rarely further apart.
 MOST_CALLS = 400
@@ -144,8 +144,26 @@ def stacks_of(answer: JsonFields) -> tuple[ThreadStack, ...]:
             frames=frames_of(row.get("frames")),
             is_main=bool(row.get("is_main")),
             source="hook",
+            call=_arguments(object_in(row, "call")),
         )
         for row in objects_in(answer, "stacks")
+    )
+
+
+def _arguments(row: JsonFields) -> CallArguments | None:
+    """Return what a frame of torch.distributed was asked. A send, and a recv, name a peer and no root."""
+    operation = text_in(row, "operation")[:60]
+    if not operation:
+        return None
+    named = [row[name] for name in ("src", "group_src", "dst", "group_dst") if isinstance(row.get(name), int)]
+    end = named[0] if named and isinstance(named[0], int) else None
+    is_p2p = operation.removeprefix("i") in {"send", "recv"}
+    return CallArguments(
+        operation=operation,
+        group=text_in(row, "group")[:100],
+        root=None if is_p2p else end,
+        peer=end if is_p2p else None,
+        ranks=_ranks(row.get("ranks")),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from signal import SIGKILL
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
-from envsmith.launch.ranks.deaths import cause_of, departure, short, signal_name
+from envsmith.launch.ranks.deaths import departure, signal_name
 from envsmith.launch.ranks.differences import (
     call_text,
     different_calls,
@@ -17,7 +18,16 @@ from envsmith.launch.ranks.differences import (
     in_flight,
     is_usual,
 )
-from envsmith.launch.ranks.evidence import Frame, LaunchEvidence, ProcessState, RankEvidence, place_of, user_place
+from envsmith.launch.ranks.errors import cause_of, error_text, follows, short
+from envsmith.launch.ranks.evidence import (
+    CallArguments,
+    Frame,
+    LaunchEvidence,
+    ProcessState,
+    RankEvidence,
+    place_of,
+    user_place,
+)
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
 STILL = 5
@@ -27,6 +37,7 @@ _ASLEEP = 0.1
 _FOR_OTHERS = re.compile(
     r"pipe|fifo|wait_for_partner|flock|locks|fcntl_setlk|inet|sock|unix|skb|accept|poll|select|epoll|do_wait"
 )
+_ELSEWHERE = re.compile(r"sock|inet|skb|poll|select")
 _TIMED = re.compile(r"nanosleep|hrtimer")
 # What Python shows of a lock: the innermost frame is in the module that waits for it.
 _LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
@@ -48,11 +59,13 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
         return None
     judges = (
         _dead,
+        _raised,
         _stopped,
         different_worlds,
         _left_loop,
         different_calls,
         _not_waiting,
+        _different_arguments,
         _different_groups,
         _never_came,
         _all_wait,
@@ -65,6 +78,8 @@ def waits(one: RankEvidence) -> bool:
     if one.process and one.process.answers is False and not one.stacks:
         return False
     main = one.main
+    if one.is_leaving or (one.process and one.process.became):
+        return False
     if main and (_in_loader(one) or _is_stopped(one)):
         return False
     if main and any(_COLLECTIVE.search(frame.file) for frame in _above_user(one)):
@@ -140,6 +155,29 @@ def _dead(evidence: LaunchEvidence) -> Blame | None:
         + _waiting_words(evidence, [one.rank]),
         fix="Look at why that rank ended. The others wait until the timeout of their process group.",
         place=one.error.place if one.error else one.way_out.rpartition(" at ")[2],
+        is_hang=True,
+    )
+
+
+def _raised(evidence: LaunchEvidence) -> Blame | None:
+    """Blame the rank whose error came first, where its process has not ended: it tidies up, or hangs at its end."""
+    own = [
+        (one.error, one)
+        for one in _living(evidence)
+        if one.error and one.is_leaving and not one.error.handled and not follows(one.error)
+    ]
+    if not own:
+        return None
+    error, one = min(own, key=lambda pair: pair[0].at)
+    return Blame(
+        cause=cause_of(error.error),
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} has ended with {error_text(error)}{at_place(error.place)}, but its process goes on."
+        + _waiting_words(evidence, [one.rank]),
+        fix=f"Look at {error.place or 'the traceback of that rank'}, and end its process: the others wait until then.",
+        place=error.place,
+        evidence=(error.error,),
+        quote=error.error,
         is_hang=True,
     )
 
@@ -243,7 +281,17 @@ class _Doing:
 def _what_it_does(one: RankEvidence) -> _Doing:
     process = one.process or ProcessState(pid=one.pid)
     place = _place(one) or "the place above"
-    if process.answers is False and process.state == "D":
+    if process.became:
+        return _Doing(
+            Cause.LEFT,
+            f"has become another program, {process.command[:80]},",
+            "Look for an exec on that rank: its process no longer runs the script.",
+            is_hang=True,
+        )
+    if one.is_leaving:
+        words = "has come to the end of its script and has not ended"
+        return _Doing(Cause.LEFT, words, "Look at what it does at its end: atexit, threads, destructors.", is_hang=True)
+    if process.answers is False and process.state == "D" and not process.became:
         return _Doing(
             Cause.BLOCKED,
             f"waits in the kernel for a disk or a driver ({process.waits_in or 'state D'})",
@@ -277,6 +325,14 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
         words = "computes, or waits for a processor, and has not come to the collective"
         return _Doing(Cause.BUSY, words, f"Look at {place}: work that the other ranks do not have.", is_hang=False)
     frame = one.main.frames[0] if one.main and one.main.frames else None
+    if helper := _helper(one, process):
+        words, is_hang = helper
+        return _Doing(
+            Cause.BLOCKED if is_hang else Cause.BUSY,
+            f"waits for {words} and has not come to the collective",
+            f"Look at {place}: the rank does not come before that ends.",
+            is_hang=is_hang,
+        )
     for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
     where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
     kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
@@ -293,6 +349,45 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
         f"Look at {place}: the others wait until it wakes up.",
         is_hang=not _TIMED.search(process.waits_in) and process.state != "D",
     )
+
+
+# What Python shows of a process that waits for another one.
+_CHILD = re.compile(r"subprocess\.py|multiprocessing/(?:process|popen_\w+|connection)\.py")
+
+
+def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None:
+    """Return the child or the thread that a rank waits for, in words, and whether it stands still as well.
+
+    What holds for a rank holds for what it waits for: who computes, sleeps for a time or hears from elsewhere may come.
+    """
+    frames = _above_user(one)
+    if process.children and (process.waits_in == "do_wait" or any(_CHILD.search(frame.file) for frame in frames)):
+        child = process.children[0]
+        is_live = any(_may_go_on(each) for each in _family(process.children))
+        return (
+            f"its child {child.pid} ({child.command[:60]}), which {'goes on' if is_live else 'stands still'},",
+            not is_live,
+        )
+    if not any(_LOCKS.search(frame.file) for frame in frames) and "futex" not in process.waits_in:
+        return None
+    others = [stack for stack in one.stacks if not stack.is_main and user_place(stack.frames)]
+    live = [stack for stack in others if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
+    if not others:
+        return None
+    stack = (live or others)[0]
+    where = f"its thread {stack.thread}, which {'is' if live else 'waits for a lock itself'}{at_place(user_place(stack.frames))},"
+    return where, not live
+
+
+def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
+    return [each for child in children for each in (child, *_family(child.children))]
+
+
+def _may_go_on(process: ProcessState) -> bool:
+    """Tell whether a process or thread computes, sleeps for a time, or waits for a disk or the network."""
+    if process.state in {"R", "D"} or (process.cpu or 0.0) >= _ASLEEP or _TIMED.search(process.waits_in):
+        return True
+    return process.state in {"S", "I"} and bool(_ELSEWHERE.search(process.waits_in))
 
 
 def _loader_words(one: RankEvidence) -> str:
@@ -384,7 +479,13 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     if not any(waits(one) for one in _living(evidence)):
         return None  # they import, compile or compute
     rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
-    elsewhere = " Ranks of other hosts are not in this evidence." if evidence.world > len(evidence.ranks) else ""
+    is_part = evidence.world > len(evidence.ranks)
+    elsewhere = (
+        f" Only {len(evidence.ranks)} of {evidence.world} ranks are in this evidence, and all of them wait: who does not "
+        "come may be on another host."
+        if is_part
+        else ""
+    )
     odd = _odd_places(evidence, standing) or _behind(evidence)
     is_split = len(standing) > 1
     makes_group = any(_makes_group(one) for one in _living(evidence) if one.rank in odd)
@@ -394,14 +495,56 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
         message=f"{_split_words(odd) if is_split else 'All ranks wait in one collective'}: {'; '.join(rows)}."
         + ("" if odd or not is_split else " Which of them is wrong cannot be told from that.")
         + elsewhere,
-        fix="Look for a condition on the rank around a collective."
+        fix="Read what the other hosts say: `doctor --from` takes their folders of --evidence together."
+        if is_part
+        else "Look for a condition on the rank around a collective."
         if is_split
         else "Look at the network between the ranks, and at the kernel's log.",
         place=next((place for place, ranks in standing.items() if odd and tuple(ranks) == odd), ""),
         evidence=rows,
         confidence="medium",
-        is_hang=is_split,
+        is_hang=is_split and not is_part,
     )
+
+
+def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
+    """Blame the rank that asks a collective for another root, or that waits for a peer which does not wait for it."""
+    asked = {one.rank: one.main.call for one in _living(evidence) if one.main and one.main.call and waits(one)}
+    if len(asked) < 2 or len(asked) < len(_living(evidence)):
+        return None
+    rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(asked.items()))
+    odd = _odd_peers(asked)
+    if not odd:
+        asks = {rank: (call.operation, call.group, call.root, call.ranks) for rank, call in asked.items()}
+        counts = Counter(asks.values()).most_common()
+        if any(call.peer is not None for call in asked.values()) or len(counts) < 2 or counts[0][1] == counts[1][1]:
+            return None
+        odd = tuple(rank for rank, ask in asks.items() if ask != counts[0][0])
+    place = _place(next(one for one in evidence.ranks if one.rank == odd[0]))
+    makes_group = any(asked[rank].operation == "new_group" for rank in odd)
+    return Blame(
+        cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS,
+        ranks=odd,
+        message=f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {asked[odd[0]].text}{at_place(place)}, which "
+        f"the others do not: {'; '.join(rows)}.",
+        fix="Give every rank the same root, the same order of groups, and each send its recv.",
+        place=place,
+        evidence=rows[:8],
+        is_hang=True,
+    )
+
+
+def _odd_peers(asked: Mapping[int, CallArguments]) -> tuple[int, ...]:
+    """Return the ranks that wait for a peer which turns elsewhere, while another one waits for them."""
+    odd = []
+    for rank, call in asked.items():
+        peer = asked.get(call.peer) if call.peer is not None else None
+        if call.peer is None or peer is None or (peer.peer == rank and peer.operation != call.operation):
+            continue
+        senders = [other for other, theirs in asked.items() if theirs.peer == rank and theirs.is_send != call.is_send]
+        if senders and call.peer not in senders:
+            odd.append(rank)
+    return tuple(odd)
 
 
 def _split_words(odd: Sequence[int]) -> str:

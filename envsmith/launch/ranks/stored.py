@@ -21,7 +21,7 @@ KEY, FORMAT = "envsmith_evidence", 1
 class _Document:
     envsmith_evidence: int
     evidence: LaunchEvidence
-    verdict: dict[str, object] | None = None
+    verdict: Blame | None = None
 
 
 def write_evidence(evidence: LaunchEvidence, blame: Blame | None) -> str:
@@ -37,6 +37,15 @@ def is_evidence(text: str) -> bool:
 
 def read_evidence(text: str, source: str) -> LaunchEvidence:
     """Return the evidence of a file. ``DataError`` names every field that is wrong."""
+    return _read(text, source).evidence
+
+
+def read_verdict(text: str, source: str) -> Blame | None:
+    """Return what ``run`` said of the evidence of a file. It saw the launch as it stood still."""
+    return _read(text, source).verdict
+
+
+def _read(text: str, source: str) -> _Document:
     problems = Problems()
     try:
         document = check(_Document, parse_json(text), source, problems)
@@ -45,7 +54,7 @@ def read_evidence(text: str, source: str) -> LaunchEvidence:
     problems.refuse(f"Cannot read {source}: it is not evidence of this release.", hint="Run the launch again.")
     if document is None:  # problems are refused above
         raise DataError(f"Cannot read {source}: it is empty.")
-    return document.evidence
+    return document
 
 
 def merged(pieces: Sequence[LaunchEvidence]) -> LaunchEvidence:

@@ -21,13 +21,40 @@ def frames(frame: Any, most: int = 60) -> list[Any]:
 
 def all_stacks() -> list[Any]:
     """Return the stack of each thread but this one."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    threads = {thread.ident: thread for thread in threading.enumerate()}
     mine, main = threading.get_ident(), threading.main_thread().ident
     return [
-        {"thread": names.get(ident, str(ident)), "is_main": ident == main, "frames": frames(frame)}
+        {
+            "thread": getattr(threads.get(ident), "name", str(ident)),
+            "id": getattr(threads.get(ident), "native_id", 0),
+            "is_main": ident == main,
+            "frames": frames(frame),
+            "call": arguments(frame),
+        }
         for ident, frame in sys._current_frames().items()
         if ident != mine
     ]
+
+
+def arguments(frame: Any) -> dict[str, Any]:
+    """Return what the innermost function of torch.distributed was asked: its group, root, peer or ranks."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.endswith("torch/distributed/distributed_c10d.py") and code.co_name[:1] != "_":
+            break
+        frame = frame.f_back
+    row: dict[str, Any] = {}
+    with contextlib.suppress(Exception):
+        values = frame.f_locals if frame is not None else {}
+        world: Any = getattr(_c10d(), "_world", None)
+        for name in ("src", "dst", "group_src", "group_dst", "ranks"):
+            value = values.get(name)
+            if isinstance(value, int) or (name == "ranks" and isinstance(value, (list, tuple))):
+                row[name] = value if isinstance(value, int) else [int(each) for each in value]
+        group = values.get("group")
+        row["group"] = str(world.pg_names.get(group, "")) if group is not None and world is not None else ""
+        row["operation"] = frame.f_code.co_name if frame is not None else ""
+    return row
 
 
 def _c10d() -> Any:

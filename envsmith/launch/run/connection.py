@@ -9,18 +9,20 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from envsmith.agent.processes import process_state
-from envsmith.base.json_types import JsonFields, numbers_in, objects_in
+from envsmith.base.json_types import JsonFields, number_in, numbers_in, objects_in
 from envsmith.base.schema import parse_json
-from envsmith.launch.run.host import exit_code, look, open_process, parent_of
+from envsmith.launch.ranks.evidence import ProcessState
+from envsmith.launch.run.host import exit_code, family_of, look, open_process, parent_of, program_of
 
 _MOST_BYTES = 64 << 20
 SOCKET = "s"
 _LONGEST_ADDRESS = 107
+# Seconds between two ends that were seen in one go.
+_TICK = 1e-6
 
 
 @dataclass
@@ -39,9 +41,11 @@ class WatchedRank:
     ended_at: float = 0.0
     code: int | None = None
     still: int = 0
-    place: object = None
-    ticks: tuple[float, int] = (0.0, 0)
-    cpu: float | None = None
+    attempt: int = 0
+    program: str = ""
+    threads: dict[int, tuple[object, int]] = field(default_factory=dict)
+    ticks_of_last_look: dict[str, tuple[float, int]] = field(default_factory=dict)
+    ticks: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def ask(self, what: str, number: int) -> None:
         """Put a question to the hook. A rank that does not read its questions is not waited for."""
@@ -89,12 +93,20 @@ class WatchedRank:
         return now - min(self.open_questions.values(), default=now)
 
     def measure(self) -> None:
-        """Note the share of a processor since the last look."""
-        now, (before, ticks_before) = time.monotonic(), self.ticks
-        ticks = process_state(self.pid)[1]
-        if before and now > before:
-            self.cpu = (ticks - ticks_before) / os.sysconf("SC_CLK_TCK") / (now - before)
-        self.ticks = (now, ticks)
+        """Note what it, its threads and its children have used of a processor by now."""
+        self.ticks = self.ticks_of_last_look
+        self.ticks_of_last_look = {name: (time.monotonic(), process_state(name)[1]) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        threads = [f"{self.pid}/task/{number}" for number in self.threads if number]
+        return [str(self.pid), *threads, *(str(number) for number in family_of(self.pid))]
+
+    def share(self, name: str) -> float | None:
+        """Return the share of a processor that one of them used between the last two looks."""
+        before, after = self.ticks.get(name), self.ticks_of_last_look.get(name)
+        if before is None or after is None or after[0] <= before[0]:
+            return None
+        return (after[1] - before[1]) / os.sysconf("SC_CLK_TCK") / (after[0] - before[0])
 
 
 def address(folder: Path) -> str:
@@ -115,6 +127,8 @@ class Ranks:
         self.listener.listen(256)
         self.listener.settimeout(0)
         self.all: list[WatchedRank] = []
+        self._ends, self._last_end = select.epoll(), 0.0
+        self.attempt, self.former = 0, list[WatchedRank]()
         self._number = 0
         self._fresh: list[tuple[socket.socket, bytearray]] = []
 
@@ -131,20 +145,35 @@ class Ranks:
 
     def step(self, seconds: float, launcher: int | None) -> bool:
         """Wait for news, for ``seconds`` at most, and take them in. Return whether a rank came or went, or any moved."""
-        numbers = [self.listener.fileno(), *(talk.fileno() for talk, _ in self._fresh)]
-        numbers += [rank.talk.fileno() for rank in self.all if rank.talk]
-        numbers += [rank.process for rank in self.living if rank.process is not None]
+        talks = {rank.talk.fileno(): rank for rank in self.all if rank.talk}
         poll = select.poll()
-        for number in [*numbers, *([launcher] if launcher is not None else [])]:
+        for number in [
+            self.listener.fileno(),
+            self._ends.fileno(),
+            *(talk.fileno() for talk, _ in self._fresh),
+            *talks,
+        ]:
             poll.register(number, select.POLLIN)
+        if launcher is not None:
+            poll.register(launcher, select.POLLIN)
         ready = {number for number, _ in poll.poll(seconds * 1000)}
-        news = self._accept()
-        for rank in self.all:
-            if rank.talk and rank.talk.fileno() in ready:
-                news = self._take(rank) or news
-            if not rank.ended_at and self._has_ended(rank, ready):
-                news = True
+        news = self._note_ends()
+        news = self._accept() or news
+        for number in ready & talks.keys():
+            news = self._take(talks[number]) or news
         return news
+
+    def _note_ends(self) -> bool:
+        """Note which processes have ended, in the order in which the kernel saw it: an epoll keeps them so."""
+        ranks = [rank for rank in [*self.all, *self.former] if not rank.ended_at]
+        by_number = {rank.process: rank for rank in ranks if rank.process is not None}
+        gone = [by_number[number] for number, _ in self._ends.poll(0) if number in by_number]
+        gone += [rank for rank in self.living if rank.process is None and process_state(rank.pid)[0] in {"", "Z"}]
+        for rank in gone:
+            self._last_end = rank.ended_at = max(time.time(), self._last_end + _TICK)
+            if rank.process is not None:
+                self._ends.unregister(rank.process)
+        return bool(gone)
 
     def _accept(self) -> bool:
         with suppress(BlockingIOError):
@@ -169,7 +198,7 @@ class Ranks:
     def _greet(self, talk: socket.socket, line: bytes) -> bool:
         try:
             hello = parse_json(bytes(line))
-            rank, pid = int(hello["rank"]), int(hello["pid"])
+            rank, pid, attempt = int(hello["rank"]), int(hello["pid"]), int(hello.get("attempt", 0))
         except (ValueError, KeyError, TypeError):
             talk.close()
             return False
@@ -177,8 +206,17 @@ class Ranks:
         self.all = [each for each in self.all if each.pid != parent_of(pid)]
         stem = self.folder / f"{rank}-{pid}"
         # A launcher that starts its ranks again has one of the same number, which has ended.
-        self.all = [each for each in self.all if each.rank != rank or not each.ended_at]
-        self.all.append(WatchedRank(rank=rank, pid=pid, stem=stem, talk=talk, process=open_process(pid)))
+        same = [each.attempt for each in self.all if each.rank == rank and each.ended_at]
+        one = WatchedRank(rank=rank, pid=pid, stem=stem, talk=talk, process=open_process(pid))
+        one.attempt, one.program = max([attempt, *(number + 1 for number in same)]), program_of(pid)
+        if one.process is not None:
+            self._ends.register(one.process, select.EPOLLIN)
+        if one.attempt > self.attempt:
+            self.settle()
+            self.former = [each for each in self.all if each.attempt < one.attempt]
+            self.all = [each for each in self.all if each.attempt >= one.attempt]
+            self.attempt = one.attempt
+        self.all.append(one)
         return True
 
     @staticmethod
@@ -190,42 +228,55 @@ class Ranks:
             rank.progress = progress
             if "stacks" in answer:
                 rank.answer = {**rank.answer, **answer}
-                place = [row.get("frames") for row in objects_in(answer, "stacks") if row.get("is_main")]
-                rank.still = rank.still + 1 if place == rank.place else 1
-                rank.place = place
+                rows = objects_in(answer, "stacks")
+                places = {number_in(row, "id"): row.get("frames") for row in rows}
+                before = rank.threads
+                rank.threads = {
+                    number: (place, before[number][1] + 1 if number in before and before[number][0] == place else 1)
+                    for number, place in places.items()
+                }
+                main = next((number_in(row, "id") for row in rows if row.get("is_main")), None)
+                rank.still = rank.threads[main][1] if main is not None else 0
         return news
-
-    @staticmethod
-    def _has_ended(rank: WatchedRank, ready: set[int]) -> bool:
-        if rank.process is None:
-            if process_state(rank.pid)[0] not in {"", "Z"}:
-                return False
-        elif rank.process not in ready:
-            return False
-        rank.ended_at = time.time()
-        return True
 
     def find_silent(self) -> None:
         """Take in ranks that left marks and have not come to the socket: they lived too shortly."""
         for path in self.folder.glob("*-*.marks"):
             rank, _, pid = path.stem.partition("-")
-            if rank.isdigit() and pid.isdigit() and int(rank) not in {each.rank for each in self.all}:
+            others = {each.rank for each in self.all} | {each.rank for each in self.former}
+            if rank.isdigit() and pid.isdigit() and int(rank) not in others:
                 silent = WatchedRank(rank=int(rank), pid=int(pid), stem=path.with_suffix(""), talk=None, process=None)
                 silent.ended_at = path.stat().st_mtime if process_state(silent.pid)[0] in {"", "Z"} else 0.0
                 self.all.append(silent)
 
     def settle(self) -> None:
         """Read the exit codes that the kernel has by now."""
-        for rank in self.all:
+        for rank in [*self.all, *self.former]:
             if rank.ended_at and rank.code is None and rank.process is not None:
                 rank.code = exit_code(rank.process)
                 if rank.code is not None:
                     os.close(rank.process)
                     rank.process = None
 
-    def look_at(self, rank: WatchedRank, now: float, silence: float) -> Any:
+    @staticmethod
+    def look_at(rank: WatchedRank, now: float, silence: float) -> ProcessState:
         """Return the process of a rank as the kernel shows it, with what the watcher knows."""
-        from dataclasses import replace
-
         answers = None if rank.talk is None else rank.silent_for(now) < silence
-        return replace(look(rank.pid), cpu=rank.cpu, answers=answers)
+        program = program_of(rank.pid)
+        became = bool(rank.program and program and program != rank.program)
+        return replace(_shared(look(str(rank.pid)), rank), answers=answers, became=became)
+
+    @staticmethod
+    def threads_of(rank: WatchedRank) -> dict[int, tuple[int, ProcessState]]:
+        """Return each thread of a rank by its number: how long it stands still, and how the kernel shows it."""
+        return {
+            number: (still, replace(look(name, depth=0), cpu=rank.share(name)))
+            for number, (_, still) in rank.threads.items()
+            if number and (name := f"{rank.pid}/task/{number}")
+        }
+
+
+def _shared(process: ProcessState, rank: WatchedRank) -> ProcessState:
+    """Return a process with the share of a processor that it and its children used."""
+    children = tuple(_shared(child, rank) for child in process.children)
+    return replace(process, cpu=rank.share(str(process.pid)), children=children)

@@ -47,19 +47,33 @@ def exit_code(process: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if mask & _EXIT_KNOWN else None
 
 
-def look(pid: int, *, depth: int = 2) -> ProcessState:
-    """Return a process as the kernel shows it, with its children."""
+def program_of(pid: int) -> str:
+    """Return the file that a process runs, or nothing where that may not be read."""
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
+
+
+def family_of(pid: int, depth: int = 2) -> list[int]:
+    """Return the children of a process and theirs."""
+    children = _children(str(pid)) if depth else []
+    return [number for child in children for number in (child, *family_of(child, depth - 1))]
+
+
+def look(pid: int | str, *, depth: int = 2) -> ProcessState:
+    """Return a process, or a thread of it (``7/task/8``), as the kernel shows it, with its children."""
     state, _ = process_state(pid)
     return ProcessState(
-        pid=pid,
+        pid=int(str(pid).rpartition("/")[2]),
         state=state,
         waits_in=read_text(f"/proc/{pid}/wchan", 64).strip("\0\n0"),
         command=read_text(f"/proc/{pid}/cmdline", 300).replace("\0", " ").strip(),
-        children=tuple(look(child, depth=depth - 1) for child in _children(pid)) if depth else (),
+        children=tuple(look(str(child), depth=depth - 1) for child in _children(pid)) if depth else (),
     )
 
 
-def _children(pid: int) -> list[int]:
+def _children(pid: int | str) -> list[int]:
     numbers = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

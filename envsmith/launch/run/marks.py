@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envsmith.base.json_types import JsonFields, number_in, objects_in, seconds_in, text_in, texts_in
 from envsmith.base.schema import parse_json
-from envsmith.launch.ranks.evidence import ProcessGroup, user_place
+from envsmith.launch.ranks.errors import read_error
+from envsmith.launch.ranks.evidence import ProcessGroup, RankError, user_place
 from envsmith.launch.ranks.recorder import frames_of, stated_groups
 
 
@@ -18,18 +19,9 @@ class StartMark:
     rank: int | None = None
     pid: int = 0
     host: str = ""
+    attempt: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ErrorMark:
-    """An error that nobody caught, and where the user's program raised it."""
-
-    error: str = ""
-    place: str = ""
-    at: float = 0.0
-    thread: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,10 +44,13 @@ class EndMark:
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of one rank. ``way_out`` is where it asked for its end last, ``end`` that it came to it."""
+    """The marks of one rank. ``errors`` are those that nobody caught, and those that were handled as it asked for its end.
+
+    ``way_out`` is where it asked for its end last, ``end`` that it came to it.
+    """
 
     start: StartMark = field(default_factory=StartMark)
-    errors: tuple[ErrorMark, ...] = ()
+    errors: tuple[RankError, ...] = ()
     way_out: ExitMark | None = None
     end: EndMark | None = None
     groups: tuple[ProcessGroup, ...] = ()
@@ -87,14 +82,20 @@ def _start(row: JsonFields) -> StartMark:
         rank=rank if isinstance(rank, int) else None,
         pid=number_in(row, "pid"),
         host=text_in(row, "host"),
+        attempt=number_in(row, "attempt"),
         variables=texts_in(row, "variables"),
         versions=texts_in(row, "versions"),
     )
 
 
-def _error(row: JsonFields) -> ErrorMark:
-    place = user_place(frames_of(row.get("stack")))
-    return ErrorMark(error=text_in(row, "error"), place=place, at=seconds_in(row, "at"), thread=text_in(row, "thread"))
+def _error(row: JsonFields) -> RankError:
+    """Return an error with the root of its chain: the first one, of which the others were raised."""
+    error = read_error(text_in(row, "error"), frames_of(row.get("stack")))
+    roots = objects_in(row, "causes")
+    root = read_error(text_in(roots[-1], "error"), frames_of(roots[-1].get("stack"))) if roots else None
+    return replace(
+        error, at=seconds_in(row, "at"), thread=text_in(row, "thread"), root=root, handled=bool(row.get("handled"))
+    )
 
 
 def _way_out(row: JsonFields) -> ExitMark:

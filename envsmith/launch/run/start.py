@@ -103,10 +103,10 @@ class Launch:
 
     def _report(self, blame: Blame | None, evidence: LaunchEvidence, folder: Path) -> None:
         """Print the block, and keep the evidence in the user's folder, or in our own."""
-        is_repeated = blame is not None and blame is self.blame
         self.has_said, self.blame = True, blame
         target = self.keep or folder
-        name = f"evidence-{socket.gethostname()}-{os.getpid()}.json"
+        number = f"-attempt{evidence.attempt}" if evidence.attempt else ""
+        name = f"evidence-{socket.gethostname()}-{os.getpid()}{number}.json"
         try:
             target.mkdir(parents=True, exist_ok=True)
             write_whole(target / name, write_evidence(evidence, blame), mode=0o600)
@@ -115,7 +115,7 @@ class Launch:
         except (OSError, EnvsmithError) as error:
             reason = error.reason if isinstance(error, EnvsmithError) else error.strerror
             self.say(f"envsmith run: Cannot write the evidence into {target}: {reason}.")
-        self.say(ending(evidence) if is_repeated else block(blame, evidence, target))
+        self.say(block(blame, evidence, target))
 
 
 class _Folder:
@@ -169,11 +169,6 @@ def block(blame: Blame | None, evidence: LaunchEvidence, folder: Path | None) ->
     return "\n".join(_lines(blame, evidence, folder))
 
 
-def ending(evidence: LaunchEvidence) -> str:
-    """Return the line that ends a launch of which a block has said why it stands still."""
-    return f"envsmith run: {_ended(evidence)}, after it stood still: see above"
-
-
 def _lines(blame: Blame | None, evidence: LaunchEvidence, folder: Path | None) -> Iterator[str]:
     yield f"envsmith run: {_headline(blame, evidence)}"
     if blame:
@@ -185,6 +180,9 @@ def _lines(blame: Blame | None, evidence: LaunchEvidence, folder: Path | None) -
         )
         for fact in blame.evidence[:_MOST_FACTS]:
             yield f"  evidence: {fact}"
+    for event in evidence.events:
+        if event.kind == "attempt" and event.text.partition(":")[0] != f"attempt {evidence.attempt}":
+            yield f"  {event.text}"
     for line in different_environments(evidence.ranks):
         yield f"  differs: {line}"
     for machine in evidence.machines:
@@ -216,7 +214,11 @@ def _headline(blame: Blame | None, evidence: LaunchEvidence) -> str:
         return f"{'hang' if blame.is_hang else 'waiting'}: {still}"
     if blame and blame.cause is Cause.SLOW:
         return "note: one rank is slow"
+    if evidence.launcher and evidence.launcher.code is None:
+        return f"attempt {evidence.attempt} of {len(evidence.ranks)} ranks failed, and the launcher starts them again"
     ending_text = _ended(evidence)
+    if blame and blame.is_hang:
+        return f"{ending_text}, after it stood still"
     if evidence.is_interrupted:
         return f"{ending_text}, after it was interrupted"
     if not evidence.ranks:

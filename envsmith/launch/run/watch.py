@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 
 from envsmith.base.files import open_regular
 from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, texts_in
@@ -84,9 +84,11 @@ class LaunchWatch:
         handle = open_process(self.launcher.pid)
         beat = min(self.settings.beat, max(1.0, self.settings.stall / 3))
         while self.launcher.poll() is None:
-            before = self._state()
+            before, attempt = self._state(), self.ranks.attempt
             if self.ranks.step(0.25, handle):
                 self._went_on(*before, beat)
+            if self.ranks.attempt > attempt:
+                self._judge_attempt(attempt)
             self.ranks.settle()
             now = time.monotonic()
             if self.looks:
@@ -99,6 +101,16 @@ class LaunchWatch:
                 self._look_again(now)
         self._finish(handle)
         return self.launcher.status or 0
+
+    def _judge_attempt(self, number: int) -> None:
+        """Judge the ranks that the launcher has ended, because it has started them again."""
+        rows = [self._rank(rank, time.monotonic()) for rank in sorted(self.ranks.former, key=lambda each: each.rank)]
+        evidence = replace(self.evidence(stalled=0.0), ranks=with_launcher_ends(rows), launcher=ExitStatus(code=None))
+        blame = decide_end(self.stalled_at, evidence)
+        self.stalled_at, self.has_begun = None, False
+        text = blame.message if blame else "The evidence does not say which rank was first."
+        self.events.append(LaunchEvent(at=time.time(), text=f"attempt {number}: {text}", kind="attempt"))
+        self.say(blame, replace(evidence, events=tuple(self.events), attempt=number))
 
     def _state(self) -> tuple[set[int], list[object]]:
         """Return the processes that have ended, and how many collectives each rank has called."""
@@ -212,6 +224,7 @@ class LaunchWatch:
         status = self.launcher.status
         return LaunchEvidence(
             ranks=with_launcher_ends(rows),
+            attempt=self.ranks.attempt,
             machines=(
                 LaunchHost(
                     name=socket.gethostname(),
@@ -232,14 +245,30 @@ class LaunchWatch:
     def _rank(self, rank: WatchedRank, now: float) -> RankEvidence:
         process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
         row = rank_evidence(
-            rank.stem, answer=rank.answer, code=rank.code, ended_at=rank.ended_at, process=process, still=rank.still
+            rank.stem,
+            answer={} if process and process.became else rank.answer,
+            code=rank.code,
+            ended_at=rank.ended_at,
+            process=process,
+            still=rank.still,
         )
+        if process and row.stacks and not process.became:
+            threads = {number_in(each, "id"): each for each in objects_in(rank.answer, "stacks")}
+            states = self.ranks.threads_of(rank)
+            numbers = {str(each.get("thread")): number for number, each in threads.items()}
+            row = replace(
+                row, stacks=tuple(_with_state(stack, states.get(numbers.get(stack.thread, 0))) for stack in row.stacks)
+            )
         if process and process.answers is False and process.state not in {"T", "t"}:
             stacks, failure = spy(rank.pid)
             if failure:
                 self.unread.add(failure)
             row = replace(row, stacks=stacks or row.stacks)
         return row
+
+
+def _with_state(stack: ThreadStack, state: tuple[int, ProcessState] | None) -> ThreadStack:
+    return replace(stack, still=state[0], process=state[1]) if state else stack
 
 
 # From what the hook of each rank left, and what the watcher saw, to the evidence of a launch.
@@ -249,7 +278,7 @@ _MOST_BYTES = 8 << 20
 # Seconds after the first failure from which a signal is the launcher's. The others may notice a rank's death before the
 # kernel reports it, and a launcher waits before it kills.
 _NEVER = float("inf")
-_PATIENCE_OF_LAUNCHERS: Mapping[int | None, float] = {-15: 0.0, -9: 3.0}
+_PATIENCE_OF_LAUNCHERS: Mapping[int | None, float] = {-SIGTERM: 0.0, -SIGKILL: 3.0}
 # The headlines of faulthandler, by the signal that they stand for.
 _FATAL = {
     "Segmentation fault": -11,
@@ -276,16 +305,24 @@ def rank_evidence(
     dump = _parsed(_text(stem.with_name(stem.name + ".calls"))) or object_in(answer, "calls")
     stacks, headline = _stacks(stem, answer, process, has_ended=bool(ended_at))
     status = _status(code, marks, headline) if ended_at else None
-    clean = marks.end is not None and not marks.end.has_failed and not marks.way_out
-    # A process is gone a while after its sockets: its own mark is the earlier one.
+    clean = (
+        marks.end is not None
+        and not marks.end.has_failed
+        and not (marks.way_out and marks.way_out.place)
+        and not marks.errors
+    )
+    # A process is gone a while after its sockets: its own mark is the earlier one, unless a signal came after it.
     own = [mark.at for mark in (marks.way_out, marks.end) if mark and mark.at]
-    ended_at = min([ended_at, *own]) if ended_at else 0.0
+    if ended_at and (status is None or status >= 0):
+        ended_at = min([ended_at, *own])
     return RankEvidence(
         rank=int(stem.name.partition("-")[0]) if marks.start.rank is None else marks.start.rank,
         host=marks.start.host,
         pid=marks.start.pid,
         exit=ExitStatus(code=status, at=ended_at, is_clean=clean) if ended_at else None,
-        error=None if status == 0 else _error(marks),
+        error=None if ended_at and status == 0 else _error(marks),
+        handled=next((error for error in reversed(marks.errors) if error.handled), None),
+        is_leaving=not ended_at and (marks.end is not None or any(_ends(error) for error in marks.errors)),
         calls=calls_of(dump),
         groups=stated_groups(objects_in(answer, "groups")) or marks.groups or groups_of(dump),
         stacks=stacks,
@@ -295,6 +332,19 @@ def rank_evidence(
         world=_number(variables.get("WORLD_SIZE")),
         way_out=_way_out(marks),
         still=still,
+    )
+
+
+def _is_root(end: ExitStatus, at: float) -> bool:
+    """Tell whether an end is one that no launcher brings about, and no later than a launcher's patience after ``at``.
+
+    Under load the ends of many ranks are seen in one go.
+    """
+    return (
+        end.code is not None
+        and end.code < 0
+        and end.code != -SIGTERM
+        and end.at < at + _PATIENCE_OF_LAUNCHERS[-SIGKILL]
     )
 
 
@@ -319,19 +369,18 @@ def _number(value: object) -> int:
 
 
 def _error(marks: Marks) -> RankError | None:
-    """Return the error of the main thread, or else the first one of another."""
-    mark = min(marks.errors, key=lambda each: each.thread != "MainThread", default=None)
-    if mark is None:
-        return None
-    lines = mark.error.strip().splitlines()
-    error = (lines[0] if lines else "an error without a text")[:600]
-    return RankError(error=error, place=mark.place, at=mark.at, thread=mark.thread)
+    """Return the first error of the main thread, or else of another. What was handled counts where nothing else ended it."""
+    return min(marks.errors, key=lambda each: (each.handled, each.thread != "MainThread"), default=None)
+
+
+def _ends(error: RankError) -> bool:
+    return error.thread in {"", "MainThread"} and not error.handled
 
 
 def _way_out(marks: Marks) -> str:
     """Return where a rank asked for its end. With an error the interpreter ends it, and nobody asked."""
     mark = marks.way_out
-    if not mark or not mark.place or (marks.errors and not mark.at_once):
+    if not mark or not mark.place or (any(map(_ends, marks.errors)) and not mark.at_once):
         return ""
     return f"{'os._exit' if mark.at_once else 'sys.exit'}({mark.status}) at {mark.place}"
 
@@ -365,7 +414,7 @@ def _status(code: int | None, marks: Marks, headline: str) -> int | None:
     for words, status in _FATAL.items():
         if words in headline:
             return status
-    if marks.errors:
+    if any(map(_ends, marks.errors)):
         return 1
     wished_status = marks.way_out.status if marks.way_out else ""
     if wished_status:
@@ -383,8 +432,10 @@ def with_launcher_ends(ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...
     def is_of_launcher(one: RankEvidence) -> bool:
         if one.exit is None or one.exit.code not in _PATIENCE_OF_LAUNCHERS:
             return False
-        first = min((end.at for rank, end in ends.items() if rank != one.rank), default=_NEVER)
-        return one.exit.at > first + _PATIENCE_OF_LAUNCHERS[one.exit.code]
+        others = [end for rank, end in ends.items() if rank != one.rank]
+        if one.exit.code == -SIGTERM and any(_is_root(end, one.exit.at) for end in others):
+            return True
+        return one.exit.at > min((end.at for end in others), default=_NEVER) + _PATIENCE_OF_LAUNCHERS[one.exit.code]
 
     return tuple(
         replace(one, exit=replace(one.exit, by_launcher=True)) if one.exit and is_of_launcher(one) else one

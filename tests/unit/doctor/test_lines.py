@@ -3,6 +3,7 @@
 import pytest
 
 from envsmith.doctor.facts import Draft
+from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.lines import glibc_of
 from envsmith.doctor.stated_environment import check_environment, read_fact
 
@@ -39,3 +40,9 @@ def test_the_glibc_of_the_system_is_judged():
 
 def test_a_glibc_that_was_given_counts_more_than_the_system():
     assert "flash-attn-glibc" not in _rules("Ubuntu 20.04", **{"flash-attn": "2.8.2", "glibc": "2.35"})
+
+
+def test_a_framework_that_is_said_not_to_be_installed_is_not_in_use() -> None:
+    facts = read_texts([("report", "DeepSpeed version: not installed\nmegatron-core: N/A\nPyTorch version: 2.5.1")])
+
+    assert "present" not in facts.host

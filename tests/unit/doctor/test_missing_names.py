@@ -10,6 +10,7 @@ from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module
@@ -145,11 +146,11 @@ def test_a_name_that_the_stated_release_has_means_another_copy(index):
     assert "print(m.__file__)" in finding.fix
 
 
-@pytest.mark.parametrize("stated", ["", "datasets: 0.5\n"])
-def test_a_name_of_every_release_is_not_said_to_be_in_one_that_was_not_measured(stated, index):
+@pytest.mark.parametrize(("stated", "needs"), [("", {}), ("datasets: 0.5\n", {"datasets": ">=1.0"})])
+def test_a_name_of_every_release_is_not_said_to_be_in_one_that_was_not_measured(stated, needs, index):
     finding = first(f"{stated}ImportError: cannot import name 'Loader' from 'datasets'", index).finding
 
-    assert (finding.rule, dict(finding.needs)) == ("name-not-in-release", {"datasets": ">=1.0"})
+    assert (finding.rule, dict(finding.needs)) == ("name-not-in-release", needs)
     assert "Every release of datasets from 1.0 to 2.0 has datasets.Loader" in finding.message
 
 
@@ -270,3 +271,81 @@ def test_a_folder_in_the_place_of_a_package_is_no_matter_of_releases(index):
 
     assert (finding.rule, dict(finding.needs)) == ("broken-installation", {})
     assert "a folder without __init__.py" in finding.message
+
+
+WRAPPED = """trl==0.24.0
+Traceback (most recent call last):
+  File "/w/train.py", line 61, in <module>
+    trainer = SFTTrainer(
+  File "/v/lib/python3.11/site-packages/transformers/utils/deprecation.py", line 172, in wrapped_func
+    return func(*args, **kwargs)
+TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'
+"""
+
+
+def test_ones_own_code_comes_first_where_an_argument_moved_and_no_decorator_is_said_to_ask():
+    diagnosed = first(WRAPPED, NameIndex(find_matrix() / "names"))
+
+    assert "Your own code asks for it (/w/train.py)" in diagnosed.finding.message
+    assert diagnosed.finding.fix.startswith(
+        "Write processing_class in the place of tokenizer in /w/train.py. Or install"
+    )
+    assert not diagnosed.lines
+
+
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        (
+            "trl==0.24.0\nTypeError: SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'",
+            "Give max_length to trl.SFTConfig",
+        ),
+        (
+            "trl==0.24.0\nTypeError: DPOTrainer.__init__() got an unexpected keyword argument 'beta'",
+            "Give beta to trl.DPOConfig",
+        ),
+        (
+            "accelerate==1.2.0\nTypeError: Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'",
+            "Give dispatch_batches to accelerate.utils.DataLoaderConfiguration",
+        ),
+        (
+            "transformers==4.52.0\nTypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
+            "Write eval_strategy in the place of",
+        ),
+    ],
+)
+def test_what_took_the_place_of_an_argument_is_named_as_the_installed_release_has_it(message, fix):
+    finding = first(message, NameIndex(find_matrix() / "names")).finding
+
+    assert finding.fix.startswith(fix)
+
+
+def test_an_older_release_is_not_offered_where_another_package_does_not_bear_it():
+    text = "trl==0.24.0\ntransformers==5.2.0\nTypeError: SFTTrainer.__init__() got an unexpected keyword argument 'dataset_text_field'"
+
+    finding = first(text, NameIndex(find_matrix() / "names")).finding
+
+    assert (
+        finding.fix
+        == "Give dataset_text_field to trl.SFTConfig in your code, not to the call that refuses it. trl>=0.4.2,<0.13.0 has it, but not beside what else is stated."
+    )
+
+
+def test_a_package_of_several_distributions_is_not_said_to_be_damaged():
+    text = "ImportError: cannot import name 'get_args' from 'megatron' (unknown location)"
+
+    finding = first(text, NameIndex(find_matrix() / "names")).finding
+
+    assert finding.rule == "megatron-module-moved"
+
+
+def test_the_bound_of_a_name_gives_way_to_what_else_its_importer_needs():
+    text = (
+        "peft==0.14.0\ntransformers==4.35.2\n"
+        '  File "/v/lib/python3.11/site-packages/peft/peft_model.py", line 37, in <module>\n'
+        "ImportError: cannot import name 'Cache' from 'transformers' (/v/transformers/__init__.py)"
+    )
+
+    finding = first(text, NameIndex(find_matrix() / "names")).finding
+
+    assert dict(finding.needs) == {"transformers": ">=4.43.0"}

@@ -6,9 +6,12 @@ import pytest
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.judge_facts import diagnose
-from envsmith.doctor.rank_failures import read_evidence
+from envsmith.doctor.rank_failures import blame_texts, read_evidence
 from envsmith.doctor.read import clean, read_text
+from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide
+from envsmith.launch.ranks.evidence import LaunchEvidence
+from envsmith.launch.ranks.stored import write_evidence
 
 CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:5: Connection reset by peer"
 WAITED = (
@@ -136,3 +139,11 @@ def test_a_cause_that_a_rank_states_comes_before_the_rank():
     assert diagnosis.root is not None
     assert diagnosis.root.finding.rule == "shm-too-small"
     assert any(d.finding.rule == "rank-failed" for d in diagnosis.diagnosed)
+
+
+def test_what_run_said_of_a_launch_is_said_again_of_its_evidence():
+    blame = Blame(cause=Cause.BLOCKED, ranks=(1,), message="Rank 1 is blocked.", fix="Look at it.", is_hang=True)
+
+    answer = blame_texts([("evidence-a-1.json", write_evidence(LaunchEvidence(), blame))])
+
+    assert answer == ("evidence-a-1.json", blame)

@@ -166,3 +166,10 @@ def test_a_range_that_is_too_long_is_refused_with_its_name(tmp_path):
 
     with pytest.raises(DataError, match=r"Cannot judge what is declared of torch: spec of \d+ characters is longer"):
         read_library(tmp_path)
+
+
+def test_a_setup_script_is_read_beside_a_pyproject_that_declares_nothing(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
+    (tmp_path / "setup.py").write_text("setup(name='x', install_requires=['torch>=2.0.0'])\n")
+    declared = read_declared(tmp_path).requirements
+    assert [(one.name, one.spec, one.file, one.line) for one in declared] == [("torch", ">=2.0.0", "setup.py", 1)]

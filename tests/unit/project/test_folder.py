@@ -121,6 +121,28 @@ def test_a_setup_script_that_reads_a_file_gives_the_lines_of_the_file(tmp_path):
     assert _lines(_read(tmp_path, setup__py=text, requirements__txt="ray[default]\n")) == ["ray[default]"]
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("requirements.txt", "def read_requirements():\n    with open('requirements.txt') as f:\n        return f.read().split()\nsetup(install_requires=read_requirements())\n"),
+        ("core/requirements.txt", "def req_file(name, folder='core'):\n    with open(os.path.join(folder, name)) as f:\n        return f.readlines()\nsetup(install_requires=req_file('requirements.txt'))\n"),
+        ("requirements.txt", "with open(path.join(here, 'requirements.txt')) as f:\n    lines = f.read().splitlines()\nsetup(install_requires=[x for x in lines if x])\n"),
+    ],
+)  # fmt: skip
+def test_a_setup_script_that_opens_a_file_in_a_function_gives_the_lines_of_the_file(tmp_path, file, text):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("einops>=0.7\n")
+    assert _lines(_read(tmp_path, setup__py=text)) == ["einops>=0.7"]
+
+
+def test_what_a_setup_script_computes_is_taken_from_the_file_beside_it_with_a_note(tmp_path):
+    text = "setup(install_requires=[x.requirement(), 'wandb'])\n"
+    read = _read(tmp_path, setup__py=text, requirements__txt="einops\n")
+    assert _lines(read) == ["wandb", "einops"]
+    assert read.problems == ()
+    assert read.notes == (f"{tmp_path}/setup.py:1: it is computed, and setup.py is not run: requirements.txt is taken in its place",)  # fmt: skip
+
+
 def test_requirements_that_only_running_the_script_would_tell_are_refused_with_the_line(tmp_path):
     with pytest.raises(DataError) as failure:
         _read(tmp_path, setup__py="import x\nsetup(install_requires=[x.requirement()])\n")

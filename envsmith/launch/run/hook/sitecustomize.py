@@ -10,6 +10,7 @@ import faulthandler
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -26,7 +27,7 @@ PREFLIGHT = os.environ.get("ENVSMITH_RUN_PREFLIGHT", "")
 ACTED = "ENVSMITH_RUN_RANK"
 # Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
 LOCKED_SECONDS = 8.0
-MOST_EXITS = 200
+MOST_EXITS, MOST_CAUSES = 200, 5
 # Beginnings of variables whose values may be stored. Any other may hold a login.
 VARIABLES = (
     "NCCL_",
@@ -117,7 +118,7 @@ def record_calls() -> None:
 
 
 class AfterImport:
-    """A finder that replaces ``init_process_group`` when its module is imported: the preflight comes after it."""
+    """A finder that replaces ``init_process_group`` when its module is imported: who calls it is a rank."""
 
     module = "torch.distributed.distributed_c10d"
 
@@ -132,18 +133,26 @@ class AfterImport:
 
         def exec_module(module: Any) -> None:
             execute(module)
-            module.init_process_group = with_preflight(module.init_process_group)
+            module.init_process_group = as_rank(module.init_process_group)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-def with_preflight(make_group: Any) -> Any:
-    """Return ``init_process_group`` with a preflight of all ranks after its first success."""
-    todo = [PREFLIGHT]
+def as_rank(make_group: Any) -> Any:
+    """Return ``init_process_group`` for a process that no launcher named, and with a preflight after its first success."""
+    todo = [PREFLIGHT] if PREFLIGHT else []
+    signature = inspect.signature(make_group)
 
     @functools.wraps(make_group)
     def init_process_group(*arguments: Any, **options: Any) -> Any:
+        with contextlib.suppress(Exception):
+            named = signature.bind_partial(*arguments, **options).arguments
+            rank, world = int(named.get("rank", -1)), int(named.get("world_size", -1))
+            if ACTED not in os.environ and (rank >= 0 or os.environ.get("RANK", "").isdigit()):
+                os.environ[ACTED] = "%d:" % rank
+                record_calls()
+                HookedRank(load_witness(), rank if rank >= 0 else int(os.environ["RANK"]), world).start()
         result = make_group(*arguments, **options)
         if todo:
             module, _, folder = todo.pop().partition(":")
@@ -157,14 +166,17 @@ def with_preflight(make_group: Any) -> Any:
 class HookedRank:
     """One rank: its file of marks, and its connection to the watcher."""
 
-    def __init__(self, witness: Any) -> None:
-        self.witness = witness
-        self.pid, self.rank = os.getpid(), int(os.environ["RANK"])
+    def __init__(self, witness: Any, rank: int, world: int = -1) -> None:
+        self.witness, self.world = witness, world
+        self.pid, self.rank = os.getpid(), rank
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self.attempt = int(attempt) if attempt.isdigit() else 0
         stem = os.path.join(FOLDER, "%d-%d" % (self.rank, self.pid))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.stem, self.marks = stem, os.open(stem + ".marks", flags, 0o600)
         self.stacks = os.open(stem + ".stacks", flags, 0o600)
         self.may_time, self.has_dumped, self.exits = True, False, 0
+        self.noted: Any = None
         self.arm = faulthandler.dump_traceback_later
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -178,7 +190,8 @@ class HookedRank:
         """Install the hooks and start the thread."""
         if not faulthandler.is_enabled():
             faulthandler.enable(file=self.stacks)
-        self.mark("start", rank=self.rank, pid=self.pid, parent=os.getppid(), host=socket.gethostname(), **facts())
+        who = {"rank": self.rank, "pid": self.pid, "parent": os.getppid(), "attempt": self.attempt}
+        self.mark("start", host=socket.gethostname(), **who, **facts(self.world))
         self.wrap_hooks()
         self.wrap_exits()
         atexit.register(self.end)
@@ -186,7 +199,9 @@ class HookedRank:
         name = os.path.join(FOLDER, "s")  # the kernel takes no more than 107 bytes
         self.connection.connect(name if len(os.fsencode(name)) < 107 else "/proc/self/fd/%d/s" % folder)
         os.close(folder)
-        self.connection.sendall(json.dumps({"rank": self.rank, "pid": self.pid}).encode() + b"\n")
+        self.connection.sendall(
+            json.dumps({"rank": self.rank, "pid": self.pid, "attempt": self.attempt}).encode() + b"\n"
+        )
         os.register_at_fork(after_in_child=self.connection.close)
         threading.Thread(target=self.answer, name="envsmith-run", daemon=True).start()
 
@@ -195,12 +210,12 @@ class HookedRank:
         last, last_of_thread = sys.excepthook, threading.excepthook
 
         def on_error(kind: Any, error: Any, trace: Any) -> None:
-            self.error(kind, error, trace, "MainThread")
+            self.error(error, trace, "MainThread")
             last(kind, error, trace)
 
         def on_thread_error(args: Any) -> None:
             if args.exc_type is not SystemExit:
-                self.error(args.exc_type, args.exc_value, args.exc_traceback, getattr(args.thread, "name", ""))
+                self.error(args.exc_value, args.exc_traceback, getattr(args.thread, "name", ""))
             last_of_thread(args)
 
         sys.excepthook, threading.excepthook = on_error, on_thread_error
@@ -211,13 +226,21 @@ class HookedRank:
 
         def exit(*status: Any) -> None:  # noqa: A001
             self.exits += 1
+            error = sys.exc_info()[1]
+            if error is not None and not isinstance(error, SystemExit) and self.exits <= MOST_EXITS:
+                thread = threading.current_thread().name
+                self.error(error, error.__traceback__, thread, handled=True)  # who prints it and leaves
             if self.exits <= MOST_EXITS:  # who catches them asks for thousands
                 stack = self.witness.frames(sys._getframe(1))
                 self.mark("exit", status=repr(status[0]) if status else "0", stack=stack)
             leave(*status)
 
         def _exit(status: int) -> None:
-            self.mark("exit", status=repr(status), stack=self.witness.frames(sys._getframe(1)), at_once=True)
+            frame = sys._getframe(1)
+            if (
+                "/multiprocessing/popen_" not in frame.f_code.co_filename
+            ):  # the end of a forked child, not the program's wish
+                self.mark("exit", status=repr(status), stack=self.witness.frames(frame), at_once=True)
             leave_at_once(status)
 
         def dump_traceback_later(*arguments: Any, **options: Any) -> None:
@@ -227,13 +250,21 @@ class HookedRank:
         sys.exit, os._exit = exit, _exit  # type: ignore[assignment]
         faulthandler.dump_traceback_later = dump_traceback_later
 
-    def error(self, kind: Any, error: Any, trace: Any, thread: str) -> None:
-        """Note an error with its last line and its frames, innermost first, and keep what the recorder holds."""
+    def error(self, error: Any, trace: Any, thread: str, *, handled: bool = False) -> None:
+        """Note an error with its last line, its frames and those it was raised from, and keep what the recorder holds."""
         with contextlib.suppress(Exception):
-            text = "".join(traceback.format_exception_only(kind, error)).strip()
-            stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
-            self.mark("error", error=text[:2000], stack=stack[:40], thread=thread)
-            self.dump()
+            if error is self.noted:
+                return
+            self.noted = error
+            causes: "list[Any]" = []
+            cause = error
+            while len(causes) < MOST_CAUSES and cause is not None:
+                cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+                if cause is not None:
+                    causes.append(said(cause, cause.__traceback__))
+            self.mark("error", thread=thread, handled=handled, causes=causes, **said(error, trace))
+            if not handled:
+                self.dump()
 
     def end(self) -> None:
         """Note that the interpreter ends by itself. What was registered later has run by now."""
@@ -273,7 +304,9 @@ class HookedRank:
         try:
             answer["progress"] = witness.progress()
             if question["what"] == "all":
-                answer.update(facts(), groups=witness.groups(), stacks=witness.all_stacks(), gpu=witness.gpu_bytes())
+                answer.update(
+                    facts(self.world), groups=witness.groups(), stacks=witness.all_stacks(), gpu=witness.gpu_bytes()
+                )
                 calls = witness.recorder().replace(b"\n", b" ")
             elif question["what"] == "stacks":
                 answer["stacks"] = witness.all_stacks()
@@ -283,7 +316,15 @@ class HookedRank:
         return text[:-1] + b', "calls": ' + calls + b"}" if calls else text
 
 
-def facts() -> Dict[str, Any]:
+def said(error: Any, trace: Any) -> Dict[str, Any]:
+    """Return the last line of an error and its frames, innermost first."""
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
+    stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
+    return {"error": text, "stack": stack[:40]}
+
+
+def facts(world: int = -1) -> Dict[str, Any]:
     """Return what may differ between ranks: variables, the interpreter, packages that are loaded."""
     variables = {
         k: v for k, v in os.environ.items() if k.startswith(VARIABLES) and k not in OWN and not PRIVATE.search(k)
@@ -291,6 +332,8 @@ def facts() -> Dict[str, Any]:
     variables["PYTHONPATH"] = os.pathsep.join(
         part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != HERE
     )
+    if world > 0:
+        variables["WORLD_SIZE"] = str(world)
     # Of the dictionaries: a module that is loaded when it is used stays unloaded.
     tops = [(name, getattr(module, "__dict__", {})) for name, module in list(sys.modules.items()) if "." not in name]
     versions = {name: names["__version__"] for name, names in tops if isinstance(names.get("__version__"), str)}
@@ -303,6 +346,6 @@ if is_rank():
     with contextlib.suppress(Exception):
         record_calls()  # first: what it sets is then the same in the marks of every rank
     with contextlib.suppress(Exception):
-        HookedRank(load_witness()).start()
-    if PREFLIGHT:
-        sys.meta_path.insert(0, AfterImport())
+        HookedRank(load_witness(), int(os.environ["RANK"])).start()
+if os.path.isdir(FOLDER):
+    sys.meta_path.insert(0, AfterImport())

@@ -8,8 +8,8 @@ import pytest
 from launches import CLOSED, calls, ended, failed, stack
 
 from envsmith.launch.ranks.causes import Blame, Cause
-from envsmith.launch.ranks.deaths import cause_of
 from envsmith.launch.ranks.decide import decide, decide_end
+from envsmith.launch.ranks.errors import cause_of
 from envsmith.launch.ranks.evidence import Disk, LaunchHost
 
 

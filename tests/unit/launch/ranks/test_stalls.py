@@ -9,7 +9,7 @@ from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
 from envsmith.launch.ranks.causes import Cause
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.evidence import Frame, ProcessGroup, ProcessState, RankError, ThreadStack
+from envsmith.launch.ranks.evidence import CallArguments, Frame, ProcessGroup, ProcessState, RankError, ThreadStack
 
 USUAL = ["all_reduce"] * 5
 ROUND = ["all_reduce/8", "all_reduce/3", "all_reduce/5"]
@@ -173,3 +173,79 @@ def test_of_several_late_ranks_it_is_said_what_each_does():
 
     assert answer.ranks == (1, 2)
     assert answer.message.startswith("Each of ranks 1, 2 computes, or waits for a processor, and has not come")
+
+
+def test_a_rank_that_raised_and_whose_process_goes_on_is_blamed_for_its_error():
+    error = RankError(error="ValueError: label 7", place="train.py:9", at=5.0, thread="MainThread")
+    silent = replace(late(1, "all_reduce", answers=False), error=error, is_leaving=True)
+
+    answer = decide(stalled(waiting(0, "all_reduce"), silent))
+
+    assert (answer.cause, answer.ranks, answer.place) == (Cause.RAISED, (1,), "train.py:9")
+
+
+def test_a_rank_that_became_another_program_is_said_to_have_left():
+    other = replace(late(1, "all_reduce", became=True, command="sleep 600"), stacks=())
+
+    answer = decide(stalled(waiting(0, "all_reduce"), other))
+
+    assert (answer.cause, answer.ranks) == (Cause.LEFT, (1,))
+    assert "sleep 600" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("child", "is_hang"), [({"state": "R", "cpu": 0.9}, False), ({"waits_in": "futex_do_wait"}, True)]
+)
+def test_what_holds_for_a_rank_holds_for_the_child_that_it_waits_for(child, is_hang):
+    process = ProcessState(pid=9, **{"state": "S", "cpu": 0.0, **child})
+    one = late(1, "all_reduce", waits_in="do_wait", children=(process,))
+
+    assert decide(stalled(waiting(0, "all_reduce"), one)).is_hang is is_hang
+
+
+@pytest.mark.parametrize(
+    ("still", "kernel", "is_hang"),
+    [(2, "futex_do_wait", False), (8, "hrtimer_nanosleep", False), (8, "futex_do_wait", True)],
+)
+def test_what_holds_for_a_rank_holds_for_the_thread_that_it_waits_for(still, kernel, is_hang):
+    frames = (Frame(function="prepare", file="/home/user/train.py", line=40),)
+    state = ProcessState(pid=9, state="S", cpu=0.0, waits_in=kernel)
+    thread = ThreadStack(thread="writer", frames=frames, still=still, process=state)
+    one = late(1, "all_reduce", waits_in="futex_do_wait")
+
+    answer = decide(stalled(waiting(0, "all_reduce"), replace(one, stacks=(*one.stacks, thread))))
+
+    assert answer.is_hang is is_hang
+    assert "writer" in answer.message
+
+
+def _asking(rank: int, **call: object):
+    one = waiting(rank, "all_reduce")
+    return replace(one, calls=(), stacks=(replace(one.stacks[0], call=CallArguments(**call)),))
+
+
+def test_the_one_that_names_another_root_is_blamed():
+    ranks = [_asking(rank, operation="broadcast", root=int(rank == 2)) for rank in range(3)]
+
+    answer = decide(stalled(*ranks))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_CALLS, (2,))
+    assert "root 1" in answer.message
+
+
+def test_the_one_that_waits_for_another_peer_than_the_one_that_waits_for_it_is_blamed():
+    ranks = (
+        _asking(0, operation="send", peer=1),
+        _asking(1, operation="recv", peer=2),
+        _asking(2, operation="recv", peer=1),
+    )
+
+    assert decide(stalled(*ranks)).ranks == (1,)
+
+
+def test_the_one_that_makes_its_groups_in_another_order_is_blamed():
+    ranks = [_asking(rank, operation="new_group", ranks=(0, 2) if rank == 1 else (0, 1)) for rank in range(3)]
+
+    answer = decide(stalled(*ranks))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_GROUPS, (1,))

@@ -126,3 +126,20 @@ def test_the_test_of_the_rank_around_a_place_is_read_from_the_program(tmp_path):
     one = rank_evidence(tmp_path / "1-77", answer={"stacks": stacks}, code=None, ended_at=0.0, process=None)
 
     assert [stack.frames[0].condition for stack in one.stacks] == ["rank == 0", "rank == 0", ""]
+
+
+def test_a_signal_that_no_launcher_brings_about_is_the_first_however_late_it_was_seen():
+    rows = with_launcher_ends(
+        [
+            RankEvidence(rank=0, exit=ExitStatus(code=-15, at=10.0)),
+            RankEvidence(rank=1, exit=ExitStatus(code=-9, at=10.4)),
+        ]
+    )
+
+    assert [row.exit.by_launcher for row in rows] == [True, False]
+
+
+def test_a_signal_after_the_clean_end_has_the_time_of_the_signal(tmp_path):
+    end = evidence(tmp_path, {"mark": "end", "at": 9.0, "failed": ""}, code=-15, ended_at=10.0).exit
+
+    assert end == ExitStatus(code=-15, at=10.0, is_clean=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from envsmith.launch.run.marks import ErrorMark, ExitMark, Marks, StartMark, read_marks
+from envsmith.launch.ranks.evidence import RaisedBy, RankError
+from envsmith.launch.run.marks import ExitMark, Marks, StartMark, read_marks
 
 
 def _text(*rows: dict[str, object]) -> str:
@@ -22,7 +23,9 @@ def test_each_mark_is_a_value() -> None:
     }
     marks = read_marks(_text(start, error, {"mark": "exit", "status": "1", "stack": [], "at": 3.0}))
     assert marks.start == StartMark(rank=3, pid=7, host="a", variables={"NCCL_DEBUG": "INFO"})
-    assert marks.errors == (ErrorMark(error="ValueError: 3", place="train.py:9 (f)", at=2.0, thread="T"),)
+    assert marks.errors == (
+        RankError(error="ValueError: 3", place="train.py:9 (f)", at=2.0, thread="T", raised_by=RaisedBy.PROGRAM),
+    )
     assert marks.way_out == ExitMark(status="1", at=3.0)
     assert marks.end is None
 
@@ -30,4 +33,4 @@ def test_each_mark_is_a_value() -> None:
 def test_a_mark_of_another_form_is_no_traceback() -> None:
     rows = ({"mark": "start", "rank": "x", "pid": None, "variables": [1]}, {"mark": "error", "error": 3, "at": "now"})
     marks = read_marks(_text(*rows, {"mark": "groups", "groups": 4}) + '{"mark": "end", "a')
-    assert marks == Marks(errors=(ErrorMark(),))
+    assert marks == Marks(errors=(RankError(error="an error without a text"),))

@@ -15,9 +15,10 @@ import pytest
 from launches import CLOSED, ended, failed, late, stalled, waiting
 
 import envsmith
+from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvidence
-from envsmith.launch.run.start import Launch, block, ending
+from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvent, LaunchEvidence
+from envsmith.launch.run.start import Launch, block
 from envsmith.launch.run.watch import WatchSettings
 
 ROOT = Path(envsmith.__file__).parents[1]
@@ -301,10 +302,21 @@ def test_a_launch_without_ranks_says_what_to_do():
     assert step.startswith("  next: Read what the launcher printed.")
 
 
-def test_the_end_of_a_launch_that_stood_still_is_one_line():
-    assert ending(failed(ended(0, -9))) == (
-        "envsmith run: the launch of 1 rank ended with exit code 1, after it stood still: see above"
-    )
+def test_the_end_of_a_launch_that_stood_still_says_again_why():
+    hang = Blame(cause=Cause.BLOCKED, ranks=(0,), message="Rank 0 is blocked.", fix="Look.", is_hang=True)
+
+    first, second, *_ = block(hang, failed(ended(0, -9)), None).splitlines()
+
+    assert first == "envsmith run: the launch of 1 rank ended with exit code 1, after it stood still"
+    assert second == "  Rank 0 is blocked."
+
+
+def test_ranks_that_are_started_again_have_a_line_for_each_attempt():
+    former = LaunchEvent(at=1.0, text="attempt 0: Rank 1 ended first.", kind="attempt")
+
+    text = block(None, failed(ended(0, 1), attempt=1, events=(former,)), None)
+
+    assert "  attempt 0: Rank 1 ended first." in text.splitlines()
 
 
 def test_a_launch_that_was_interrupted_is_not_judged():

@@ -1,0 +1,90 @@
+"""What one's own code writes in the place of a name or an argument that a release took away.
+
+The files of a package say some of it themselves: a warning of deprecation, or where a name is defined now. Of an argument
+that moved in silence ``moved_arguments`` of ``matrix/doctor/words.yaml`` says where to. What is offered is always there in
+the installed release.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from envsmith import solver
+from envsmith.doctor.facts import Facts
+from envsmith.doctor.lacks import Lack, Question, is_in
+from envsmith.doctor.stated_environment import versions_of
+from envsmith.doctor.vocabulary import words
+from envsmith.errors import EnvsmithError
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.presence import Presence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewriting:
+    """``name`` replaces what is gone. ``taker`` is the class that takes it, where that is another one."""
+
+    gone: str
+    name: str
+    taker: str = ""
+
+    def sentence(self, script: str | None) -> str:
+        """Return what to do in one's own code."""
+        place = f" in {script}" if script else " in your code"
+        if self.taker:
+            return f"Give {self.name} to {self.taker}{place}, not to the call that refuses it."
+        return f"Write {self.name} in the place of {self.gone}{place}."
+
+
+def rewriting_of(
+    lack: Lack, question: Question, presence: Presence, version: str | None, index: NameIndex
+) -> Rewriting | None:
+    """Return what the ``version`` that is installed, or else the newest release, has in the place of what is gone."""
+    if presence.releases[-1] in presence.present:
+        return None  # what came later is missing from an old release: nothing took its place
+    if question.argument is None:
+        return Rewriting(gone=lack.name, name=presence.successor) if presence.successor else None
+    release = version or presence.releases[-1]
+    for name in _successors(presence, question.argument):
+        if _takes(question.path, name, release, index):
+            return Rewriting(gone=question.argument, name=name)
+    for taker in _configurations(question.path):
+        for name in (question.argument, *_successors(presence, question.argument)):
+            if _takes(taker, name, release, index):
+                return Rewriting(gone=question.argument, name=name, taker=taker)
+    return None
+
+
+def _successors(presence: Presence, argument: str) -> Iterator[str]:
+    """Give what may replace an argument: what the package says, what people know."""
+    if presence.successor:
+        yield presence.successor.rpartition(".")[2]
+    yield from words().moved_arguments.get(argument, ())
+
+
+def _takes(path: str, argument: str, release: str, index: NameIndex) -> bool:
+    presence = index.ask(path, argument)
+    return presence is not None and bool(is_in(release, presence.present, presence.releases))
+
+
+def _configurations(path: str) -> Iterator[str]:
+    """Give the classes that hold the settings of a class: ``SFTConfig`` of ``SFTTrainer``, and those of the table."""
+    package, _, name = path.rpartition(".")
+    name = name if name[:1].isupper() else package.rpartition(".")[2]  # `trl.SFTTrainer.__init__`
+    if name.endswith("Trainer") and name != "Trainer":
+        yield f"{path.partition('.')[0]}.{name.removesuffix('Trainer')}Config"
+    yield from words().configurations.get(name, ())
+
+
+def is_borne(presence: Presence, facts: Facts) -> bool:
+    """Return whether the newest release that has a name goes with everything else that is stated."""
+    stated = versions_of(facts)
+    release = next((r for r in reversed(presence.releases) if r in presence.present), None)
+    if release is None or not set(stated) - {presence.distribution}:
+        return True
+    with contextlib.suppress(EnvsmithError):
+        return solver.check(stated).status == "bad" or (
+            solver.check({**stated, presence.distribution: release}).status != "bad"
+        )
+    return True

@@ -1,0 +1,58 @@
+"""Whose error it is: that is decided by the frame that raised it, and not by words."""
+
+from __future__ import annotations
+
+import pytest
+from launches import CLOSED, TORCH, TRAIN, ended, failed
+
+from envsmith.launch.ranks.causes import Cause
+from envsmith.launch.ranks.decide import decide
+from envsmith.launch.ranks.errors import follows, read_error
+from envsmith.launch.ranks.evidence import Frame, RankError
+
+MINE = Frame(function="load", file=TRAIN, line=7)
+URLLIB = Frame(function="do_open", file="/usr/lib/python3.12/urllib/request.py", line=1344)
+C10D = Frame(function="all_reduce", file=TORCH, line=2800)
+WORKER = """KeyError: Caught KeyError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/opt/venv/lib/python3.12/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/home/user/train.py", line 31, in __getitem__
+    raise KeyError("sample-5")
+KeyError: 'sample-5'
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "frames", "is_consequence"),
+    [
+        ("urllib.error.URLError: <urlopen error [Errno 111] Connection refused>", [URLLIB, MINE], False),
+        ("BrokenPipeError: [Errno 32] Broken pipe", [MINE], False),
+        ("torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//batch-7", [MINE], False),
+        ("torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0/1", [C10D, MINE], True),
+        (CLOSED, [C10D, MINE], True),
+        (CLOSED, [MINE], True),
+        (CLOSED, [], True),
+    ],
+)
+def test_what_the_program_raised_is_its_own_whatever_its_words(error, frames, is_consequence):
+    assert follows(read_error(error, frames)) is is_consequence
+
+
+def test_an_error_that_was_raised_from_the_loss_of_a_rank_follows_from_it():
+    error = RankError(error="TrainingError: the step failed", root=read_error(CLOSED, [C10D, MINE]))
+
+    assert follows(error)
+
+
+def test_the_error_of_a_worker_is_the_one_in_its_own_traceback():
+    error = read_error(WORKER, [Frame(function="main", file=TRAIN, line=50)])
+
+    assert (error.error, error.place, error.worker) == ("KeyError: 'sample-5'", "train.py:31 (__getitem__)", True)
+
+
+def test_where_nothing_is_decisive_the_earliest_error_is_shown_and_nobody_is_blamed():
+    answer = decide(failed(ended(0, 1, 10.0, CLOSED), ended(1, 1, 9.0, CLOSED)))
+
+    assert (answer.cause, answer.ranks) == (Cause.UNKNOWN, ())
+    assert "rank 1" in answer.message
