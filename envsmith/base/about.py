@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from importlib import metadata
-from urllib.parse import unquote, urlsplit
-
 VERSION = "0.1.0"
 # The distribution. On the package index ``envsmith`` is a dotenv loader of another author.
 DISTRIBUTION = "envsmith-train"
@@ -15,6 +9,13 @@ DISTRIBUTION = "envsmith-train"
 
 def command_for(extra: str) -> str:
     """Return the command that adds an extra to this copy: to its checkout, its wheel or what the index has."""
+    # Heavy, and only a hint needs them: every start reads the version above.
+    import json
+    import shlex
+    import sys
+    from importlib import metadata
+    from urllib.parse import unquote, urlsplit
+
     try:
         copy = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
