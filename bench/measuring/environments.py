@@ -10,10 +10,10 @@ from typing import Any
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read import read_text
-from envsmith.doctor.read.lines import component_of, gpu_architecture, local_cuda, read_lines
+from envsmith.doctor.read.lines import component_of, gpu_architecture, read_lines
 from envsmith.doctor.read.pasted import clean
 from envsmith.model.cell import Platform
-from envsmith.model.version import Spec, parse_version, version_key
+from envsmith.model.version import Spec, local_cuda, parse_version, version_key
 from envsmith.solver import default_solver
 
 KEYS = {"system_cuda": "toolkit", "torch_cuda": "cuda", "gpu_arch": "gpu", "gpu": "gpu"}

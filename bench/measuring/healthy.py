@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envsmith.doctor.read.lines import component_of, local_cuda
+from envsmith.doctor.read.lines import component_of
 from envsmith.model.finding import Finding, Judgement
+from envsmith.model.version import local_cuda
 from envsmith.solver import check, default_solver
 from measuring.environments import is_version, versions_in
 from measuring.judging import grave

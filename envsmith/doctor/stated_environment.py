@@ -17,14 +17,14 @@ from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import parse_json
 from envsmith.doctor.diagnosis import Diagnosed
 from envsmith.doctor.facts import Draft, Facts, StatedVersion
-from envsmith.doctor.read.lines import bytes_of, component_of, local_cuda, note_present, read_lines
+from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
-from envsmith.model.version import ABSENT, minor_of
+from envsmith.model.version import ABSENT, local_cuda, minor_of
 
 _GRAVITY = tuple(Severity)
 # Tools of the installation: what they declare says nothing about what runs later.

@@ -56,6 +56,15 @@ def public(version: str | None) -> str:
     return str(version).partition("+")[0]
 
 
+def local_cuda(version: str) -> str | None:
+    """Return what torch's local version says of CUDA: ``12.1`` of ``2.1.0+cu121``, ``cpu`` of ``+cpu``."""
+    local = version.partition("+")[2]
+    if local.startswith("cpu"):
+        return "cpu"
+    match = re.match(r"cu(\d{2})(\d)(?!\d)", local)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
 def parse_version(text: str) -> str:
     """Return the version text, trimmed and without a leading ``v``. ``ValueError`` when it is not a version."""
     clean = text.strip()

@@ -13,7 +13,7 @@ from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Rule, RuleKind, Severity
-from envsmith.model.version import WORDS, Spec, parse_release, public, version_key
+from envsmith.model.version import WORDS, Spec, local_cuda, parse_release, public, version_key
 from envsmith.solver.kernel import Domains, Net, bits
 from envsmith.solver.problem import Problem
 from envsmith.solver.request import FOLLOWS
@@ -188,9 +188,13 @@ def _default_build(problem: Problem, torch: int, domain: int) -> int | None:
 def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
     """Read ``{component: version}``.
 
-    Names may be aliases. Several GPUs are joined by commas. ``*`` is some release, ``none`` is absent.
+    Names may be aliases. Several GPUs are joined by commas. ``*`` is some release, ``none`` is absent. The build tag of a
+    torch that is not listed says its CUDA.
     """
     compiled = solver.compiled
+    torch = versions.get("torch", "")
+    tag = local_cuda(torch) if torch not in compiled.versions.get("torch", ()) else None
+    stated = {"cuda": tag} if tag else {}
     components: dict[str, str] = {}
     masks: dict[str, int] = {}
     texts: dict[str, str] = {}
@@ -198,7 +202,7 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
     extras: dict[str, list[str]] = {}
     unknown: list[str] = []
     unlisted: list[str] = []
-    for spelling, value in versions.items():
+    for spelling, value in {**stated, **versions}.items():
         component = solver.graph.components.find(spelling)
         if component is None:
             near = solver.graph.components.nearest(spelling)
@@ -218,7 +222,11 @@ def read_given(solver: Solver, versions: Mapping[str, str]) -> Given:
                 if extra not in listed:
                     listed.append(extra)
                 mask = 1 << (len(releases) + listed.index(extra))
-                if text not in (ANY, NONE) and _is_missed(compiled.roles[name], releases, text):
+                if (
+                    spelling in versions
+                    and text not in (ANY, NONE)
+                    and _is_missed(compiled.roles[name], releases, text)
+                ):
                     unlisted.append(
                         f"{name_release(name, text)} is not among the releases envsmith knows{_newest(releases)}"
                     )

@@ -36,7 +36,7 @@ from envsmith.solver.case import (
 from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest
-from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, pose
+from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, exact_version, pose
 from envsmith.solver.proof import own_run, proof_of, ran_together, unproved
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
@@ -76,6 +76,7 @@ def judge(
     follows = {n: v for n, v in inferred.items() if n not in assumed}
     findings += [f for f in _violated(case, builds, follows) if f.rule not in rules]
     findings, other_build = _own_build(case, findings)
+    findings, newer_cudnn = _newer_cudnn(case, findings)
     if other_build:
         inferred, assumed = {}, frozenset()
     unknown = [*read.unknown, *other_build]
@@ -92,7 +93,7 @@ def judge(
             if f.severity is Severity.ERROR or not hinted
         ]
         doubt = hinted and any(f.severity is Severity.ERROR for f in of_default)
-    if not other_build and not any(f.severity is Severity.ERROR for f in findings):
+    if not other_build and not newer_cudnn and not any(f.severity is Severity.ERROR for f in findings):
         findings += _derived(case)
     findings += _only_on_cpu(case, inferred)
     findings += _of_nightly(case, versions, platform, findings)
@@ -240,6 +241,31 @@ def _own_build(case: JudgementDraft, findings: Sequence[Finding]) -> tuple[list[
             f"a build of torch {torch} with CUDA {cuda}: none was published, one compiled from source can be anything"
         )
     return remaining, reasons
+
+
+def _newer_cudnn(case: JudgementDraft, findings: Sequence[Finding]) -> tuple[list[Finding], bool]:
+    """Soften the finding on a cuDNN of the carried major that is newer than torch carries, and tell whether it did.
+
+    Torch takes it at run time. Only the pin in the metadata of its wheel does not.
+    """
+    given = version_key(case.subject.plain.get("cudnn", "none"))
+    rows = [] if given is None else _rows_met(case, "torch-bundles-cudnn")
+    carried = [key for row in rows if (key := version_key(exact_version(row.needs["cudnn"]) or "none"))]
+    if given is None or not carried or given < max(carried) or given.major != max(carried).major:
+        return list(findings), False
+    fix = "Install it after torch, and pass over pip's message on the pin of torch's metadata."
+    softened = [
+        replace(f, severity=Severity.WARNING, fix=fix) if f.rule == "torch-bundles-cudnn" else f for f in findings
+    ]
+    return softened, softened != list(findings)
+
+
+def _rows_met(case: JudgementDraft, rule_id: str) -> list[Row]:
+    """Return the rows of a rule on torch that the listed builds of the given torch meet."""
+    listed = case.solver.compiled.versions.get("torch", ())
+    builds = [listed[i] for i in bits(case.listed("torch"))] if "torch" in case.subject.masks else []
+    rows = case.rule(rule_id).rows if builds else ()
+    return [row for row in rows if any(map(row.when["torch"].contains, builds))]
 
 
 def _only_on_cpu(case: JudgementDraft, inferred: Mapping[str, str]) -> list[Finding]:

@@ -17,7 +17,7 @@ from envsmith.frameworks import added_frameworks
 from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.knowledge.symbols.system_libraries import system_libraries
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.version import version_key
+from envsmith.model.version import local_cuda, version_key
 
 _PAIR = re.compile(
     r"^[\s>*|#-]{0,12}[`'\"]?([A-Za-z][\w ()?/.`,\[\]\-]{0,60}?)[`'\"]?\s{0,8}(?:[:=：]|\.{4,200}|\t"
@@ -421,15 +421,6 @@ def first_version(text: str) -> str | None:
     """Return the first version of a text, or ``None``."""
     parsed = version_in(text)
     return parsed[0] if parsed else None
-
-
-def local_cuda(version: str) -> str | None:
-    """Return what torch's local version says of CUDA: ``12.1`` of ``2.1.0+cu121``, ``cpu`` of ``+cpu``."""
-    local = version.partition("+")[2]
-    if local.startswith("cpu"):
-        return "cpu"
-    match = re.match(r"cu(\d{2})(\d)(?!\d)", local)
-    return f"{match[1]}.{match[2]}" if match else None
 
 
 def cuda_of_level(level: str) -> str | None:

@@ -18,7 +18,6 @@ from envsmith.doctor.read.lines import (
     fold,
     gpu_architecture,
     is_distribution,
-    local_cuda,
     note_distribution,
     note_present,
     version_in,
@@ -26,6 +25,7 @@ from envsmith.doctor.read.lines import (
 from envsmith.doctor.read.pasted import of_last_speaker
 from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import added_frameworks
+from envsmith.model.version import local_cuda
 
 _VARIABLES = re.compile(
     rf"(?<![\w$/.-])(?<!with )((?:NCCL|TORCH|CUDA|GLOO|DS|PDSH|MASTER|LD|NVTE|UCX|OMPI|PYTORCH|ACCELERATE|TRITON"
