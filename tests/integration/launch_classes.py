@@ -284,8 +284,8 @@ for batch in torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=1)
         ranks=3,
         blamed=(0,),
         cause="different-calls",
-        words="if dist.get_rank() == 0",
-        place="main",
+        words="`if dist.get_rank() == 0` at train.py:18 (main)",
+        place="save",
         body="""
 def save():
     dist.all_reduce(torch.ones(3))
