@@ -22,18 +22,20 @@ class LaunchClass:
     """One launch. ``cause`` is empty where nothing may be called a hang and no rank be blamed.
 
     ``words`` have to stand in the block, ``place`` is the function in which the rank stands or failed.
+    ``unseen`` says why `run` cannot tell it yet.
     """
 
     name: str
     body: str
     ranks: int = 2
-    rank: int | None = 1
+    blamed: tuple[int, ...] = (1,)
     cause: str = ""
     words: str = ""
     place: str = ""
     launcher: tuple[str, ...] = ()
     is_spawned: bool = False
     stall: int = 4
+    unseen: str = ""
 
     @property
     def script(self) -> str:
@@ -67,7 +69,7 @@ CLASSES = (
     LaunchClass(
         name="killed-among-terminated",
         ranks=4,
-        rank=2,
+        blamed=(2,),
         cause="killed",
         body="join()\nif dist.get_rank() == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(20)\n",
     ),
@@ -99,7 +101,7 @@ CLASSES = (
     LaunchClass(
         name="consequence-in-an-error-of-ours",
         cause="killed",
-        rank=1,
+        blamed=(1,),
         body="""
 join()
 if dist.get_rank() == 1:
@@ -164,7 +166,7 @@ if __name__ == "__main__":
     LaunchClass(
         name="restarts",
         cause="killed",
-        rank=0,
+        blamed=(0,),
         words="attempt 0: Rank 1",
         launcher=("--max-restarts=1",),
         body="""
@@ -180,6 +182,7 @@ dist.all_reduce(torch.ones(8))
     LaunchClass(
         name="other-root",
         ranks=3,
+        blamed=(0, 1),  # rank 2 has given its part and is past it
         cause="different-calls",
         words="root 1",
         body="join()\nroot = 1 if dist.get_rank() == 1 else 0\n"
@@ -219,6 +222,7 @@ dist.barrier()
     LaunchClass(
         name="second-thread",
         ranks=3,
+        unseen="the recorder names no thread: what a second thread calls is taken for the rank's own other type",
         cause="different-calls",
         words="thread",
         body="""
@@ -278,10 +282,10 @@ for batch in torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=1)
     LaunchClass(
         name="condition-in-another-function",
         ranks=3,
-        rank=0,
+        blamed=(0,),
         cause="different-calls",
-        words="if dist.get_rank() == 0",
-        place="main",
+        words="`if dist.get_rank() == 0` at train.py:18 (main)",
+        place="save",
         body="""
 def save():
     dist.all_reduce(torch.ones(3))
@@ -298,12 +302,12 @@ main()
     # 11: what holds for a rank holds for the child and the thread that it waits for.
     LaunchClass(
         name="live-child",
-        rank=None,
+        blamed=(),
         body=_on_one("subprocess.run([sys.executable, '-c', 'import time\\nend = time.time() + 14\\nwhile time.time() < end: pass'])"),
     ),
     LaunchClass(
         name="live-thread",
-        rank=None,
+        blamed=(),
         body=_on_one(
             "results = queue.Queue()\n"
             "def prepare():\n    for _ in range(14):\n        time.sleep(1)\n    results.put(1)\n"

@@ -119,7 +119,8 @@ def user_place(frames: Iterable[Frame]) -> str:
 class CallArguments:
     """What a rank asks of torch.distributed: the function, its group and its arguments, as its frame holds them.
 
-    ``root`` is the rank that a collective names, ``peer`` the one of a send or recv, ``ranks`` those of a new group.
+    ``root`` is the rank that a collective names, ``peer`` the one of a send or recv, ``ranks`` those of a new group and
+    ``turn`` the number of that group.
     """
 
     operation: str
@@ -127,6 +128,7 @@ class CallArguments:
     root: int | None = None
     peer: int | None = None
     ranks: tuple[int, ...] = ()
+    turn: int = 0
 
     @property
     def is_send(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envsmith.base.files import read_text
-from envsmith.base.json_types import JsonFields, object_in, objects_in, text_in
+from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, text_in
 from envsmith.base.schema import parse_json
 from envsmith.errors import DataError
 from envsmith.launch.ranks.evidence import Call, CallArguments, Frame, ProcessGroup, ThreadStack, user_place
@@ -164,6 +164,7 @@ def _arguments(row: JsonFields) -> CallArguments | None:
         root=None if is_p2p else end,
         peer=end if is_p2p else None,
         ranks=_ranks(row.get("ranks")),
+        turn=number_in(row, "turn"),
     )
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from signal import SIGKILL
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
@@ -31,6 +32,8 @@ from envsmith.launch.ranks.evidence import (
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
 STILL = 5
+# Ranks that leave a loop early stand at two or three places. Every pair of places is compared.
+_MOST_STACKS = 32
 # Less of a processor than this is sleep.
 _ASLEEP = 0.1
 # Where the kernel waits for another process, and not for a time or a disk.
@@ -207,7 +210,11 @@ def _stopped(evidence: LaunchEvidence) -> Blame | None:
 def _left_loop(evidence: LaunchEvidence) -> Blame | None:
     """Blame ranks that have come out of a loop in which the others still make the collectives that all of them made."""
     living = _living(evidence)
-    loops = {one.rank: loop for one in living for peer in living if (loop := _loop_behind(one, peer))}
+    stacks = {one.main.frames: one for one in living if one.main}
+    if len(stacks) > _MOST_STACKS:
+        return None  # they are not in one loop
+    behind = {frames: loop for frames in stacks for peer in stacks if (loop := _loop_behind(frames, peer))}
+    loops = {one.rank: behind[one.main.frames] for one in living if one.main and one.main.frames in behind}
     ahead = [one for one in living if one.rank in loops]
     inside = [one for one in living if one.rank not in loops]
     if not ahead or len(ahead) > len(inside) or not all(waits(one) for one in living):
@@ -232,10 +239,10 @@ def _left_loop(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-def _loop_behind(one: RankEvidence, peer: RankEvidence) -> str:
-    """Return the loop of one function in which the peer stands and that this rank has behind it."""
-    mine = {(frame.file, frame.function): frame for frame in (one.main.frames if one.main else ())}
-    for frame in reversed(peer.main.frames if peer.main else ()):
+def _loop_behind(frames: Sequence[Frame], peer: Sequence[Frame]) -> str:
+    """Return the loop of one function in which the peer stands and that a rank with these frames has behind it."""
+    mine = {(frame.file, frame.function): frame for frame in frames}
+    for frame in reversed(peer):
         same = mine.get((frame.file, frame.function))
         if same and same.line != frame.line:
             passed = [first for first, last in frame.loops if last < same.line]
@@ -513,20 +520,21 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     if len(asked) < 2 or len(asked) < len(_living(evidence)):
         return None
     rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(asked.items()))
-    odd = _odd_peers(asked)
+    turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
+    makers = {rank: call for rank, call in asked.items() if call.operation == "new_group"}
+    odd = _odd_peers(asked) or _odd_roots(asked, turns) or _odd_makers(makers)
     if not odd:
-        asks = {rank: (call.operation, call.group, call.root, call.ranks) for rank, call in asked.items()}
+        asks = {rank: (call.operation, call.group, call.root) for rank, call in asked.items()}
         counts = Counter(asks.values()).most_common()
-        if any(call.peer is not None for call in asked.values()) or len(counts) < 2 or counts[0][1] == counts[1][1]:
+        has_peers = any(call.peer is not None for call in asked.values())
+        if makers or has_peers or len(counts) < 2 or counts[0][1] == counts[1][1]:
             return None
         odd = tuple(rank for rank, ask in asks.items() if ask != counts[0][0])
     place = _place(next(one for one in evidence.ranks if one.rank == odd[0]))
-    makes_group = any(asked[rank].operation == "new_group" for rank in odd)
     return Blame(
-        cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS,
+        cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.DIFFERENT_CALLS,
         ranks=odd,
-        message=f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {asked[odd[0]].text}{at_place(place)}, which "
-        f"the others do not: {'; '.join(rows)}.",
+        message=f"{_asking_words(odd, asked)}{at_place(place)}: {'; '.join(rows)}.",
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],
@@ -545,6 +553,46 @@ def _odd_peers(asked: Mapping[int, CallArguments]) -> tuple[int, ...]:
         if senders and call.peer not in senders:
             odd.append(rank)
     return tuple(odd)
+
+
+def _odd_roots(asked: Mapping[int, CallArguments], turns: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the minority by root of one collective, or all that are in it where there is none.
+
+    Who names a third rank as root may have given it its part, and be past that collective.
+    """
+    rooted: dict[tuple[str, str, int], dict[int, int]] = {}
+    for rank, call in asked.items():
+        if call.root is not None:
+            rooted.setdefault((call.operation, call.group, turns.get(rank, 0)), {})[rank] = call.root
+    for roots in rooted.values():
+        (root, most), *others = Counter(roots.values()).most_common()
+        if others:
+            is_majority = most > others[0][1]
+            return tuple(rank for rank, named in roots.items() if not is_majority or named != root)
+    return ()
+
+
+def _odd_makers(makers: Mapping[int, CallArguments]) -> tuple[int, ...]:
+    """Return the ranks whose new group contradicts those of most others.
+
+    Two contradict each other as other groups at the same turn, or where one that is further on belongs to the group and
+    did not come to it. A rank passes the groups to which it does not belong.
+    """
+    against: Counter[int] = Counter()
+    for (one, mine), (other, theirs) in permutations(makers.items(), 2):
+        is_other = one < other and mine.turn == theirs.turn and mine.ranks != theirs.ranks
+        if is_other or (mine.turn < theirs.turn and other in mine.ranks):
+            against.update((one, other))
+    odd = tuple(rank for rank, count in against.items() if count == max(against.values()))
+    return odd if len(odd) * 2 < len(makers) else ()
+
+
+def _asking_words(odd: Sequence[int], asked: Mapping[int, CallArguments]) -> str:
+    """Return who asks for what the others do not, or who of several disagree."""
+    texts = {asked[rank].text for rank in odd}
+    if len(texts) > 1:
+        return f"{ranks_text(odd)} do not agree on their {asked[odd[0]].operation}"
+    return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {min(texts)}, which the others do not"
 
 
 def _split_words(odd: Sequence[int]) -> str:

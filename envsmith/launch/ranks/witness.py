@@ -37,7 +37,7 @@ def all_stacks() -> list[Any]:
 
 
 def arguments(frame: Any) -> dict[str, Any]:
-    """Return what the innermost function of torch.distributed was asked: its group, root, peer or ranks."""
+    """Return what the innermost function of torch.distributed was asked: its group, root, peer, ranks or turn."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.endswith("torch/distributed/distributed_c10d.py") and code.co_name[:1] != "_":
@@ -53,6 +53,7 @@ def arguments(frame: Any) -> dict[str, Any]:
                 row[name] = value if isinstance(value, int) else [int(each) for each in value]
         group = values.get("group")
         row["group"] = str(world.pg_names.get(group, "")) if group is not None and world is not None else ""
+        row["turn"] = int(getattr(world, "group_count", 0))
         row["operation"] = frame.f_code.co_name if frame is not None else ""
     return row
 

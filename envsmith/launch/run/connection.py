@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from signal import SIGTERM, pidfd_send_signal
 
 from envsmith.agent.processes import process_state
 from envsmith.base.json_types import JsonFields, number_in, numbers_in, objects_in
@@ -238,6 +239,13 @@ class Ranks:
                 main = next((number_in(row, "id") for row in rows if row.get("is_main")), None)
                 rank.still = rank.threads[main][1] if main is not None else 0
         return news
+
+    def end(self) -> None:
+        """Ask those to end that their launcher left behind: a script that ends by a signal leaves what it spawned."""
+        for rank in self.living:
+            if rank.process is not None:
+                with suppress(ProcessLookupError):
+                    pidfd_send_signal(rank.process, SIGTERM)
 
     def find_silent(self) -> None:
         """Take in ranks that left marks and have not come to the socket: they lived too shortly."""

@@ -68,7 +68,7 @@ def look(pid: int | str, *, depth: int = 2) -> ProcessState:
         pid=int(str(pid).rpartition("/")[2]),
         state=state,
         waits_in=read_text(f"/proc/{pid}/wchan", 64).strip("\0\n0"),
-        command=read_text(f"/proc/{pid}/cmdline", 300).replace("\0", " ").strip(),
+        command=" ".join(read_text(f"/proc/{pid}/cmdline", 300).replace("\0", " ").split()),
         children=tuple(look(str(child), depth=depth - 1) for child in _children(pid)) if depth else (),
     )
 

@@ -195,6 +195,8 @@ class LaunchWatch:
 
     def _finish(self, handle: int | None) -> None:
         """Take in what came last, and judge how the ranks ended."""
+        if self.has_stopped:
+            self.ranks.end()
         until = time.monotonic() + 1.0
         while self.ranks.living and time.monotonic() < until:
             self.ranks.step(0.05, None)

@@ -233,6 +233,25 @@ def test_the_one_that_names_another_root_is_blamed():
     assert "root 1" in answer.message
 
 
+def test_where_two_wait_as_roots_of_one_collective_the_one_that_is_past_it_is_not_blamed():
+    ranks = [_asking(rank, operation="gather", root=rank) for rank in range(2)]
+
+    answer = decide(stalled(*ranks, _asking(2, operation="barrier")))
+
+    assert answer.ranks == (0, 1)
+    assert "do not agree on their gather" in answer.message
+
+
+def test_the_one_whose_new_group_holds_one_that_is_past_it_is_blamed():
+    ranks = (
+        _asking(0, operation="new_group", ranks=(0, 1), turn=1),
+        _asking(1, operation="new_group", ranks=(1, 2), turn=1),
+        _asking(2, operation="new_group", ranks=(1, 2), turn=2),
+    )
+
+    assert decide(stalled(*ranks)).ranks == (1,)
+
+
 def test_the_one_that_waits_for_another_peer_than_the_one_that_waits_for_it_is_blamed():
     ranks = (
         _asking(0, operation="send", peer=1),

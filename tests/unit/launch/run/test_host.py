@@ -37,6 +37,14 @@ def test_a_process_is_seen_as_the_kernel_shows_it():
     assert disks_of(os.getpid())[0].size >= 0
 
 
+def test_the_command_of_a_process_is_one_line():
+    with subprocess.Popen([sys.executable, "-c", "import time\ntime.sleep(60)"]) as process:
+        command = look(process.pid).command
+        process.kill()
+
+    assert command == f"{sys.executable} -c import time time.sleep(60)"
+
+
 def test_the_end_of_a_process_has_its_code_where_the_kernel_tells_it():
     process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"])
     handle = open_process(process.pid)
