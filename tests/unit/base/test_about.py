@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.base import about
 from envsmith.base.about import DISTRIBUTION, VERSION, command_for
 
 _ROOT = Path(__file__).parents[3]
@@ -35,7 +34,7 @@ class _Copy:
 )
 def test_the_command_for_an_extra_names_the_copy_that_is_installed(address, command, monkeypatch):
     copy = _Copy(direct_url_json=json.dumps(address), INSTALLER="pip\n")
-    monkeypatch.setattr(about.metadata, "distribution", lambda _name: copy)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _name: copy)
     assert command_for("zstd") == command
 
 
