@@ -1,3 +1,35 @@
 """What envsmith says of itself."""
 
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from importlib import metadata
+from urllib.parse import unquote, urlsplit
+
 VERSION = "0.1.0"
+# The distribution. On the package index ``envsmith`` is a dotenv loader of another author.
+DISTRIBUTION = "envsmith-train"
+
+
+def command_for(extra: str) -> str:
+    """Return the command that adds an extra to this copy: to its checkout, its wheel or what the index has."""
+    try:
+        copy = metadata.distribution(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return f"pip install '{DISTRIBUTION}[{extra}]'"
+    url = json.loads(copy.read_text("direct_url.json") or "{}")
+    address = str(url.get("url", ""))
+    if not address:
+        wanted = f"{DISTRIBUTION}[{extra}]"
+    elif address.startswith("file:"):
+        wanted = f"{unquote(urlsplit(address).path)}[{extra}]"
+    else:
+        revision = url.get("vcs_info", {})
+        source = f"{revision['vcs']}+{address}@{revision['commit_id']}" if revision else address
+        wanted = f"{DISTRIBUTION}[{extra}] @ {source}"
+    editable = "-e " if url.get("dir_info", {}).get("editable") else ""
+    is_of_uv = (copy.read_text("INSTALLER") or "").strip() == "uv"
+    program = f"uv pip install --python {shlex.quote(sys.executable)}" if is_of_uv else "pip install"
+    return f"{program} {editable}{shlex.quote(wanted)}"

@@ -56,7 +56,7 @@ class Verb(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section in the order of its first option. ``--help`` itself stands with the output."""
-        parameters = self.get_params(ctx)
+        parameters = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         heading = "Output" if any(getattr(parameter, "section", "") for parameter in parameters) else "Options"
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in parameters:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envsmith.base.about import command_for
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.errors import ContentError, EngineError, NetworkError, UsageError
@@ -41,7 +42,7 @@ class Opened:
 
 def _missing_extra(work: str, extra: str = "publish") -> EngineError:
     return EngineError(
-        f"Cannot {work}: packages for it are not installed.", hint=f"Install them: pip install 'envsmith[{extra}]'."
+        f"Cannot {work}: packages for it are not installed.", hint=f"Install them: {command_for(extra)}."
     )
 
 

@@ -39,7 +39,7 @@ http: {{addr: "127.0.0.1:{port}"}}
 def _missing() -> str | None:
     """Why no registry can be started here; ``None`` when one can."""
     if importlib.util.find_spec("securesystemslib") is None:
-        return "securesystemslib is not installed (pip install 'envsmith[publish]')"
+        return "securesystemslib is not installed (pip install 'envsmith-train[publish]')"
     wanted = [name for name in ("docker-registry", "skopeo") if not shutil.which(name)]
     failed = docker_engine.install(*wanted) if wanted else None
     return f"{' and '.join(wanted)} not installed, and {failed}" if failed else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from envsmith.base.about import command_for
 from envsmith.base.cache import cache_folder
 from envsmith.base.files import digest_of, read_bounded, sha256_of
 from envsmith.base.json_types import JsonFields
@@ -66,7 +67,7 @@ class CondaEngine(Engine):
     def available(self) -> str | None:
         """Return why the engine cannot be used. Rattler itself is not imported."""
         if importlib.util.find_spec("rattler") is None:
-            return "py-rattler is not installed (pip install 'envsmith[conda]')"
+            return f"py-rattler is not installed ({command_for('conda')})"
         try:
             find_uv()
         except EngineError as error:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envsmith.base.about import command_for
 from envsmith.base.progress import EventKind, Progress, ProgressEvent
 from envsmith.builder.engines import buildkit
 from envsmith.builder.engines.base import Built
@@ -41,7 +42,7 @@ class DockerEngine(ContainerEngine):
         except ImportError as error:
             raise EngineError(
                 "Cannot use Docker: the Python package docker is not installed.",
-                hint="Install it: pip install 'envsmith[docker]'.",
+                hint=f"Install it: {command_for('docker')}.",
             ) from error
         with engine_errors("reach a Docker engine"):
             return docker.from_env(timeout=600)

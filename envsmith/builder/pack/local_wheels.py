@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from envsmith.base.about import VERSION
+from envsmith.base.about import DISTRIBUTION, VERSION
 from envsmith.base.files import read_bounded, scratch
 from envsmith.base.json_types import list_in, object_in
 from envsmith.errors import UsageError
@@ -32,6 +32,9 @@ _MOST = 64 << 20
 _SKIPPED = frozenset({"__pycache__", "_matrix"})
 # The same moment for what a build backend writes.
 _EPOCH = "315532800"
+
+# How the name of a wheel spells it.
+_WHEEL_NAME = DISTRIBUTION.replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,15 +70,17 @@ def own_requirements() -> tuple[str, ...]:
     checkout = Path(__file__).parents[3] / PYPROJECT
     if checkout.is_file():
         return list_in(object_in(read_toml(checkout), "project"), "dependencies")
-    return tuple(line for line in metadata.requires("envsmith") or () if "extra ==" not in line)
+    return tuple(line for line in metadata.requires(DISTRIBUTION) or () if "extra ==" not in line)
 
 
 def own_wheel() -> LocalWheel:
     """Return envsmith as a wheel. The same files give the same bytes."""
-    info = f"envsmith-{VERSION}.dist-info"
+    info = f"{_WHEEL_NAME}-{VERSION}.dist-info"
     members = {**_files(Path(__file__).parents[2], "envsmith"), **_files(find_matrix(), "envsmith/_matrix")}
     requires = "".join(f"Requires-Dist: {line}\n" for line in own_requirements())
-    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: envsmith\nVersion: {VERSION}\n{requires}".encode()
+    members[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {VERSION}\n{requires}".encode()
+    )
     members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: envsmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     members[f"{info}/entry_points.txt"] = b"[console_scripts]\nenvsmith = envsmith.__main__:main\n"
     record = "".join(f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in sorted(members.items()))
@@ -86,7 +91,7 @@ def own_wheel() -> LocalWheel:
             member = zipfile.ZipInfo(name, _TIME)
             member.external_attr, member.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
             archive.writestr(member, data)
-    return LocalWheel(filename=f"envsmith-{VERSION}-py3-none-any.whl", data=buffer.getvalue())
+    return LocalWheel(filename=f"{_WHEEL_NAME}-{VERSION}-py3-none-any.whl", data=buffer.getvalue())
 
 
 def is_package(folder: Path) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from envsmith.base.about import command_for
 from envsmith.base.text import clean as clean_text
 from envsmith.base.text import without_logins, without_secrets
 from envsmith.errors import UsageError
@@ -126,7 +127,7 @@ def require_rattler() -> Any:
     except ImportError as error:
         raise UsageError(
             "Cannot make a Conda lock: py-rattler is not installed.",
-            hint="Install it: pip install 'envsmith[conda]' (or pip install py-rattler).",
+            hint=f"Install it: {command_for('conda')}.",
         ) from error
     _let_workers_end()
     return rattler

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envsmith.base.about import command_for
 from envsmith.base.json_types import JsonDict
 from envsmith.base.programs import execute
 from envsmith.errors import EngineError
@@ -105,7 +106,7 @@ class SlurmExecutor:
             import submitit
         except ImportError:
             raise EngineError(
-                "Cannot run on Slurm: submitit is not installed.", hint="Install it: pip install 'envsmith[slurm]'."
+                "Cannot run on Slurm: submitit is not installed.", hint=f"Install it: {command_for('slurm')}."
             ) from None
         python = self.settings.python or plain.line(sys.executable)
         commands = [self.command(state, job, python) for job in jobs]

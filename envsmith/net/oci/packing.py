@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from envsmith.base.about import command_for
 from envsmith.errors import ContentError, EngineError
 
 if TYPE_CHECKING:
@@ -99,6 +100,6 @@ def _zstandard() -> Any:
     except ImportError as error:
         raise EngineError(
             "Cannot read or write zstd: the Python package zstandard is not installed.",
-            hint="Install it: pip install 'envsmith[zstd]'.",
+            hint=f"Install it: {command_for('zstd')}.",
         ) from error
     return zstandard

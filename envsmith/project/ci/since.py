@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
+from envsmith.base.about import command_for
 from envsmith.base.files import read_text, scratch
 from envsmith.base.git import git
 from envsmith.base.json_types import JsonDict
@@ -239,7 +240,7 @@ def api_breaks(before: str, after: str) -> list[tuple[str, int]]:
     except ImportError:
         raise UsageError(
             "Cannot read Python files for --since: griffe is not installed.",
-            hint="Install it: pip install 'envsmith[api]'.",
+            hint=f"Install it: {command_for('api')}.",
         ) from None
     try:
         old, new = (griffe.visit("module", filepath=Path("module.py"), code=text) for text in (before, after))

@@ -18,7 +18,7 @@ LOCK = Lock(cell=CELL, request="r", exclude_newer="2026-11-20", python_version="
 
 def _shown(built: Built | None, capsys: pytest.CaptureFixture[str]) -> str:
     outcome = BuildOutcome(cell=CELL, lock=LOCK, directory=Path("out/cell"), files=tuple(_SAID), built=built)
-    _show(outcome, quiet=True)
+    _show(outcome)
     return capsys.readouterr().out
 
 

@@ -52,7 +52,7 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["slove"], "did you mean 'solve'"),
+        (["slove"], "Try envsmith solve."),
         (["solve", "--nonsense"], "--nonsense"),
         (["solve", "--framework", "deepsped"], "Try deepspeed."),
         (["solve", "--framework", "tensorflow"], "is not a framework"),
@@ -89,7 +89,7 @@ def test_bad_usage_is_one_message_and_exit_code_2(argv, says, capsys):
     captured = capsys.readouterr()
     assert says in captured.err
     assert "Traceback" not in captured.err
-    assert captured.out == ""
+    assert captured.out == "" or json.loads(captured.out)["status"] == "error"
 
 
 @pytest.mark.parametrize("argv", [["matrix"], ["ci"]])

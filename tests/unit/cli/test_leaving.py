@@ -34,7 +34,7 @@ def test_with_rattler_loaded_the_process_ends_at_once_and_what_was_said_is_writt
     with pytest.raises(SystemExit):
         entry.main()
     assert ended == [2]
-    assert "did you mean 'solve'" in capsys.readouterr().err
+    assert "Try envsmith solve." in capsys.readouterr().err
 
 
 def _ended(words: str, redirection: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from envsmith.base.about import command_for
 from envsmith.errors import ContentError, EngineError, NetworkError, UsageError
 from envsmith.publish import sign
 from envsmith.publish.sign import open_bundle, open_envelope, sign_keyless
@@ -192,4 +193,4 @@ def test_a_package_that_is_not_installed_is_named_by_its_extra(
         ask(tmp_path / "key.pem")
 
     assert caught.value.message == f"Cannot {what}: packages for it are not installed."
-    assert caught.value.hint == f"Install them: pip install 'envsmith[{extra}]'."
+    assert caught.value.hint == f"Install them: {command_for(extra)}."

@@ -84,6 +84,8 @@ def test_set_is_judged_as_told(case):
     found = check(case["check"])
     errors = [f.rule for f in found.findings if f.severity is Severity.ERROR]
     assert (found.status, set(case.get("findings", ())) <= set(errors)) == (case["status"], True)
+    warnings = {f.rule for f in found.findings if f.severity is Severity.WARNING}
+    assert set(case.get("warnings", ())) <= warnings
     assert found.status == "unknown" or not found.unknown
     if "repaired" in case:
         assert [c.component for c in found.repair.changes] == case["repaired"]
