@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from launch_classes import CLASSES, LaunchClass
+
+from .launch_classes import CLASSES, LaunchClass
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def _parameter(case: LaunchClass) -> ParameterSet:
     return pytest.param(case, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("case", map(_parameter, CLASSES))
+@pytest.mark.parametrize("case", [_parameter(case) for case in CLASSES])
 def test_each_class_of_launches_is_judged(tmp_path: Path, case: LaunchClass) -> None:
     script = tmp_path / "train.py"
     script.write_text(case.script)

@@ -377,11 +377,11 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         )
     if not any(_LOCKS.search(frame.file) for frame in frames) and "futex" not in process.waits_in:
         return None
-    others = [stack for stack in one.stacks if not stack.is_main and user_place(stack.frames)]
-    live = [stack for stack in others if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
-    if not others:
+    threads = [stack for stack in one.stacks if not stack.is_main and user_place(stack.frames)]
+    live = [stack for stack in threads if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
+    if not threads:
         return None
-    stack = (live or others)[0]
+    stack = (live or threads)[0]
     where = f"its thread {stack.thread}, which {'is' if live else 'waits for a lock itself'}{at_place(user_place(stack.frames))},"
     return where, not live
 
@@ -516,17 +516,17 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
 
 def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     """Blame the rank that asks a collective for another root, or that waits for a peer which does not wait for it."""
-    asked = {one.rank: one.main.call for one in _living(evidence) if one.main and one.main.call and waits(one)}
-    if len(asked) < 2 or len(asked) < len(_living(evidence)):
+    requests = {one.rank: one.main.call for one in _living(evidence) if one.main and one.main.call and waits(one)}
+    if len(requests) < 2 or len(requests) < len(_living(evidence)):
         return None
-    rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(asked.items()))
+    rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(requests.items()))
     turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
-    makers = {rank: call for rank, call in asked.items() if call.operation == "new_group"}
-    odd = _odd_peers(asked) or _odd_roots(asked, turns) or _odd_makers(makers)
+    makers = {rank: call for rank, call in requests.items() if call.operation == "new_group"}
+    odd = _odd_peers(requests) or _odd_roots(requests, turns) or _odd_makers(makers)
     if not odd:
-        asks = {rank: (call.operation, call.group, call.root) for rank, call in asked.items()}
+        asks = {rank: (call.operation, call.group, call.root) for rank, call in requests.items()}
         counts = Counter(asks.values()).most_common()
-        has_peers = any(call.peer is not None for call in asked.values())
+        has_peers = any(call.peer is not None for call in requests.values())
         if makers or has_peers or len(counts) < 2 or counts[0][1] == counts[1][1]:
             return None
         odd = tuple(rank for rank, ask in asks.items() if ask != counts[0][0])
@@ -534,7 +534,7 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     return Blame(
         cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.DIFFERENT_CALLS,
         ranks=odd,
-        message=f"{_asking_words(odd, asked)}{at_place(place)}: {'; '.join(rows)}.",
+        message=f"{_asking_words(odd, requests)}{at_place(place)}: {'; '.join(rows)}.",
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],
@@ -542,32 +542,34 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-def _odd_peers(asked: Mapping[int, CallArguments]) -> tuple[int, ...]:
+def _odd_peers(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
     """Return the ranks that wait for a peer which turns elsewhere, while another one waits for them."""
     odd = []
-    for rank, call in asked.items():
-        peer = asked.get(call.peer) if call.peer is not None else None
+    for rank, call in requests.items():
+        peer = requests.get(call.peer) if call.peer is not None else None
         if call.peer is None or peer is None or (peer.peer == rank and peer.operation != call.operation):
             continue
-        senders = [other for other, theirs in asked.items() if theirs.peer == rank and theirs.is_send != call.is_send]
+        senders = [
+            other for other, theirs in requests.items() if theirs.peer == rank and theirs.is_send != call.is_send
+        ]
         if senders and call.peer not in senders:
             odd.append(rank)
     return tuple(odd)
 
 
-def _odd_roots(asked: Mapping[int, CallArguments], turns: Mapping[int, int]) -> tuple[int, ...]:
+def _odd_roots(requests: Mapping[int, CallArguments], turns: Mapping[int, int]) -> tuple[int, ...]:
     """Return the minority by root of one collective, or all that are in it where there is none.
 
     Who names a third rank as root may have given it its part, and be past that collective.
     """
     rooted: dict[tuple[str, str, int], dict[int, int]] = {}
-    for rank, call in asked.items():
+    for rank, call in requests.items():
         if call.root is not None:
             rooted.setdefault((call.operation, call.group, turns.get(rank, 0)), {})[rank] = call.root
     for roots in rooted.values():
-        (root, most), *others = Counter(roots.values()).most_common()
-        if others:
-            is_majority = most > others[0][1]
+        (root, most), *rivals = Counter(roots.values()).most_common()
+        if rivals:
+            is_majority = most > rivals[0][1]
             return tuple(rank for rank, named in roots.items() if not is_majority or named != root)
     return ()
 
@@ -579,19 +581,19 @@ def _odd_makers(makers: Mapping[int, CallArguments]) -> tuple[int, ...]:
     did not come to it. A rank passes the groups to which it does not belong.
     """
     against: Counter[int] = Counter()
-    for (one, mine), (other, theirs) in permutations(makers.items(), 2):
-        is_other = one < other and mine.turn == theirs.turn and mine.ranks != theirs.ranks
-        if is_other or (mine.turn < theirs.turn and other in mine.ranks):
-            against.update((one, other))
+    for (one, mine), (peer, theirs) in permutations(makers.items(), 2):
+        is_other = one < peer and mine.turn == theirs.turn and mine.ranks != theirs.ranks
+        if is_other or (mine.turn < theirs.turn and peer in mine.ranks):
+            against.update((one, peer))
     odd = tuple(rank for rank, count in against.items() if count == max(against.values()))
     return odd if len(odd) * 2 < len(makers) else ()
 
 
-def _asking_words(odd: Sequence[int], asked: Mapping[int, CallArguments]) -> str:
+def _asking_words(odd: Sequence[int], requests: Mapping[int, CallArguments]) -> str:
     """Return who asks for what the others do not, or who of several disagree."""
-    texts = {asked[rank].text for rank in odd}
+    texts = {requests[rank].text for rank in odd}
     if len(texts) > 1:
-        return f"{ranks_text(odd)} do not agree on their {asked[odd[0]].operation}"
+        return f"{ranks_text(odd)} do not agree on their {requests[odd[0]].operation}"
     return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {min(texts)}, which the others do not"
 
 

@@ -251,8 +251,8 @@ class Ranks:
         """Take in ranks that left marks and have not come to the socket: they lived too shortly."""
         for path in self.folder.glob("*-*.marks"):
             rank, _, pid = path.stem.partition("-")
-            others = {each.rank for each in self.all} | {each.rank for each in self.former}
-            if rank.isdigit() and pid.isdigit() and int(rank) not in others:
+            numbers = {each.rank for each in self.all} | {each.rank for each in self.former}
+            if rank.isdigit() and pid.isdigit() and int(rank) not in numbers:
                 silent = WatchedRank(rank=int(rank), pid=int(pid), stem=path.with_suffix(""), talk=None, process=None)
                 silent.ended_at = path.stat().st_mtime if process_state(silent.pid)[0] in {"", "Z"} else 0.0
                 self.all.append(silent)

@@ -434,10 +434,10 @@ def with_launcher_ends(ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...
     def is_of_launcher(one: RankEvidence) -> bool:
         if one.exit is None or one.exit.code not in _PATIENCE_OF_LAUNCHERS:
             return False
-        others = [end for rank, end in ends.items() if rank != one.rank]
-        if one.exit.code == -SIGTERM and any(_is_root(end, one.exit.at) for end in others):
+        peers = [end for rank, end in ends.items() if rank != one.rank]
+        if one.exit.code == -SIGTERM and any(_is_root(end, one.exit.at) for end in peers):
             return True
-        return one.exit.at > min((end.at for end in others), default=_NEVER) + _PATIENCE_OF_LAUNCHERS[one.exit.code]
+        return one.exit.at > min((end.at for end in peers), default=_NEVER) + _PATIENCE_OF_LAUNCHERS[one.exit.code]
 
     return tuple(
         replace(one, exit=replace(one.exit, by_launcher=True)) if one.exit and is_of_launcher(one) else one
