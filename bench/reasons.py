@@ -34,6 +34,8 @@ DRIVERS = ("470.82.01", "525.60.13", "535.54.03", "550.54.14", "580.65.06")
 COMPANIONS = ("transformers", "flash-attn", "transformer-engine", "peft", "numpy", "trl", "bitsandbytes")
 DAYS = ("2023-06-30", "2024-03-31", "2025-01-31", "2025-12-31")
 IMPOSSIBLE = "it cannot be had beside what comes before it"
+# The local part of a release of torch.
+_BUILD = re.compile(r"(torch \d[\w.]*)\+\w+")
 HIDDEN = "hidden"  # the choices before a release are no part of what a sentence says
 
 
@@ -150,7 +152,9 @@ class Judge:
                 return fault
             members = conflict_members(self.solver, tried, stuck, cause=False)
             messages = {m.message.removesuffix(" (a warning)") for m in members if not m.message.endswith(HIDDEN)}
-            rest = because.replace(" (a warning)", "")
+            # A sentence may name the one build of a release that may be had.
+            messages = {_BUILD.sub(r"\1", message) for message in messages}
+            rest = _BUILD.sub(r"\1", because.replace(" (a warning)", ""))
             for message in sorted(messages, key=len, reverse=True):
                 rest = rest.replace(message, "", 1) if message in rest else rest + "!"
             if not rest.replace(" and ", "").strip():

@@ -70,7 +70,7 @@ def test_it_holds_every_file_of_the_lock_and_what_its_source_is_built_with(
     locked = {a.filename for pin in (*whole_lock.pins, *whole_lock.build_pins) for a in pin.artifacts}
     assert locked <= names
     assert any(name.startswith("uv-") for name in names)
-    assert any(name.startswith("envsmith-") for name in names)
+    assert any(name.startswith("envsmith_train-") for name in names)
     sums = dict(line.split("  ")[::-1] for line in content["SHA256SUMS"].decode().splitlines())
     assert sums == {n: hashlib.sha256(data).hexdigest() for n, data in content.items() if n != "SHA256SUMS"}
     assert hashlib.sha256(packed.path.read_bytes()).hexdigest() == packed.sha256
