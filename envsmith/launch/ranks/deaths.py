@@ -418,7 +418,7 @@ def signal_name(status: int) -> str:
 def earliest(evidence: LaunchEvidence) -> Blame | None:
     """Return the earliest error where nothing says who was first. It names no rank: the error may only follow from another."""
     errors = [(rank, error) for rank, error in evidence.errors if not error.handled] or list(evidence.errors)
-    if not errors or (evidence.launcher is None):
+    if not errors or evidence.launcher is None:
         return None
     rank, first = errors[0]
     others = f" {len(errors) - 1} more came after it." if len(errors) > 1 else ""
