@@ -65,7 +65,7 @@ def test_the_same_record_twice_is_one_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"schema": 1}, "migrate"),
+        ({"schema": 1}, "this envsmith reads schema 2"),
         ({"cell": 7}, "cell: `7`"),
         ({"rungs": ["flown"]}, "rungs[0]: `flown`: unknown word"),
         ({"rungs": []}, "rungs: rungs of the ladder"),
