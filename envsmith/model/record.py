@@ -251,9 +251,7 @@ class Record(AsJson):
     tier was run. ``audit`` is what earlier releases wrote of pip-audit.
     """
 
-    schema: Annotated[
-        int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})")
-    ] = SCHEMA
+    schema: Annotated[int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA}")] = SCHEMA
     cell: Annotated[str, text_of(), Checked(_cell)]
     components: Mapping[str, Annotated[str, Checked(_version)]]
     campaign: str | None = None
