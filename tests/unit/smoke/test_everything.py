@@ -450,7 +450,7 @@ def _command(monkeypatch, tmp_path, script) -> object:
 
     monkeypatch.setattr("envsmith.smoke.run.probe", lambda _target: VERSIONS)
     monkeypatch.setattr(everything, "ask", lambda *_: NEW)
-    monkeypatch.setattr("envsmith.cli.smoke.find_cell", lambda *_: FOUND)
+    monkeypatch.setattr("envsmith.cli.prove.find_cell", lambda *_: FOUND)
 
     def run_all(parts, target, *, folder, **_):
         for part in parts:
