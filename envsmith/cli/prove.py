@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from envsmith.base import ssh
-from envsmith.base.files import digest_of, now, write_whole
+from envsmith.base.files import digest_of, now, read_bounded, write_whole
 from envsmith.base.interpreter import named_python, python_in
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
@@ -31,6 +31,7 @@ from envsmith.smoke import everything, run
 from envsmith.smoke.bandwidth_plot import svg
 from envsmith.smoke.result import SmokeResult
 
+_MAX_RECORD = 8 << 20
 _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 
 
@@ -100,7 +101,7 @@ def _of_cell(path: Path | None) -> Path | None:
 
 
 def _sign_keyless(record: Path) -> Path:
-    statement = attestation(digest_of(record.read_bytes()), record.name, RECORD_TYPE, {})
+    statement = attestation(digest_of(read_bounded(record, _MAX_RECORD)), record.name, RECORD_TYPE, {})
     bundle = record.with_name(record.name + KEYLESS_SUFFIX)
     write_whole(bundle, sign_keyless(statement).decode())
     return bundle
