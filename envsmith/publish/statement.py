@@ -32,8 +32,7 @@ class Claim:
 
     ``tags`` are the names under which this image was published; ``expires`` the day (UTC) after which the record is
     old. ``attests`` are the signer's further statements about it: the digest of each payload by its predicate type.
-    ``replaces`` is the image to which its tag led before. ``built_from`` is what earlier releases said: the id of the
-    engine's image that the record names.
+    ``replaces`` is the image to which its tag led before.
     """
 
     image: str
@@ -45,8 +44,6 @@ class Claim:
     rungs: tuple[str, ...]
     recorded: dt.datetime
     expires: dt.date
-    built_from: str = ""
-    audit: Mapping[str, Any] = field(default_factory=dict)
     attests: Mapping[str, str] = field(default_factory=dict)
     replaces: str = ""
 
@@ -76,7 +73,6 @@ def statement_bytes(claim: Claim) -> bytes:
         "rungs": list(claim.rungs),
         "recorded": claim.recorded.isoformat(timespec="seconds"),
         "expires": claim.expires.isoformat(),
-        "audit": dict(claim.audit),
         "attests": dict(claim.attests),
         "replaces": claim.replaces,
     }
@@ -100,14 +96,12 @@ def parse_statement(payload: bytes) -> Claim:
             cell=str(ours["cell"]),
             lock=str(ours["lock"]),
             config=str(ours["config"]),
-            built_from=str(ours.get("builtFrom", "")),
             tags=tuple(str(tag) for tag in ours["tags"]),
             rungs=tuple(str(rung) for rung in ours["rungs"]),
             recorded=dt.datetime.fromisoformat(str(ours["recorded"])),
             expires=dt.date.fromisoformat(str(ours["expires"])),
-            audit=dict(ours["audit"]),
-            attests={str(kind): str(digest) for kind, digest in ours.get("attests", {}).items()},
-            replaces=str(ours.get("replaces", "")),
+            attests={str(kind): str(digest) for kind, digest in ours["attests"].items()},
+            replaces=str(ours["replaces"]),
             parts={str(part["name"]): _part(part) for part in predicate["configuration"]},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
