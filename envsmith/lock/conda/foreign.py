@@ -25,6 +25,7 @@ from envsmith.base.schema import (
 )
 from envsmith.errors import DataError
 from envsmith.lock.conda.names import clean, component_version, cuda_of_build, fold
+from envsmith.model.version import local_cuda
 from envsmith.net.address import parts_of
 
 MAX_BYTES = 64 << 20
@@ -408,14 +409,6 @@ def components_of(conda: Mapping[str, str], pip: Mapping[str, str], builds: Mapp
         folded = fold(name)
         match = re.fullmatch(r"nvidia-(nccl|cudnn)-cu\d+", folded)
         components[match[1] if match else folded] = version
-        if folded == "torch" and ("+cu" in version or "+cpu" in version):
-            components["cuda"] = _local_cuda(version)
+        if folded == "torch" and (cuda := local_cuda(version)):
+            components["cuda"] = cuda
     return components
-
-
-def _local_cuda(version: str) -> str:
-    local = version.split("+", maxsplit=1)[1]
-    digits = local.removeprefix("cu").split(".")[0]
-    if local.startswith("cpu") or len(digits) < 3 or not digits.isdigit():
-        return "cpu"
-    return f"{digits[:-1]}.{digits[-1]}"
