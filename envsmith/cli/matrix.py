@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from envsmith.base.files import claim, now, read_text, write_folder, write_whole
 from envsmith.base.json_types import list_in
 from envsmith.base.text import clean
 from envsmith.cli.app import LazyGroup
-from envsmith.cli.console import dumps, print_out, say, table
+from envsmith.cli.console import dumps, print_out, say, table, tell_framework
 from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
@@ -23,7 +22,6 @@ from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files, own_matrix
 from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.document import document, states
-from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId
 from envsmith.model.record import merge as merged
@@ -43,7 +41,7 @@ _VERBS = {
     "diff": ("matrix", "What changed between two matrix.json files, or since one."),
     "export": ("matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
     "graph": ("graph", "The version graph, or the part around a component, as DOT or JSON."),
-    "site": ("matrix", "Write the static page: selector, grid, search, a page for each cell that was run."),
+    "site": ("site", "Write the static page: selector, grid, search, a page for each cell that was run."),
 }
 
 
@@ -102,7 +100,7 @@ def list_(settings: ListFlags) -> int:
     else:
         if rows:
             print_out(table([_row(state, entry) for state, entry in rows]))
-        proved = sum(state.status.value == "proved" for state, _ in rows)
+        proved = sum(state.is_proved for state, _ in rows)
         say(f"{len(rows)} cells, {proved} proved")
     return 0
 
@@ -110,7 +108,7 @@ def list_(settings: ListFlags) -> int:
 def _row(state: CellState, entry: dict[str, Any]) -> tuple[str, ...]:
     word = click.style(state.status.value, fg=_COLOURS[state.status.value])
     age = f"{entry['date']}{' stale' if state.stale else ''}{' flaky' if entry['flaky'] else ''}"
-    symptom = entry["symptom"] if state.status.value != "proved" else ""
+    symptom = "" if state.is_proved else entry["symptom"]
     return (state.id, word, entry["counts_as"], age, clean(symptom or "")[:90])
 
 
@@ -279,53 +277,7 @@ def _document(folder: Path | None) -> dict[str, Any]:
     return document(root, solver_of(knowledge(list_files(root))), moment=now(), progress=tell_framework())
 
 
-def tell_framework() -> Callable[[str], None]:
-    """Tells each framework once while all its releases are judged: it takes a while."""
-    announced: set[str] = set()
-
-    def progress(line: str) -> None:
-        name = line.split(maxsplit=1)[0]
-        if name not in announced:
-            announced.add(name)
-            say(f"judging every {name} with every torch")
-
-    return progress
-
-
 def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
     frameworks = FRAMEWORKS if flag == "--framework" else ()
     parsed = [parse_component(word, components(), flag=flag, frameworks=frameworks) for word in words]
     return {component.name: spec for component, spec in parsed}
-
-
-# ``envsmith matrix site``: the static page.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SiteFlags:
-    """The options of ``matrix site``."""
-
-    output: Path = option("--output", "-o", "Folder to write.", type=FOLDER, default=Path("site"))
-    base_url: str = option(
-        "--base-url", "URL", "Where it will be published, for the links of the feed.", default="", show_default=False
-    )
-    opens: bool = flag("--open", "Show it in the browser.")
-
-
-@verb(SiteFlags)
-def site(settings: SiteFlags) -> int:
-    """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.
-
-    Open index.html, or publish the folder: nothing in it needs a server.
-    """
-    root, output = find_matrix(), settings.output
-    claim(output, SITE)  # before the minutes of judging, not after them
-    say("reading what can be chosen")
-    page = read_page(root)
-    count = write_all(page, output, root, base_url=settings.base_url, progress=tell_framework())
-    first = sum((output / name).stat().st_size for name in FIRST)
-    say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
-    print_out(str(output / "index.html"))
-    if settings.opens and click.launch(str(output / "index.html")):
-        say("no browser was found: open the file that is named above")
-    return 0

@@ -70,6 +70,11 @@ class CellState:
     stale: bool
     counts_as: Rung
 
+    @property
+    def is_proved(self) -> bool:
+        """Return whether the run that speaks for the cell passed."""
+        return self.status is Status.PROVED
+
     def to_json(self) -> JsonDict:
         """Return one entry of ``cells`` in ``matrix.json``."""
         best, failure = self.best, self.best.failure
