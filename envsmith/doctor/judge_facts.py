@@ -18,6 +18,7 @@ from envsmith.doctor.ranking import diagnosis_of
 from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of, requirement_of
 from envsmith.doctor.rules import judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, taxonomy_of
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
@@ -28,6 +29,7 @@ _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-
 _LAST = 1 << 40
 
 
+@one_state()
 def diagnose(
     facts: Facts,
     texts: Sequence[tuple[str, str]] = (),
