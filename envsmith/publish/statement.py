@@ -10,12 +10,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from envsmith.base.files import digest_of, write_whole
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
 from envsmith.model.lock import LOCK_FILE
-from envsmith.model.record import RECORD_FILE
+from envsmith.model.record import KEYLESS_SUFFIX, RECORD_FILE
+from envsmith.net.keyless import sign_keyless
 from envsmith.net.oci.spec import Descriptor, canonical, is_digest
 from envsmith.publish.sbom import SBOM_FILE
 
@@ -54,6 +57,14 @@ def attestation(image: str, cell: str, kind: str, predicate: Mapping[str, Any]) 
     """Return an in-toto statement about ``image`` in one spelling: what is signed."""
     subject = {"name": cell, "digest": {"sha256": image[7:]}}
     return canonical({"_type": _STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate})
+
+
+def sign_record(record: Path) -> Path:
+    """Sign the file of a record with the identity of this CI job. Return the bundle beside it."""
+    statement = attestation(digest_of(record.read_bytes()), record.name, RECORD_TYPE, {})
+    bundle = record.with_name(record.name + KEYLESS_SUFFIX)
+    write_whole(bundle, sign_keyless(statement).decode())
+    return bundle
 
 
 def statement_bytes(claim: Claim) -> bytes:
