@@ -25,7 +25,7 @@ def proof_of(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
     return max(proofs, key=lambda evidence: evidence.date, default=None)
 
 
-def own_run(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
+def run_of_set(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
     """Return the run of the very set in the environment at hand."""
     packages = _Packages(case, inferred)
     return next((run for run in runs if run.stages and not packages.differences(run)), None)

@@ -19,7 +19,7 @@ from envsmith.base.about import VERSION
 from envsmith.base.files import now, write_folder
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
-from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
+from envsmith.matrix.cells import ASK, TOOLS, cell_states, commands_of
 from envsmith.matrix.document import document
 from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
 from envsmith.matrix.site.script_data import Hosts, make_choices, search_data
@@ -155,7 +155,7 @@ def _mark(letter: str, words: str, *, stale: bool = False) -> str:
 
 def _index(page: Page, newest: Sequence[Record], tables: Mapping[str, str]) -> str:
     states = cell_states(page.records, page.expiry, page.today)
-    proved = sum(state.status is Status.PROVED for state in states)
+    proved = sum(state.is_proved for state in states)
     last = f" Last run on {_words(max(r.day for r in newest))}." if newest else ""
     first = next(iter(tables))
     values = {
