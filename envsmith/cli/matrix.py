@@ -21,12 +21,15 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files, own_matrix
+from envsmith.matrix.acceptance import judge_file
 from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.document import document, states
 from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
+from envsmith.matrix.vouchers import SIGNERS_FILE, voucher_of
 from envsmith.model.cell import CellId
 from envsmith.model.record import merge as merged
+from envsmith.model.record import records_of
 from envsmith.solver import solver_of
 
 if TYPE_CHECKING:
@@ -154,7 +157,9 @@ def show(settings: ShowFlags) -> int:
     if state.best.failure:
         rows += [("failed at", str(entry["failed_at"])), ("symptom", clean(str(entry["symptom"])))]
     rows += [(s.name, clean(f"{s.verdict.value}: {s.detail}")) for s in state.best.steps]
-    rows += [("record", record.name) for record in state.records]
+    rows += [
+        ("record", f"{record.name}, vouched for by: {clean(str(state.voucher(record)))}") for record in state.records
+    ]
     print_out(table(rows))
     if state.best.failure:
         print_out("\n".join(f"    {clean(line)}" for line in state.best.failure.log))
@@ -240,33 +245,53 @@ class MergeFlags:
     """The options of ``matrix merge``."""
 
     sources: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+    check: bool = flag("--check", "Only say whether each record would be taken, and who vouches for it.")
     folder: Path | None = matrix_option()
 
 
 @verb(MergeFlags)
 def merge(settings: MergeFlags) -> int:
-    """Take the records of SOURCES into the matrix.
+    """Take the records of SOURCES into the matrix, and say who vouches for each.
 
-    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke
-    --tier all` left, a folder of records, or a file.
+    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `prove`
+    left, a folder of records, or a file. A signature beside a record goes with it.
 
     They go into --matrix, else into the matrix that envsmith uses. An installed envsmith has its own in its package,
     which is left alone: `matrix/` in this folder is taken then, as in a checkout.
 
     Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed
-    after it was written is refused.
+    after it was written is refused. With --check, exit code 1 says that a record is refused, and why: it is none, it
+    tells something private, its signature is not its own, or it does not show what it claims.
     """
-    target = (settings.folder or own_matrix()) / "records"
-    new, existing = merged(settings.sources, target)
+    if settings.check:
+        return _judged(settings)
+    root = settings.folder or own_matrix()
+    new, existing = merged(settings.sources, root / "records")
     if not new and not existing:
         raise UsageError(
             f"Cannot merge {', '.join(map(str, settings.sources))}: it holds no record.",
             hint="Give the folder of a campaign, or of its records.",
         )
     for name in new:
-        print_out(name)
-    say(f"{len(new)} records taken into {target}, {existing} were there")
+        print_out(f"{name}: {clean(str(voucher_of(root / 'records' / name, root / SIGNERS_FILE)))}")
+    say(f"{len(new)} records taken into {root / 'records'}, {existing} were there")
     return 0
+
+
+def _judged(settings: MergeFlags) -> int:
+    root = settings.folder or find_matrix()
+    known = knowledge(list_files(root))
+    files = [path for source in settings.sources for path in records_of(source)]
+    refused = 0
+    for path in files:
+        judged = judge_file(path, root, known, now())
+        word = click.style("refused", fg="red") if judged.objections else click.style("accepted", fg="green")
+        print_out(f"{word}: {clean(judged.name)}, vouched for by: {clean(str(judged.voucher))}")
+        for line in judged.objections:
+            print_out(f"  {clean(line)}")
+        refused += bool(judged.objections)
+    say(f"{len(files) - refused} of {len(files)} records would be taken")
+    return 1 if refused else 0
 
 
 def _states(folder: Path | None) -> list[CellState]:

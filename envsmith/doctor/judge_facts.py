@@ -25,6 +25,7 @@ from envsmith.doctor.stated_environment import versions_of
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.launch.ranks.causes import Blame
@@ -72,6 +73,7 @@ class DiagnosisInput:
         return [hit for hit in (*self.own, *lacks) if hit.signature.kind in {"symptom", "consequence"}]
 
 
+@one_state()
 def diagnose(
     facts: Facts,
     texts: Sequence[tuple[str, str]] = (),

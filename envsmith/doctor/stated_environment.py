@@ -21,6 +21,7 @@ from envsmith.doctor.read.lines import bytes_of, component_of, note_present, rea
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
@@ -85,6 +86,7 @@ def _stated_beside(facts: Facts) -> dict[str, str]:
     return {**dict.fromkeys(sorted(absent), "none"), **exact}
 
 
+@one_state()
 def check_environment(
     versions: Mapping[str, str], draft: Draft, platform: Platform | None = None, *, keep: Collection[str] = ()
 ) -> Judgement:

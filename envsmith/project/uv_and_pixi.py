@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from envsmith.base.files import read_text
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.lock.resolve import DEFAULT_GLIBC
+from envsmith.lock.cell_query import DEFAULT_GLIBC
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.version import minor_of, public

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from envsmith.base.files import digest_of
 from envsmith.errors import ContentError
 from envsmith.model.lock import MAX_BYTES
+from envsmith.net.keyless import open_bundle
 from envsmith.net.oci.spec import EMPTY, Manifest
 from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish.attachments import BUNDLE_ARTIFACT, CARRIERS, ENVELOPE_ARTIFACT, TITLE, image_annotations
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.report import CheckState, Covered, PartCheck, Trust, VerifyReport
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
-from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
+from envsmith.publish.sign import Opened, is_keyless, open_envelope, predicate_type
 from envsmith.publish.statement import PREDICATE_TYPE, Claim, parse_statement
 
 # What a report calls the statements that are signed beside the one that covers everything.
@@ -83,10 +84,10 @@ def find_statements(
             if (kind := predicate_type(raw)) not in {"", PREDICATE_TYPE}:
                 opened = Opened(payload=b"", claimed=())
                 with suppress(ContentError):
-                    opened = _open(raw, trust)
+                    opened = open_trusted(raw, trust)
                 further.append(Attestation(carrier=one, kind=kind, opened=opened))
                 continue
-            opened = _open(raw, trust)
+            opened = open_trusted(raw, trust)
             if opened.signer:
                 claim = parse_statement(opened.payload)
                 if claim.image != manifest.digest:
@@ -143,7 +144,7 @@ def _say_who_signed(
         report.add("statement", CheckState.UNPROVED, "there is none, so no one vouches for this image")
 
 
-def _open(raw: bytes, trust: Trust) -> Opened:
+def open_trusted(raw: bytes, trust: Trust) -> Opened:
     """Open an envelope, or a keyless one where an identity is given: without it nothing of that can be checked."""
     if not is_keyless(raw):
         return open_envelope(raw, trust.keys)

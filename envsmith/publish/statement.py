@@ -19,8 +19,10 @@ from envsmith.model.record import RECORD_FILE
 from envsmith.net.oci.spec import Descriptor, canonical, is_digest
 from envsmith.publish.sbom import SBOM_FILE
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+# A statement about one file: a record, or an archive.
+RECORD_TYPE = "urn:envsmith:record:v1"
+ARCHIVE_TYPE = "urn:envsmith:archive:v1"
 # The documents that every statement names.
 _DOCUMENTS = frozenset({LOCK_FILE, RECORD_FILE, SBOM_FILE})
 _STATEMENT = "https://in-toto.io/Statement/v1"

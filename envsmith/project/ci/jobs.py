@@ -268,8 +268,7 @@ def _draft_config(declaration: Declaration) -> str:
 
 Row = tuple[str, ...]
 Pair = tuple[tuple[int, str], tuple[int, str]]
-# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in
-# bench/cover.py.
+# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on real axes.
 _TRIES = 12
 # How many of the rows that hold least alone are tried two by two for one that replaces both.
 _LIGHT = 12

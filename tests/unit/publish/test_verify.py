@@ -38,12 +38,20 @@ from envsmith.publish.verify import history, verify
 CELL = "ds0.19.8-torch2.15.0-cu132-py312"
 
 
-@pytest.fixture
-def published(kit, cell, keys):
-    """A registry with one published cell; what a test changes there is tampering."""
+@pytest.fixture(scope="session")
+def untouched(kit, made_cell, keys):
+    """A registry to which one cell was published."""
     with kit.registry() as reg:
         target = Repository(reg.address, "cells", push=True)
-        reg.done = publish(load_proof(cell), open_image(cell / "oci"), target, seal_with(keys[0]))
+        reg.done = publish(load_proof(made_cell), open_image(made_cell / "oci"), target, seal_with(keys[0]))
+        yield reg
+
+
+@pytest.fixture
+def published(kit, untouched):
+    """A registry with the same content; what a test changes there is tampering."""
+    with kit.registry() as reg:
+        reg.blobs, reg.manifests, reg.done = dict(untouched.blobs), dict(untouched.manifests), untouched.done
         yield reg
 
 
