@@ -86,7 +86,8 @@ def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | No
         specs = [Spec.parse(text) for asker, text in _table().askers.get(name, ()) if asker == user]
         if not specs or (release and key_of(release) and not any(spec.contains(release) for spec in specs)):
             continue
-        builds = sorted({public(version) for version in _table().builds.get(user, ())}, key=version_key)
+        releases = {public(version) for version in _table().builds.get(user, ())}
+        builds = [text for _, text in sorted((key, text) for text in releases if (key := version_key(text)))]
         asking = [number for number, build in enumerate(builds) if any(spec.contains(build) for spec in specs)]
         if not asking:
             continue
