@@ -87,7 +87,8 @@ def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | No
         if not specs or (release and key_of(release) and not any(spec.contains(release) for spec in specs)):
             continue
         releases = {public(version) for version in _table().builds.get(user, ())}
-        builds = [text for _, text in sorted((key, text) for text in releases if (key := version_key(text)))]
+        keyed = [(key, text) for text in releases if (key := version_key(text))]
+        builds = [text for _, text in sorted(keyed)]
         asking = [number for number, build in enumerate(builds) if any(spec.contains(build) for spec in specs)]
         if not asking:
             continue
