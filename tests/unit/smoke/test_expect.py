@@ -41,7 +41,7 @@ def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_pat
     [
         (("evidence: own}\n- {id: b", "}\n- {id: b"), "`evidence` is missing"),
         (("expect: refused", "expect: perhaps"), "perhaps"),
-        (("id: b", "id: a"), "used twice"),
+        (("id: b", "id: a"), "stands in this file twice"),
         (("op: all_reduce, dtype: [int16]}", "operation: all_reduce}"), "operation"),
         (('">=2.14"', '">=x"'), "not a version spec"),
         (("source: a run, ", ""), "evidence.own: `source` is missing"),
