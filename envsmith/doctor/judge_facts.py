@@ -63,6 +63,8 @@ def _of_finding(finding: Finding, case: DiagnosisInput) -> Diagnosed:
     exact = all(s is None or (s.exact and s.strength >= 2) for s in stated)
     taxonomy = twin.signature.taxonomy if twin else taxonomy_of(finding)
     severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
+    if not place and severity is Severity.ERROR and any(".dev" in version for version in finding.components.values()):
+        severity = Severity.WARNING  # no release declares anything of a build that was made between releases
     score = Weight.PROVED + bool(hit) if place else _weight_alone(finding, case) - (0 if exact else 3)
     needs = finding.needs or releases_for_finding(finding, case.facts, case.platform)
     fix = better_fix(finding, taxonomy, case.facts, twin)

@@ -99,7 +99,7 @@ def judge(
     findings += _of_nightly(case, versions, platform, findings)
     findings += _notes(case, {**read.plain, **inferred}, platform)
     findings = _refuted(findings, run_of_set(case, inferred, runs))
-    runs = (*runs, *solver.graph.runs)
+    runs = (*runs, *(run for run in solver.graph.runs if run.platform is platform))
     proof = proof_of(case, inferred, runs)
     findings = [_foretold(case, f, runs) for f in findings] if proof is None else findings
     bad = any(f.severity is Severity.ERROR for f in findings)
@@ -347,8 +347,10 @@ def _unknown_pairs(case: JudgementDraft, inferred: Mapping[str, str]) -> list[st
     if not any(n == "torch" or case.solver.compiled.roles[n] is Role.FRAMEWORK for n in subject.components.values()):
         components = {*subject.components.values()}
         related = (r for r in case.solver.compiled.rules_of(components) if not r.locking)
-        if not any(set(r.components) <= components for r in related):
-            reasons.append("no rule relates " + join_words(sorted(components)) if components else "nothing was given")
+        if components and not any(set(r.components) <= components for r in related):
+            reasons.append("no rule relates " + join_words(sorted(components)))
+        elif not components and not subject.unknown:
+            reasons.append("nothing was given")
     return reasons
 
 
