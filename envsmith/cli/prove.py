@@ -30,7 +30,6 @@ from envsmith.smoke import everything, run
 from envsmith.smoke.bandwidth_plot import svg
 from envsmith.smoke.result import SmokeResult
 
-_MAX_RECORD = 8 << 20
 _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 
 
