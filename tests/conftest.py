@@ -46,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs an interpreter with torch where none is named."""
+    if item.get_closest_marker("torch") and not os.environ.get("ENVSMITH_TEST_TORCH_PYTHON"):
+        pytest.skip("ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch")
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Start one worker more than there are CPUs with ``-n auto``: many tests wait for a program or a clock."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
