@@ -165,7 +165,7 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:
-        from envsmith.cli.code import judge_code  # only who has code waits for its readers
+        from envsmith.project.code.judge_code import judge_code  # only who has code waits for its readers
 
         judgement = judge_code(settings.code, stated, judgement, where)
     for source in settings.wheels:

@@ -78,6 +78,11 @@ class CellState:
         """Return who vouches for a record of the cell."""
         return self.vouchers.get(record.name, UNSIGNED)
 
+    @property
+    def is_proved(self) -> bool:
+        """Return whether the run that speaks for the cell passed."""
+        return self.status is Status.PROVED
+
     def to_json(self) -> JsonDict:
         """Return one entry of ``cells`` in ``matrix.json``."""
         best, failure = self.best, self.best.failure

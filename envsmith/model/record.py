@@ -249,12 +249,10 @@ class Record(AsJson):
     ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared.
     Times are UTC ISO 8601, durations seconds. ``expected`` and ``rules`` are what the graph said before. ``earlier``
     are attempts of the same run that failed before this one. ``bandwidth`` holds the peak of each operation when that
-    tier was run. ``audit`` is what earlier releases wrote of pip-audit.
+    tier was run.
     """
 
-    schema: Annotated[
-        int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})")
-    ] = SCHEMA
+    schema: Annotated[int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA}")] = SCHEMA
     cell: Annotated[str, text_of(), Checked(_cell)]
     components: Mapping[str, Annotated[str, Checked(_version)]]
     campaign: str | None = None
@@ -279,7 +277,6 @@ class Record(AsJson):
     steps: tuple[StepOutcome, ...] = ()
     bandwidth: Mapping[str, Mapping[str, float]] | None = field(default=None, metadata=written(when_set=True))
     notes: tuple[str, ...] = ()
-    audit: Facts | None = field(default=None, metadata=written(when_set=True))
     name: str = field(default="", metadata=UNWRITTEN)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.finding import Finding, Judgement, Solution
 from envsmith.model.rule import PassedRun, Severity
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 
+@one_state()
 def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     """Return the best cell for a request: one that runs on its machine, or with a warning one that does not.
 
@@ -97,6 +99,7 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
         yield from (answer.cell for answer in answers)
 
 
+@one_state()
 def check(
     versions: Mapping[str, str],
     platform: Platform | None = None,
