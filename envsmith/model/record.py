@@ -29,6 +29,7 @@ from envsmith.base.schema import (
     WrongValueError,
     check,
     exactly,
+    not_empty,
     parse_document,
     strict,
     text_of,
@@ -219,12 +220,6 @@ def _version(text: str, _context: object) -> str:
     return text
 
 
-def _some_rung(rungs: tuple[Rung, ...], _context: object) -> tuple[Rung, ...]:
-    if not rungs:
-        raise WrongValueError("rungs of the ladder belong here")
-    return rungs
-
-
 def _time(text: str, _context: object) -> str:
     try:
         if _TIME.fullmatch(text):
@@ -262,7 +257,7 @@ class Record(AsJson):
     engine: _Engine
     environment: str
     image: str | None = None
-    rungs: Annotated[tuple[Rung, ...], Checked(_some_rung)]
+    rungs: Annotated[tuple[Rung, ...], not_empty("rungs of the ladder belong here")]
     passed: Flag
     summary: str
     failure: Failure | None = None

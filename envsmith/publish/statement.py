@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envsmith.base.files import digest_of, write_whole
+from envsmith.base.files import digest_of, read_bounded, write_whole
 from envsmith.base.keyless import sign_keyless
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
@@ -29,6 +29,7 @@ ARCHIVE_TYPE = "urn:envsmith:archive:v1"
 # The documents that every statement names.
 _DOCUMENTS = frozenset({LOCK_FILE, RECORD_FILE, SBOM_FILE})
 _STATEMENT = "https://in-toto.io/Statement/v1"
+_MAX_RECORD = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +62,7 @@ def attestation(image: str, cell: str, kind: str, predicate: Mapping[str, Any]) 
 
 def sign_record(record: Path) -> Path:
     """Sign the file of a record with the identity of this CI job. Return the bundle beside it."""
-    statement = attestation(digest_of(record.read_bytes()), record.name, RECORD_TYPE, {})
+    statement = attestation(digest_of(read_bounded(record, _MAX_RECORD)), record.name, RECORD_TYPE, {})
     bundle = record.with_name(record.name + KEYLESS_SUFFIX)
     write_whole(bundle, sign_keyless(statement).decode())
     return bundle

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
 from envsmith.base.json_types import JsonDict
-from envsmith.base.schema import Checked, Prepared, Text, WrongValueError, strict, whole_number
+from envsmith.base.schema import Prepared, Text, each_once, strict, whole_number
 from envsmith.knowledge.graph.fields import Sources, SpecText, load_table
 from envsmith.model.rule import Evidence
 
@@ -80,20 +81,12 @@ class Expectation:
 WORKS = Expectation(id="", when=Selectors(), expect=Expect.OK, evidence=())
 
 
-def _each_once(lines: tuple[Expectation, ...], _context: object) -> tuple[Expectation, ...]:
-    ids = [line.id for line in lines]
-    for name in ids:
-        if ids.count(name) > 1:
-            raise WrongValueError(f"the id {name} is used twice")
-    return lines
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectations:
     """All lines, in the order of the file."""
 
-    expectations: Annotated[tuple[Expectation, ...], Checked(_each_once)]
+    expectations: Annotated[tuple[Expectation, ...], each_once(attrgetter("id"))]
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     def of(self, case: Mapping[str, str], backend: str, versions: Mapping[str, str]) -> Expectation:

@@ -348,7 +348,10 @@ def _unknown_pairs(case: JudgementDraft, inferred: Mapping[str, str]) -> list[st
         components = {*subject.components.values()}
         related = (r for r in case.solver.compiled.rules_of(components) if not r.locking)
         if components and not any(set(r.components) <= components for r in related):
-            reasons.append("no rule relates " + join_words(sorted(components)))
+            named = join_words(sorted(components))
+            several = f"no rule speaks of {named} together"
+            alone = f"only {named} is known, and a rule speaks of two components or more"
+            reasons.append(several if len(components) > 1 else alone)
         elif not components and not subject.unknown:
             reasons.append("nothing was given")
     return reasons

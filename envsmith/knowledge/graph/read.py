@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import (
-    Checked,
     Made,
     Parsed,
     Prepared,
@@ -20,6 +19,7 @@ from envsmith.base.schema import (
     UnreadableError,
     WrongValueError,
     check,
+    not_empty,
     parse_document,
     strict,
     text_of,
@@ -232,16 +232,10 @@ def _platform_apart(line: object) -> object:
     return {**line, "when": specs, "platform": when["platform"]}
 
 
-def _some_component(specs: Mapping[str, Spec], _context: object) -> Mapping[str, Spec]:
-    if not specs:
-        raise WrongValueError("speaks of no component")
-    return specs
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RowLine:
-    when: Annotated[Specs, Checked(_some_component)] | None = None
+    when: Annotated[Specs, not_empty("speaks of no component")] | None = None
     platform: Platform | None = None
     needs: Specs | None = None
     severity: Severity | None = None

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 from packaging.version import Version as Pep440
 
-from envsmith.base.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, strict, text_of
+from envsmith.base.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, each_once, strict, text_of
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.fields import ComponentName, Sources, Specs, SpecText, Version
 from envsmith.knowledge.graph.torch_builds import Device, with_hash
@@ -124,22 +125,13 @@ _FACTS = tuple(
 )  # fmt: skip
 
 
-def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
-    versions: set[str] = set()
-    for number, line in enumerate(lines):
-        if line.version in versions:
-            raise WrongValueError(f"{line.version} stands in this file twice", "remove one line", path=f"[{number}]")
-        versions.add(line.version)
-    return lines
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleasesFile:
     """``releases/<component>.yaml``."""
 
     component: ComponentName
-    releases: Annotated[tuple[ReleaseLine, ...], Checked(_versions_once)]
+    releases: Annotated[tuple[ReleaseLine, ...], each_once(attrgetter("version"))]
     evidence: object = None
 
 

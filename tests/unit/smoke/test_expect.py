@@ -50,7 +50,7 @@ def test_collectives_of_objects_are_left_out_where_numpy_is_known_to_be_absent()
     [
         (("evidence: own}\n- {id: b", "}\n- {id: b"), "`evidence` is missing"),
         (("expect: refused", "expect: perhaps"), "perhaps"),
-        (("id: b", "id: a"), "used twice"),
+        (("id: b", "id: a"), "stands in this file twice"),
         (("op: all_reduce, dtype: [int16]}", "operation: all_reduce}"), "operation"),
         (('">=2.14"', '">=x"'), "not a version spec"),
         (("source: a run, ", ""), "evidence.own: `source` is missing"),
