@@ -10,14 +10,16 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import write_whole
+from envsmith.base.files import read_bounded, write_whole
 from envsmith.base.programs import execute
-from envsmith.errors import ContentError, EngineError, UsageError
+from envsmith.errors import ContentError, EngineError, EnvsmithError, UsageError
 
 SUFFIX = ".sig"
 # What the signature is for. A signature for another purpose (a commit, a login) is none.
 NAMESPACE = "envsmith"
 _SECONDS = 60.0
+# What is signed is a record or a statement. Keys are smaller.
+_MAX_BYTES = 8 << 20
 _GOOD = re.compile(r'Good "[^"\n]*" signature (?:for (?P<name>\S+) )?with \S+ key (?P<key>SHA256:\S+)')
 
 
@@ -35,7 +37,7 @@ def sign_file(path: Path, key: Path) -> Path:
     ``key`` is a private key without a passphrase, or a public one whose private half ``ssh-agent`` holds.
     ``UsageError`` where it signs nothing.
     """
-    answer = _ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, feed=path.read_bytes().decode())
+    answer = _ssh_keygen("sign", "-f", str(key), "-n", NAMESPACE, feed=read_bounded(path, _MAX_BYTES).decode())
     if answer.returncode or not answer.stdout:
         raise UsageError(
             f"Cannot sign {path.name} with {key}: {_last_line(answer.stderr)}.",
@@ -51,7 +53,7 @@ def signer_of(path: Path, signers: Path) -> SshSigner:
 
     ``ContentError`` when the signature is not of this file, ``EngineError`` without ``ssh-keygen``.
     """
-    signature, text = str(path.with_name(path.name + SUFFIX)), path.read_bytes().decode()
+    signature, text = str(path.with_name(path.name + SUFFIX)), read_bounded(path, _MAX_BYTES).decode()
     names = (
         _ssh_keygen("find-principals", "-s", signature, "-f", str(signers)).stdout.split() if signers.is_file() else []
     )
@@ -73,8 +75,8 @@ def signer_of(path: Path, signers: Path) -> SshSigner:
 def is_ssh_key(path: Path) -> bool:
     """Tell whether a key file is one of SSH, and not PEM."""
     try:
-        head = path.read_bytes()[:40]
-    except OSError:
+        head = read_bounded(path, _MAX_BYTES)[:40]
+    except EnvsmithError:
         return False
     return head.startswith((b"-----BEGIN OPENSSH", b"ssh-", b"ecdsa-", b"sk-"))
 

@@ -69,6 +69,8 @@ _ASSIGNED = (
     rf"|[\"']auth\\?[\"']\s?:\s?|(?:{_CERTAIN}):\s{{1,4}}"
     rf"|\w{{0,40}}(?:passw(?:or)?d|secret|token):\s{{1,4}}(?=\S{{0,200}}\d)){_VALUE}"
 )
+# A variable of a container, whose name and value stand in fields of their own (Kubernetes, GitLab, JSON of Docker).
+_FIELDS = rf"(?i)(\bname[\"']?\s?:\s{{0,4}}[\"']?(?:{_NAME})[\"']?\s{{0,4}},?\s{{1,40}}[\"']?value[\"']?\s?:\s{{0,4}}){_VALUE}"
 # A line without one of these words assigns no secret. The search for names is the slowest of all.
 _WORDS = re.compile("(?i)token|secret|pass|pwd|key|auth|credential")
 _SIGNED = r"(?i)([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>\\]{1,4000}"
@@ -289,7 +291,7 @@ def without_secrets(text: str, *, mail: str = "<address>") -> str:
     """
     text = re.sub(_SIGNED, r"\1<removed>", re.sub(_PRIVATE_KEY, "<removed>", without_logins(text)))
     text = re.sub(_PATH, r"\1<removed>", text)
-    for form in (_HEADER, _COOKIE, _SPOKEN):
+    for form in (_HEADER, _COOKIE, _SPOKEN, _FIELDS):
         text = re.sub(form, r"\1<removed>", text)
     text = "\n".join(_without_values(line) if _WORDS.search(line) else line for line in text.split("\n"))
     text = re.sub(_ACCESS_KEY, "<removed>", text)

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from envsmith.base import ssh
-from envsmith.base.files import digest_of, now, write_whole
+from envsmith.base.files import now, write_whole
 from envsmith.base.interpreter import named_python, python_in
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
@@ -24,9 +24,8 @@ from envsmith.errors import SmokeError, UsageError
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files
 from envsmith.matrix.acceptance import judge_file
-from envsmith.model.record import KEYLESS_SUFFIX, Fault, Record, put_record
-from envsmith.net.keyless import sign_keyless
-from envsmith.publish.statement import RECORD_TYPE, attestation
+from envsmith.model.record import Fault, Record, put_record
+from envsmith.publish.statement import sign_record
 from envsmith.smoke import everything, run
 from envsmith.smoke.bandwidth_plot import svg
 from envsmith.smoke.result import SmokeResult
@@ -81,7 +80,7 @@ def prove(settings: ProveFlags) -> int:
     if settings.key and proof.file:
         proof.files.append(ssh.sign_file(proof.file, settings.key))
     elif settings.keyless and proof.file:
-        proof.files.append(_sign_keyless(proof.file))
+        proof.files.append(sign_record(proof.file))
     code = show_proof(proof, wish, as_json=settings.as_json)
     if proof.file and not settings.as_json:
         root = find_matrix()
@@ -97,13 +96,6 @@ def _of_cell(path: Path | None) -> Path | None:
     """Return the environment in a cell's folder, or the path itself."""
     inside = path / "venv" if path else None
     return inside if inside and python_in(inside).exists() else path
-
-
-def _sign_keyless(record: Path) -> Path:
-    statement = attestation(digest_of(record.read_bytes()), record.name, RECORD_TYPE, {})
-    bundle = record.with_name(record.name + KEYLESS_SUFFIX)
-    write_whole(bundle, sign_keyless(statement).decode())
-    return bundle
 
 
 # Every part that this machine can run, and a record of them: also ``envsmith smoke --tier all``.

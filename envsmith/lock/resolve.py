@@ -34,7 +34,6 @@ from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
-from envsmith.model.version import minor_of
 from envsmith.model.wheel import ReadyWheel
 from envsmith.net.http import HttpClient
 
@@ -102,12 +101,9 @@ def lock_pip(
     compile = compile or Compile()  # noqa: A001 - as above
     beside = beside or Beside()
     toolkit = toolkit_requirements(cell, flavour)
-    minor = minor_of(cell.components["python"])
-    query = replace(
-        query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver)),
-        interpreter=(find_interpreter(minor) or running_interpreter()).path,
-        find_links=resolver.find_links,
-    )
+    query = query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver))
+    interpreter = find_interpreter(query.python) or running_interpreter()
+    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 

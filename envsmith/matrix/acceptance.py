@@ -6,12 +6,12 @@ That it was made up can't be seen. Who vouches for it is said beside it (:mod:`e
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from envsmith.base.files import read_bounded
+from envsmith.base.schema import parse_json
 from envsmith.base.text import private_parts
 from envsmith.errors import ContentError, DataError
 from envsmith.matrix.vouchers import SIGNERS_FILE, UNSIGNED, Voucher, voucher_of
@@ -49,7 +49,7 @@ def judge_file(path: Path, root: Path, knowledge: Knowledge, now: dt.datetime) -
         voucher = voucher_of(path, root / SIGNERS_FILE)
     except ContentError as error:
         objections.append(error.message)
-    objections += [f"{part} must stay private" for part in private_parts(json.loads(text))]
+    objections += [f"{part} must stay private" for part in private_parts(parse_json(text))]
     objections += _objections(record, knowledge, now)
     return Acceptance(name=name, record=record, voucher=voucher, objections=tuple(objections))
 

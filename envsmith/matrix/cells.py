@@ -11,14 +11,14 @@ from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry
 from envsmith.matrix.vouchers import UNSIGNED, Voucher
-from envsmith.model.cell import CellId
+from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import Expected, Record, Rung
 from envsmith.model.version import public
 
 _LADDER = list(Rung)
 # What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in
 # the same texts.
-ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}"
+ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}{host}"
 TOOLS = {
     "venv": "envsmith build {ask} --engine venv",
     "docker": "envsmith build {ask} --engine docker",
@@ -44,7 +44,9 @@ def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
     flags = [f"--{'framework' if n in FRAMEWORKS else 'with'} {n}=={v}" for n, v in chosen.items()]
     if not any(name in FRAMEWORKS for name in chosen):
         flags.insert(0, f"--framework {CORE}")
-    values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags)}
+    platform = CellId.parse(cell).platform
+    host = "" if platform is Platform.LINUX_64 else f" --platform {platform.value}"
+    values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags), "host": host}
     values["ask"] = ASK.format(**values)
     values["pins"] = " ".join([f"torch=={torch}", *(f"{n}=={v}" for n, v in chosen.items())])
     return {tool: text.format(**values) for tool, text in templates.items()}
@@ -75,6 +77,11 @@ class CellState:
     def voucher(self, record: Record) -> Voucher:
         """Return who vouches for a record of the cell."""
         return self.vouchers.get(record.name, UNSIGNED)
+
+    @property
+    def is_proved(self) -> bool:
+        """Return whether the run that speaks for the cell passed."""
+        return self.status is Status.PROVED
 
     def to_json(self) -> JsonDict:
         """Return one entry of ``cells`` in ``matrix.json``."""

@@ -61,7 +61,7 @@ def _summary(cells: Sequence[CellState]) -> JsonDict:
     per = {
         name: {
             "cells": len(own := [s for s in cells if name in frameworks_of(s.best.components)]),
-            "proved": sum(s.status.value == "proved" for s in own),
+            "proved": sum(s.is_proved for s in own),
             "failed": sum(s.status.value == "failed" for s in own),
             "stale": sum(s.stale for s in own),
             "newest": max((s.best.day for s in own), default=None),

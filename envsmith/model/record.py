@@ -29,6 +29,7 @@ from envsmith.base.schema import (
     WrongValueError,
     check,
     exactly,
+    not_empty,
     parse_document,
     strict,
     text_of,
@@ -219,12 +220,6 @@ def _version(text: str, _context: object) -> str:
     return text
 
 
-def _some_rung(rungs: tuple[Rung, ...], _context: object) -> tuple[Rung, ...]:
-    if not rungs:
-        raise WrongValueError("rungs of the ladder belong here")
-    return rungs
-
-
 def _time(text: str, _context: object) -> str:
     try:
         if _TIME.fullmatch(text):
@@ -249,7 +244,7 @@ class Record(AsJson):
     ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared.
     Times are UTC ISO 8601, durations seconds. ``expected`` and ``rules`` are what the graph said before. ``earlier``
     are attempts of the same run that failed before this one. ``bandwidth`` holds the peak of each operation when that
-    tier was run. ``audit`` is what earlier releases wrote of pip-audit.
+    tier was run.
     """
 
     schema: Annotated[int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA}")] = SCHEMA
@@ -262,7 +257,7 @@ class Record(AsJson):
     engine: _Engine
     environment: str
     image: str | None = None
-    rungs: Annotated[tuple[Rung, ...], Checked(_some_rung)]
+    rungs: Annotated[tuple[Rung, ...], not_empty("rungs of the ladder belong here")]
     passed: Flag
     summary: str
     failure: Failure | None = None
@@ -277,7 +272,6 @@ class Record(AsJson):
     steps: tuple[StepOutcome, ...] = ()
     bandwidth: Mapping[str, Mapping[str, float]] | None = field(default=None, metadata=written(when_set=True))
     notes: tuple[str, ...] = ()
-    audit: Facts | None = field(default=None, metadata=written(when_set=True))
     name: str = field(default="", metadata=UNWRITTEN)
 
     @property

@@ -182,7 +182,7 @@ def check_attachments(
         with PartCheck(report, "attachment"):
             read_blob(store, one.config, "attachment", limit=MAX_BYTES)
             _annotations(report, one, names, {**signed, _KIND: {kinds.get(one.digest, "")}})
-    newest = max(statements, key=moment_of)
+    newest = max(statements, key=lambda one: one.claim.recorded)
     for kind, documents in CARRIERS.items():
         for name in documents:
             if (kind, newest.claim.parts[name].digest) not in carried:
@@ -193,18 +193,11 @@ def check_attachments(
         )
 
 
-def moment_of(one: Covered) -> tuple[dt.datetime, str]:
-    """Return what orders statements by time: when the record was made, then when it was audited."""
-    return one.claim.recorded, str(one.claim.audit.get("when") or "")
-
-
 def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, set[str]]:
     """Return what each annotation of an attachment may say: several statements may be signed of one image."""
     signed: dict[str, set[str]] = {
         "io.envsmith.expired": set(),
         "dev.sigstore.bundle.content": {"dsse-envelope"},
-        # A bare envelope of an earlier release.
-        "in-toto.io/predicate-type": {PREDICATE_TYPE},
     }
     for claim in claims:
         for key, text in image_annotations(claim, expired=today > claim.expires).items():

@@ -22,11 +22,7 @@ from envsmith.smoke.run import LocalTarget, torchrun_argv
 from envsmith.smoke.verdict import judge
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 CASE = "all_reduce[int64,sum,1027]"
 
 

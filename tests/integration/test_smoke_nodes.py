@@ -22,11 +22,7 @@ NAMES = tuple(f"esm-t{i}" for i in range(1, COUNT + 1))
 ADDRESSES = {name: f"10.99.8.{i}" for i, name in enumerate(NAMES, 1)}
 SHELL = "ip netns exec {host}"
 CASE = "all_reduce[int64,sum,1027]"
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 
 def _ip(*args: str) -> None:

@@ -20,6 +20,7 @@ import envsmith
 from envsmith.base.files import (
     MARK,
     digest_of,
+    expand_home,
     mark,
     now,
     open_input,
@@ -162,6 +163,15 @@ def test_a_full_disk_leaves_the_earlier_file_of_every_output(tmp_path: Path, com
     assert "hint: Raise the limit" in finished.stderr
     assert (tmp_path / name).read_text() == before
     assert not list(tmp_path.rglob(".envsmith-*"))
+
+
+def test_a_container_s_user_without_a_home_has_the_root_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", dict[int, None]().__getitem__)
+
+    assert expand_home("~/.cache") == Path("/.cache")
+    assert expand_home("~/.cache", {"HOME": "/home/me"}) == Path("/home/me/.cache")
+    assert expand_home("cell/~") == Path("cell/~")
 
 
 def test_a_replaced_file_keeps_its_mode_and_a_link_its_place(tmp_path: Path) -> None:

@@ -15,10 +15,8 @@ pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keyg
 
 
 @pytest.fixture
-def key(tmp_path: Path) -> Path:
-    path = tmp_path / "id_ed25519"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me@a-host", "-f", str(path)], check=True)
-    return path
+def key(ssh_key: Path) -> Path:
+    return ssh_key
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from envsmith.base.text import (
     redact_paths,
     redact_values,
     table_cell,
+    without_secrets,
 )
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
@@ -283,3 +284,21 @@ def test_no_printed_text_holds_a_secret_and_json_stays_json(form: str) -> None:
     written = printable(json.dumps({"message": text, "hint": None}))
     assert PLANTED not in written
     assert set(json.loads(written)) == {"message", "hint"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env:\n- name: HF_TOKEN\n  value: planted\n- name: PATH",
+        "  - name: 'WANDB_API_KEY'\n    value: \"planted words\"",
+        '{"name": "DB_PASSWORD", "value": "planted"}',
+        "name: my.registry.secret\nvalue: planted",
+    ],
+)
+def test_the_value_of_a_variable_in_two_fields_goes_by_its_name(text: str) -> None:
+    assert "planted" not in without_secrets(text)
+
+
+def test_a_harmless_variable_in_two_fields_stays() -> None:
+    text = "- name: OMP_NUM_THREADS\n  value: 8\n- name: monkey\n  value: see"
+    assert without_secrets(text) == text

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -93,11 +91,10 @@ def test_an_unsigned_record_says_so_and_how_it_is_sent(machine, tmp_path, capsys
     assert "docs/how-to/prove.md" in said
 
 
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
-def test_a_key_signs_the_record(machine, tmp_path, capsys):
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    assert run(["prove", str(_environment(tmp_path / "env")), "-o", str(tmp_path / "proof"), "--key", str(key)]) == 0
+def test_a_key_signs_the_record(machine, tmp_path, ssh_key, capsys):
+    assert (
+        run(["prove", str(_environment(tmp_path / "env")), "-o", str(tmp_path / "proof"), "--key", str(ssh_key)]) == 0
+    )
     record = _record(tmp_path / "proof")
     assert voucher_of(record, tmp_path / "none").by.startswith("SHA256:")
     assert f"written: {record}{ssh.SUFFIX}" in capsys.readouterr().err

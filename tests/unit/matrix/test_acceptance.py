@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import shutil
 import socket
-import subprocess
 
 import pytest
 from records_help import record
@@ -38,7 +36,6 @@ GPU = {
     "driver": "580.95.05",
     "gpus": [{"name": "NVIDIA H100 80GB HBM3", "arch": "sm_90"}],
 }
-NEEDS_SSH = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
 
 
 def judged(path, root=None):
@@ -134,18 +131,16 @@ def test_a_user_who_is_called_as_a_package_changes_no_name_of_a_record(tmp_path,
 
 
 @pytest.fixture
-def signed(tmp_path):
+def signed(tmp_path, ssh_key):
     """Return a matrix with the name of a key, and a record that the key signed."""
-    key, root = tmp_path / "key", tmp_path / "matrix"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key)], check=True)
+    root = tmp_path / "matrix"
     path = put_record(tmp_path / "proof" / "records", record())
-    ssh.sign_file(path, key)
+    ssh.sign_file(path, ssh_key)
     root.mkdir()
-    (root / "signers").write_text(f"alice {key.with_suffix('.pub').read_text()}")
+    (root / "signers").write_text(f"alice {ssh_key.with_suffix('.pub').read_text()}")
     return root, path
 
 
-@NEEDS_SSH
 def test_a_signed_record_is_merged_with_its_signature_and_the_cell_says_who_vouches(signed):
     root, path = signed
     merge([path.parent.parent], root / "records")
@@ -158,7 +153,6 @@ def test_a_signed_record_is_merged_with_its_signature_and_the_cell_says_who_vouc
     assert shown.startswith("alice (SHA256:")
 
 
-@NEEDS_SSH
 def test_a_signature_of_another_record_is_an_objection_and_never_a_voucher(signed):
     root, path = signed
     other = put_record(path.parent, record(started="2026-11-20T12:00:00+00:00"))
@@ -171,7 +165,6 @@ def test_a_signature_of_another_record_is_an_objection_and_never_a_voucher(signe
     assert vouchers(root)[other.name].name == ""
 
 
-@NEEDS_SSH
 def test_merge_prints_who_vouches_and_check_takes_nothing(signed, capsys):
     root, path = signed
     unsigned = put_record(path.parent, record(started="2026-11-20T12:00:00+00:00"))
