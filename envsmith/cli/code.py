@@ -30,7 +30,7 @@ from envsmith.project.code.needs import Inferred, exact_versions, infer, newest_
 from envsmith.project.code.python_files import ProjectSources, read_project
 from envsmith.project.code.reading import ProjectUses, read_project_uses
 from envsmith.project.demand import Demands
-from envsmith.project.folder import read_stated
+from envsmith.project.stated import read_stated
 
 _SHOWN = 12
 
