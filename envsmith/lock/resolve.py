@@ -49,11 +49,12 @@ class Beside:
     """What a lock takes beside the cell.
 
     ``constraints`` are ``(requirement, rule id)``, or where a bound of the user stands. ``date`` is the ISO day whose
-    newest releases are preferred.
+    newest releases are preferred. ``preferred`` are names and versions that stay where they can.
     """
 
     constraints: tuple[tuple[str, str], ...] = ()
     date: str | None = None
+    preferred: tuple[tuple[str, str], ...] = ()
 
 
 # Judges a cell with every pin that is a component.
@@ -118,6 +119,7 @@ def lock_pip(
         query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver)),
         interpreter=(find_interpreter(minor) or running_interpreter()).path,
         find_links=resolver.find_links,
+        preferred=beside.preferred,
     )
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
