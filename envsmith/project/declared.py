@@ -12,7 +12,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.dependency_groups import DependencyGroupResolver
@@ -72,7 +72,8 @@ class Declared:
 class Declaration:
     """All that one library declares.
 
-    ``skipped`` are lines that could not be read, with the reason: they constrain nothing.
+    ``skipped`` are lines that could not be read, with the reason: they constrain nothing. ``read_by_setup`` are files of
+    requirements that a ``setup.py`` reads: it may change what stands in them.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Declaration:
     requirements: tuple[Declared, ...] = ()
     skipped: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    read_by_setup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class DeclaredLines:
 def declaring_files(root: Path) -> list[str]:
     """Return the files below ``root`` that may declare something: :data:`FILES`, and files of requirements."""
     requirements = [
-        path for path in sorted(root.glob("requirements/*.txt"))[:20] if not _DEVELOPERS.fullmatch(path.stem)
+        path for path in sorted(root.glob("requirements/*.txt"))[:50] if not _DEVELOPERS.fullmatch(path.stem)
     ]
     return [*(name for name in FILES if (root / name).is_file()), *(f"requirements/{p.name}" for p in requirements)]
 
@@ -155,22 +157,39 @@ def read_declared(root: Path) -> Declaration:
     ``DataError`` when there is none, or one is no such file.
     """
     lines, files = DeclaredLines(), declaring_files(root)
+    read_by_setup: list[str] = []
     for name in files:
         if name == "setup.py" and lines.declares:  # an installer reads the other one
             continue
+        if name == "requirements.txt" and any(one.extra is None for one in lines.files):
+            continue
+        number = len(lines.files)
         if name in FILES:
             read_into(lines, root / name, name)
-        else:
-            _requirements(_text(root / name), name, lines)
-    for one in lines.files:
-        if (found := one.found(root)) and found not in files:
-            _requirements(_text(root / found), found, lines, one.extra)
+        if name == "setup.py":
+            found = (one.found(root) for one in lines.files[number:] if one.extra is None)
+            read_by_setup = [file for file in dict.fromkeys(found) if file]
+    beside = {file: one.extra for one in reversed(lines.files) if (file := one.found(root))}
+    has_base = None in beside.values()
+    if has_base:
+        files = [name for name in files if name != "requirements.txt" and not _serves_developers(name)]
+    for name in dict.fromkeys((*beside, *(name for name in files if name not in FILES))):
+        # A file that is not read for every installation is taken for an extra of its name.
+        extra = beside[name] if name in beside else Path(name).stem if has_base else None
+        _requirements(_text(root / name), name, lines, extra)
     if not files:
         raise DataError(
             f"Cannot read what {root} declares: it has no file for that.",
             hint=f"Give one of {', '.join(FILES)}. A setup.py is not run: build a wheel and give its METADATA.",
         )
-    return _declaration(lines, files, root.resolve().name)
+    declaration = _declaration(lines, list(dict.fromkeys([*files, *beside])), root.resolve().name)
+    return replace(declaration, read_by_setup=tuple(read_by_setup))
+
+
+def _serves_developers(name: str) -> bool:
+    """Return whether a file of requirements is for those who work on a library: ``_docs.txt``, ``audio_test.txt``."""
+    stem = Path(name).stem
+    return name not in FILES and (stem.startswith("_") or any(map(_DEVELOPERS.fullmatch, re.split(r"[-_]", stem))))
 
 
 def read_metadata(text: str, file: str) -> Declaration:

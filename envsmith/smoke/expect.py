@@ -34,7 +34,7 @@ _Words = Annotated[
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selectors:
-    """What a line speaks of. One that is absent means any."""
+    """What a line speaks of. One that is absent means any. ``without`` names packages that are not installed."""
 
     backend: _Words | None = None
     op: _Words | None = None
@@ -44,13 +44,16 @@ class Selectors:
     engine: _Words | None = None
     torch: SpecText | None = None
     nccl: SpecText | None = None
+    without: _Words | None = None
 
     def admit(self, facts: Mapping[str, str], versions: Mapping[str, str]) -> bool:
-        """Return whether a case is meant. An unknown version is in no range."""
+        """Return whether a case is meant. An unknown version is in no range, one of ``none`` is known to be absent."""
         for name in ("backend", "op", "dtype", "redop", "n", "engine"):
             words = getattr(self, name)
             if words is not None and facts[name] not in words:
                 return False
+        if self.without is not None and not any(versions.get(name) == "none" for name in self.without):
+            return False
         ranges = (("torch", self.torch), ("nccl", self.nccl))
         return all(not s or s.is_any or (n in versions and s.contains(versions[n])) for n, s in ranges)
 

@@ -6,6 +6,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 from envsmith.cli.app import VERBS
 from envsmith.cli.variables import VARIABLES
 from envsmith.errors import EXIT_CODES
@@ -44,6 +46,8 @@ def test_every_variable_that_the_code_reads_is_in_the_table():
     assert not missing, f"add to envsmith/cli/variables.py: {sorted(missing)}"
 
 
+# `make docs` makes this page too.
+@pytest.mark.slow
 def test_findings_on_real_libraries_carry_their_evidence():
     page = reference.library_findings()
     lines = [line for line in page.splitlines() if line.startswith("- **")]

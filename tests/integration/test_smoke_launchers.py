@@ -40,7 +40,7 @@ def _processor_seconds() -> float:
 
 
 def test_quick_tier_verifies_at_least_85_cases_with_what_two_cores_do_in_ten_seconds() -> None:
-    """Wall time on a busy machine says nothing; `bench/smoke.py` measures it."""
+    """Processor time: wall time on a busy machine says nothing."""
     plan = Plan.build(run.probe(_target()), backend="gloo", steps=False)
     before = _processor_seconds()
     result = run.run(plan, _target())

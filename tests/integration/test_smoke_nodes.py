@@ -8,9 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -162,23 +161,6 @@ def test_torchrun_brings_two_nodes_together_and_both_have_the_verdict_of_all(nod
         # Of two ranks every other one is not a group.
         assert answer["counts"] == {"pass": len(answer["cases"]) - 2, "skipped": 2}
         assert sorted(rank for ranks in answer["nodes"].values() for rank in ranks) == [0, 1]
-
-
-def _everywhere(nodes: tuple[str, ...], *args: str, env: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    """The same command on every node, as a batch script would start it; ``env`` are further variables of single nodes."""
-    started = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", name, *_smoke(*args, "--json")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **env.get(name, {})},
-        )
-        for name in nodes
-    ]
-    answers = [process.communicate(timeout=550) for process in started]
-    for process, (out, err) in zip(started, answers, strict=True):
-        assert process.returncode == 1, (out[-500:], err.decode()[-2000:])
-    return [json.loads(out) for out, _ in answers]
 
 
 def test_command_line_with_a_remote_shell(nodes: tuple[str, ...], tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from envsmith.knowledge.graph.releases import (
 from envsmith.knowledge.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.knowledge.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
 from envsmith.knowledge.graph.wheel_files import catalogue
-from envsmith.model.cell import Platform
+from envsmith.model.cell import CellId, Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records
 from envsmith.model.rule import (
@@ -151,6 +151,7 @@ def _assemble(
     tested: list[Tested] = []
     devices: tuple[Device, ...] = ()
     gpus: Mapping[str, str] = {}
+    on_arm: tuple[str, ...] = ()
     runtime: Runtime | None = None
     builds: Sequence[Build] = ()
     for name, document in documents.items():
@@ -164,7 +165,7 @@ def _assemble(
         elif name.startswith("releases/"):
             file = check_file(GpuFile if name == _GPU else ReleasesFile, name, document, problems, table)
             if isinstance(file, GpuFile):
-                devices, gpus = file.runs_on, file.folded_names()
+                devices, gpus, on_arm = file.runs_on, file.folded_names(), file.on_arm()
             if file:
                 if file.component in releases:
                     problems.add(name, f"{file.component} has releases in another file too", "join them")
@@ -195,6 +196,7 @@ def _assemble(
         tested=tuple(tested),
         runs=tuple(runs.values()),
         gpus=gpus,
+        gpus_on_arm=on_arm,
     )
 
 
@@ -429,7 +431,8 @@ def passed_run(name: str, record: Record, table: ComponentTable) -> PassedRun:
     source = f"record of {record.cell}, proved up to {record.rungs[-1].value}: {name}"
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=source, date=record.day)
     own = {component: version for component, version in record.components.items() if component in table.by_name}
-    return PassedRun(components={**beside, **own}, evidence=evidence)
+    platform = CellId.parse(record.cell).platform
+    return PassedRun(components={**beside, **own}, evidence=evidence, platform=platform)
 
 
 def _tested(record: Record, evidence: Evidence, table: ComponentTable) -> list[Tested]:

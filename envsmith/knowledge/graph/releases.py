@@ -149,6 +149,7 @@ class _GpuNames:
     gpu: Version
     names: tuple[Short, ...]
     evidence: Sources
+    platform: Platform | None = None
 
 
 def _fold(name: str) -> str:
@@ -177,6 +178,11 @@ class GpuFile(ReleasesFile):
     def folded_names(self) -> dict[str, str]:
         """Return the architecture of each name of a GPU, without hyphens, spaces and capitals."""
         return {_fold(name): line.gpu for line in self.names for name in line.names}
+
+    def on_arm(self) -> tuple[str, ...]:
+        """Return the names of GPUs that are built into an Arm host, folded."""
+        lines = [line for line in self.names if line.platform is Platform.LINUX_AARCH64]
+        return tuple(_fold(name) for line in lines for name in line.names)
 
 
 def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:

@@ -10,7 +10,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from envsmith.base.about import VERSION
 from envsmith.base.files import now, write_folder
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
-from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
+from envsmith.matrix.cells import ASK, TOOLS, cell_states, commands_of
 from envsmith.matrix.document import document
 from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
 from envsmith.matrix.site.script_data import Hosts, make_choices, search_data
 from envsmith.matrix.tables import export_texts
+from envsmith.matrix.vouchers import UNSIGNED, Voucher, vouchers
 from envsmith.model.record import Failure, Record, Rung, read_records
 from envsmith.model.version import public
 from envsmith.solver import default_solver
@@ -52,6 +53,7 @@ class Page:
     expiry: Expiry
     today: dt.date
     version: str
+    vouchers: Mapping[str, Voucher] = field(default_factory=dict)
 
 
 def site_texts(page: Page) -> dict[str, str]:
@@ -153,7 +155,7 @@ def _mark(letter: str, words: str, *, stale: bool = False) -> str:
 
 def _index(page: Page, newest: Sequence[Record], tables: Mapping[str, str]) -> str:
     states = cell_states(page.records, page.expiry, page.today)
-    proved = sum(state.status is Status.PROVED for state in states)
+    proved = sum(state.is_proved for state in states)
     last = f" Last run on {_words(max(r.day for r in newest))}." if newest else ""
     first = next(iter(tables))
     values = {
@@ -212,6 +214,7 @@ def _run(page: Page, record: Record) -> str:
     state = _mark(letter, KINDS[letter][1] if letter != "x" else "Failed", stale=stale)
     facts = [
         ("Run on", f"{_words(record.day)}, {age} day{'s' * (age != 1)} before this page was made" + _OLD * stale),
+        ("Vouched for by", str(page.vouchers.get(record.name, UNSIGNED))),
         ("Lock", str(data.get("lock", ""))),
         ("Image", str(data.get("image") or "")),
         ("Backend", f"{data.get('backend', '')}, {data.get('ranks', '')} ranks"),
@@ -272,6 +275,7 @@ def read_page(root: Path, *, hosts: Hosts | None = None) -> Page:
         expiry=load_expiry(root),
         today=now().date(),
         version=VERSION,
+        vouchers=vouchers(root),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,13 +138,18 @@ def test_who_does_not_end_with_its_input_is_terminated_and_then_killed(tmp_path:
     assert _gone(int(place.read_text()))
 
 
+# What is parsed at all: a call below stands in no other module.
+_CAPTURING = re.compile(r"capture_output|check_output|getoutput|popen|communicate")
+
+
 def test_no_output_of_a_program_is_kept_without_a_bound() -> None:
     package = Path(envsmith.__file__).parent
     unbounded = [
         f"{path.relative_to(package)}:{node.lineno}"
         for path in package.rglob("*.py")
         if "smoke/agent" not in path.as_posix()
-        for node in ast.walk(ast.parse(path.read_text()))
+        if _CAPTURING.search(source := path.read_text())
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Call)
         and (
             any(word.arg == "capture_output" for word in node.keywords)
