@@ -104,9 +104,7 @@ def lock_pip(
     toolkit = toolkit_requirements(cell, flavour)
     query = query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver))
     interpreter = find_interpreter(query.python) or running_interpreter()
-    query = replace(
-        query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=beside.preferred
-    )
+    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=beside.preferred)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 

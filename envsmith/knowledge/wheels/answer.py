@@ -118,9 +118,7 @@ def _pythons(wheels: Iterable[ReadyWheel]) -> dict[str, tuple[str, ...]]:
             tags.setdefault(wheel.torch, set()).update(
                 tag.interpreter for tag in parse_wheel_filename(wheel.filename)[3]
             )
-    return {
-        torch: tuple(sorted(tags[torch], key=lambda tag: (len(tag), tag))) for torch in sorted(tags, key=Version)
-    }
+    return {torch: tuple(sorted(tags[torch], key=lambda tag: (len(tag), tag))) for torch in sorted(tags, key=Version)}
 
 
 def _one_of_each(judged: list[Offer]) -> tuple[Offer, ...]:
