@@ -61,11 +61,11 @@ def merge(settings: MergeFlags) -> int:
 
 def _judged(settings: MergeFlags) -> int:
     root = settings.folder or find_matrix()
-    known = knowledge(list_files(root))
+    graph = knowledge(list_files(root))
     files = [path for source in settings.sources for path in records_of(source)]
     refused = 0
     for path in files:
-        judged = judge_file(path, root, known, now())
+        judged = judge_file(path, root, graph, now())
         word = click.style("refused", fg="red") if judged.objections else click.style("accepted", fg="green")
         print_out(f"{word}: {clean(judged.name)}, vouched for by: {clean(str(judged.voucher))}")
         for line in judged.objections:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from envsmith.base import ssh
 from envsmith.base.files import read_bounded
+from envsmith.base.keyless import signed_by
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, EngineError, NetworkError
 from envsmith.model.record import KEYLESS_SUFFIX, SIGNATURES
-from envsmith.net.keyless import signed_by
 
 # Names of people, and their keys, in OpenSSH's form of ``allowed_signers``. People add themselves to it.
 SIGNERS_FILE = "signers"

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from envsmith.base.files import digest_of
+from envsmith.base.keyless import open_bundle
 from envsmith.errors import ContentError
 from envsmith.model.lock import MAX_BYTES
-from envsmith.net.keyless import open_bundle
 from envsmith.net.oci.spec import EMPTY, Manifest
 from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish.attachments import BUNDLE_ARTIFACT, CARRIERS, ENVELOPE_ARTIFACT, TITLE, image_annotations

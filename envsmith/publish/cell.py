@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envsmith.base.files import scratch
+from envsmith.base.keyless import sign_keyless
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.model.record import RECORD_FILE
-from envsmith.net.keyless import sign_keyless
 from envsmith.net.oci.canonical import repack
 from envsmith.net.oci.image import open_image
 from envsmith.net.oci.packing import packing_of

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envsmith.base.files import read_bounded
+from envsmith.base.keyless import PAYLOAD_TYPE, missing_extra
 from envsmith.base.schema import UnreadableError, parse_json
 from envsmith.errors import ContentError, UsageError
-from envsmith.net.keyless import PAYLOAD_TYPE, missing_extra
 from envsmith.net.oci.spec import canonical
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.base.files import digest_of, read_bounded, write_whole
+from envsmith.base.keyless import sign_keyless
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
 from envsmith.model.lock import LOCK_FILE
 from envsmith.model.record import KEYLESS_SUFFIX, RECORD_FILE
-from envsmith.net.keyless import sign_keyless
 from envsmith.net.oci.spec import Descriptor, canonical, is_digest
 from envsmith.publish.sbom import SBOM_FILE
 

@@ -47,10 +47,10 @@ def unproved(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
     sentence = f"whether {releases}{further} work{'s' if len(names) == 1 else ' together'}: no run is known"
     near = [d for run in runs if len(d := compared.differences(run)) < len(names) - 1 or d.keys() <= {"python"}]
     least = min(near, key=len, default={})
-    others = [
+    releases_there = [
         name_release(name, version) if version else f"no {name}" for name, version in list(least.items())[:_SHOWN]
     ]
-    return [sentence + (f" (the nearest had {join_words(others)})" if others else "")]
+    return [sentence + (f" (the nearest had {join_words(releases_there)})" if releases_there else "")]
 
 
 def ran_together(names: Collection[str], versions: Mapping[str, str], runs: Iterable[PassedRun]) -> bool:
@@ -80,7 +80,7 @@ class _Packages:
 
     def differences(self, run: PassedRun) -> dict[str, str]:
         """Return what of the set a run did not have, with the release that it had instead or ``""``."""
-        others = {}
+        releases_there = {}
         for name in self.versions:
             version = run.components.get(name)
             if version is None:
@@ -88,14 +88,14 @@ class _Packages:
                 if owners is None:
                     owners = self._owners[name] = self._declaring(name)
                 if not any(owner in run.components for owner in owners):
-                    others[name] = ""
+                    releases_there[name] = ""
                 continue
             has = self._has.get((name, version))
             if has is None:
                 has = self._has[name, version] = self._is(name, version)
             if not has:
-                others[name] = version
-        return others
+                releases_there[name] = version
+        return releases_there
 
     def _is(self, name: str, version: str) -> bool:
         """Tell whether the set may have this release."""

@@ -42,8 +42,8 @@ def _instead_of(engine: Engine, *, offline: bool) -> str:
     """Return what to do where an engine that was asked for is not here: an image can be made by another one, or elsewhere."""
     if engine.images is None:
         return "Leave --engine out to use an engine of this host."
-    others = [load_engine(word, offline=offline) for word in ENGINES if word != engine.name]
-    here = [other.name for other in others if other.images is not None and not other.available()]
+    engines = [load_engine(word, offline=offline) for word in ENGINES if word != engine.name]
+    here = [each.name for each in engines if each.images is not None and not each.available()]
     if here:
         return f"Use --engine {here[0]}, which makes the same image and is here."
     return (

@@ -9,7 +9,6 @@ import datetime as dt
 import html
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -20,14 +19,22 @@ from envsmith.base.about import VERSION
 from envsmith.base.files import now, write_folder
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
-from envsmith.knowledge.graph.stacks import Stack, load_stacks, stacks_of
-from envsmith.matrix.cells import ASK, TOOLS, CellState, Status, cell_states, commands_of
+from envsmith.knowledge.graph.stacks import Stack, load_stacks
+from envsmith.matrix.cells import ASK, TOOLS, cell_states, commands_of
 from envsmith.matrix.document import document
-from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
+from envsmith.matrix.site.figures import (
+    KINDS,
+    STEPS,
+    bandwidth_plot,
+    freshness_plot,
+    grids,
+    kind_of,
+    stacks_table,
+    unproved_words,
+)
 from envsmith.matrix.site.script_data import Hosts, make_choices, search_data
 from envsmith.matrix.tables import export_texts
 from envsmith.matrix.vouchers import UNSIGNED, Voucher, vouchers
-from envsmith.model.cell import CellId
 from envsmith.model.record import Expected, Failure, Record, Rung, read_records
 from envsmith.model.version import public
 from envsmith.solver import default_solver
@@ -164,42 +171,14 @@ def _index(page: Page, newest: Sequence[Record], tables: Mapping[str, str]) -> s
     last = f" Last run on {_words(max(r.day for r in newest))}." if newest else ""
     first = next(iter(tables))
     values = {
-        "COUNTS": f"<b>{proved}</b> of {len(states)} combinations passed their smoke test. {_others(states)}{last}",
-        "STACKS": _stacks(page, states),
+        "COUNTS": f"<b>{proved}</b> of {len(states)} combinations passed their smoke test. {unproved_words(states)}{last}",
+        "STACKS": stacks_table(page.stacks, states),
         "LEGEND": _legend(page),
         "FIRST": html.escape(first),
         "TITLES": html.escape(join_words([f["title"] for f in page.choices["frameworks"]])),
         "GRID": tables[first],
     }
     return _fill("index.html", {**values, "VERSION": html.escape(page.version), "MADE": _words(page.today.isoformat())})
-
-
-def _others(states: Sequence[CellState]) -> str:
-    """Return how many did not pass, and why they were run."""
-    counts = Counter(state.status for state in states if state.status is not Status.PROVED)
-    foretold = sum(state.status is Status.FAILED and state.best.expected is Expected.BAD for state in states)
-    return (
-        f"{foretold} failed on purpose: a rule had foretold it. {counts[Status.FAILED] - foretold} failed otherwise, "
-        f"{counts[Status.NOT_SHOWN]} need what the test machine lacks."
-    )
-
-
-def _stacks(page: Page, states: Sequence[CellState]) -> str:
-    """Return a table of the stacks: what belongs to each, how many cells of it passed, and the newest that did."""
-    stacks = [stacks_of((name for name, _ in CellId.parse(state.id).components), page.stacks) for state in states]
-    rows = []
-    for stack in page.stacks:
-        own = [state for state, those in zip(states, stacks, strict=True) if stack in those]
-        passed = [state for state in own if state.status is Status.PROVED]
-        newest = max(passed, key=lambda state: (state.best.started, state.id), default=None)
-        link = f'<a href="cell/{html.escape(newest.id)}.html">{html.escape(newest.id)}</a>' if newest else "none"
-        members = html.escape(join_words(list(stack.requires)))
-        rows.append(
-            f"<tr><th scope='row'>{html.escape(stack.title)}</th><td>{members}</td>"
-            f"<td>{len(passed)} of {len(own)}</td><td class='id'>{link}</td></tr>"
-        )
-    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Stack", "Packages", "Passed", "Newest that passed"))
-    return f"<div class='scroll' tabindex='0'><table class='stacks'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
 
 def _legend(page: Page) -> str:

@@ -48,27 +48,27 @@ def make_choices(
     Python (none first) the number of one of its ``cells``, which are ``[row, build, Python]``. It is -1 where there is
     no answer.
     """
-    kept = {name: set(versions) for name, versions in (keep or {}).items()}
+    versions_to_keep = {name: set(versions) for name, versions in (keep or {}).items()}
     hosts = hosts or Hosts()
     compiled, knowledge = solver.compiled, solver.knowledge()
     index = compiled.torch_index[Platform.LINUX_64.value]
     pythons = [p for p in compiled.versions["python"] if p >= "3.8" or p.startswith("3.1")]
     pythons.sort(key=lambda p: [int(n) for n in p.split(".")], reverse=True)
     gpus = {name: knowledge.gpus[name] for name in hosts.gpus if name in knowledge.gpus}
-    asked = list(product((None, *gpus.values()), (None, *hosts.drivers), (None, *pythons)))
-    answers = {name: _answers(solver, name, asked) for name in FRAMEWORKS}
-    on_arm = {name: _answers(solver, name, asked, Platform.LINUX_AARCH64) for name in FRAMEWORKS}
+    requests = list(product((None, *gpus.values()), (None, *hosts.drivers), (None, *pythons)))
+    answers = {name: _answers(solver, name, requests) for name in FRAMEWORKS}
+    on_arm = {name: _answers(solver, name, requests, Platform.LINUX_AARCH64) for name in FRAMEWORKS}
     for cell in (cell for cells in (*answers.values(), *on_arm.values()) for cell in cells if cell):
         for name, version in cell.components.items():
-            kept.setdefault(name, set()).add(public(version) if name == "torch" else version)
+            versions_to_keep.setdefault(name, set()).add(public(version) if name == "torch" else version)
     publics = dict.fromkeys(public(v) for v in compiled.versions["torch"] if v in index)
-    torches = _newest(publics, kept.get("torch", ()))
+    torches = _newest(publics, versions_to_keep.get("torch", ()))
     arm_index = compiled.torch_index[Platform.LINUX_AARCH64.value]
     builds = _builds(compiled.versions["torch"], {**arm_index, **index}, torches)
     versions = [version for _, _, version in builds]
     frameworks, arm = [], []
     for name, cells in answers.items():
-        tables = _framework(solver, name, kept.get(name, ()), torches, builds=builds, pythons=pythons)
+        tables = _framework(solver, name, versions_to_keep.get(name, ()), torches, builds=builds, pythons=pythons)
         frameworks.append(tables | _numbered(cells, tables, versions, pythons))
         own = beside_core(name)
         rows = _rows(solver, own, tables["releases"], versions, pythons, platform=Platform.LINUX_AARCH64)
@@ -94,7 +94,7 @@ def _tag(build: str, index: Mapping[str, str]) -> str:
     return "" if index.get(build, "default") == "default" else build.partition("+")[2]
 
 
-def _once(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _once(rows: Sequence[Sequence[int]]) -> dict[str, list[str] | list[int]]:
     """Return the different rows as text, and the number of the row of each release."""
     lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
     different = list(dict.fromkeys(lines))
@@ -135,13 +135,13 @@ def _framework(
 def _answers(
     solver: Solver,
     name: str,
-    asked: Iterable[tuple[str | None, str | None, str | None]],
+    requests: Iterable[tuple[str | None, str | None, str | None]],
     platform: Platform = Platform.LINUX_64,
 ) -> list[Cell | None]:
     """Return the solver's best cells of a framework for GPU, driver and Python, in the order in which they are asked."""
     cells: dict[tuple[object, ...], Cell | None] = {}
     answers = []
-    for gpu, driver, python in asked:
+    for gpu, driver, python in requests:
         posed = solver.pose(
             Request(
                 frameworks={name: Spec.parse("*")},

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from envsmith.base.about import command_for
+from envsmith.base.keyless import PAYLOAD_TYPE, Identity, open_bundle, sign_keyless, signed_by
 from envsmith.errors import ContentError, EngineError, NetworkError, UsageError
-from envsmith.net.keyless import PAYLOAD_TYPE, Identity, open_bundle, sign_keyless, signed_by
 
 WHO = {"identity": "me@example.test", "issuer": "https://issuer.test"}
 
