@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON, PLATFORM, DAY = "3.11", "x86_64-manylinux_2_28", "2026-11-21"
 SECONDS = 300
 # What a project needs to be read, its metadata and its own package to be built.
-_SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|ipynb|sh|toml|cfg|txt|md|in|json|ya?ml)|[^/]+")
+_SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|ipynb|sh|toml|cfg|txt|md|in|json|ya?ml)|[^/]+|.*version.*")
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _SHOWN = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "vllm")
 

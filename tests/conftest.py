@@ -18,8 +18,12 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[1]
-# Settings of Python that a machine may have for its own reasons, and that hide faults: unbuffered output is never left for the end.
-_OF_THE_SHELL = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS")
+# Settings that a machine may have for its own reasons: those of Python hide faults (unbuffered output is never left for the end), and a terminal
+# has the width that a test gives it.
+_OF_THE_SHELL = (
+    *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS"),
+    *("COLUMNS", "LINES"),
+)
 
 # A property is held to the same examples in every run, whatever ran before it. ENVSMITH_FUZZ_EXAMPLES asks for new ones: `make fuzz`.
 hypothesis.settings.register_profile("same", derandomize=True, database=None, deadline=None)

@@ -21,7 +21,7 @@ from envsmith.model.lock import Lock
 from envsmith.project.code.needs import Inferred, infer, settle, settle_lock
 from envsmith.project.code.reading import read_code
 from envsmith.project.demand import Demands
-from envsmith.project.folder import read_stated
+from envsmith.project.stated import read_stated
 
 _SHOWN = 12
 

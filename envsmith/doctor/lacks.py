@@ -221,8 +221,15 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     likely = tuple(_likely(first, lack, facts, index))
     for distribution in likely:
         yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
+    if lack.kind == "member" and (base := _base_of(first)):
+        yield f"{base}{tail}", True
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in index.roots.items() if of not in likely)
+
+
+def _base_of(name: str) -> str | None:
+    """Return the class beneath one of a user's own that is named after it: ``transformers.Trainer`` of ``MyTrainer``."""
+    return next((path for base, path in words().bases.items() if name.endswith(base) and name != base), None)
 
 
 def _written(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tuple[str, bool]]:
@@ -318,15 +325,19 @@ def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None
     The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
     """
     owner, _, method = lack.owner.rpartition(".")
-    if lack.kind not in {"argument", "positional"} or not owner or not lack.frames or lack.frames[-1].package is None:
+    if lack.kind not in {"argument", "positional"} or not owner or method in _CONSTRUCTORS:
         return None
-    for path in index.classes_with(module_of(lack.frames[-1].file), method):
+    if lack.frames and lack.frames[-1].package:
+        paths = tuple(index.classes_with(module_of(lack.frames[-1].file), method))
+    else:
+        paths = (base,) if not lack.frames and (base := _base_of(owner)) else ()
+    for path in paths:
         name = f"{path}.{method}"
         argument = by_position(name, lack.name) if lack.kind == "positional" else lack.name
         presence = index.ask(name, argument)
         if presence is not None and presence.present and presence.absent:
-            given = dataclasses.replace(presence, present=presence.absent, absent=presence.present, successor=None)
-            return Question(path=name, argument=argument), given
+            inverse = dataclasses.replace(presence, present=presence.absent, absent=presence.present, successor=None)
+            return Question(path=name, argument=argument), inverse
     return None
 
 

@@ -110,7 +110,7 @@ def explain(
         return _always(lack, question, presence, version)
     asker = _known_asker(lack, presence, facts)
     needed = _needed(presence, needs)
-    gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, known=asker)
+    gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, importer=asker)
     of_package = asker or lack.user_of(presence.distribution)
     rewriting = None if of_package else rewriting_of(lack, question, presence, version, index)
     if rewriting:
@@ -178,11 +178,12 @@ def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
 def _known_asker(lack: Lack, presence: Presence, facts: Facts) -> tuple[str, str] | None:
     """Return the package that is known to import a name, with its releases that do not: of the calls, else stated."""
     name = presence.distribution
-    if lack.kind != "name":
+    if lack.kind not in {"name", "module"}:
         return None
     called = lack.user_of(name)
     users = [called] if called else [each for each in facts.components if each not in {name, "python"}]
-    return asker_of(f"{lack.owner}.{lack.name}", {user: installed_version(user, facts) for user in users})
+    asked = f"{lack.owner}.{lack.name}".rstrip(".")
+    return asker_of(asked, {user: installed_version(user, facts) for user in users})
 
 
 def _gone(
@@ -192,16 +193,16 @@ def _gone(
     version: str | None,
     *,
     needed: str,
-    known: tuple[str, str] | None,
+    importer: tuple[str, str] | None,
 ) -> MissingNameExplanation:
     """Explain what some releases have and others do not. ``version`` is the release that is known to lack it.
 
-    ``known`` is the package that is known to ask, with its releases that do not.
+    ``importer`` is the package that is known to ask, with its releases that do not.
     """
     name, spec = presence.distribution, presence.short_spec()
     lacking = f"{name} {version}" if version else f"The installed {name}"
-    asker = f" {known[0]} asks for it." if known else _asker(lack, name)
-    other_way = f", or {''.join(known)}" if known and known[1] else _other_way(lack, presence, version)
+    asker = f" {importer[0]} asks for it." if importer else _asker(lack, name)
+    other_way = f", or {''.join(importer)}" if importer and importer[1] else _other_way(lack, presence, version)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
     message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{spec}.{asker}{successor}"
     requirement = f"{name}{needed}"
@@ -211,8 +212,8 @@ def _gone(
         fix=f"Install {requirement}{other_way}.",
         weight=Weight.PROVED if version else Weight.SAID,
         confidence="high" if version else "medium",
-        components={name: version or "*", **({known[0]: "*"} if known else _user(lack, name))},
-        needs={name: needed, **({known[0]: known[1]} if known and known[1] else {})},
+        components={name: version or "*", **({importer[0]: "*"} if importer else _user(lack, name))},
+        needs={name: needed, **({importer[0]: importer[1]} if importer and importer[1] else {})},
         lines=(f"pip install '{requirement}'",),
         presence=presence,
     )
@@ -282,13 +283,13 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplan
     if version and is_in(version, presence.present, presence.releases):
         return None
     is_positional = lack.kind == "positional"
-    given = f"{lack.name} arguments by position" if is_positional else question.argument
+    argument = f"{lack.name} arguments by position" if is_positional else question.argument
     one_more = " and *args" if is_positional else ""
     return MissingNameExplanation(
         rule="override-lacks-argument",
-        message=f"{lack.owner} stands in the place of {question.path} and does not take {given}, which {name} gives it:"
+        message=f"{lack.owner} stands in the place of {question.path} and does not take {argument}, which {name} gives it:"
         f" {name}{spec} does not.",
-        fix=f"Let {lack.owner} take {given}, or **kwargs{one_more}. Or install {name}{spec}.",
+        fix=f"Let {lack.owner} take {argument}, or **kwargs{one_more}. Or install {name}{spec}.",
         confidence="high" if version else "medium",
         components={name: version or "*"},
         needs={name: spec},

@@ -61,7 +61,7 @@ def _read_table(_files: DataFiles) -> _Table:
     return _Table(components_of, {names: Lazy(each) for names, each in rows.items()}, builds, _read_askers())
 
 
-_ASKED = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_ASKED = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'|No module named '(?P<path>[\w.]+)'")
 
 
 def _read_askers() -> dict[str, tuple[tuple[str, str], ...]]:
@@ -70,9 +70,9 @@ def _read_askers() -> dict[str, tuple[tuple[str, str], ...]]:
     for rule in knowledge().rules:
         for row in rule.rows if len(rule.components) == 2 else ():
             match = _ASKED.search(row.symptom or "")
-            user = next((n for n in row.when if match and component_of(match[2].partition(".")[0]) != n), None)
-            if match and user:
-                name = f"{match[2]}.{match[1]}"
+            name = match and (match["path"] or f"{match['module']}.{match['name']}")
+            user = next((n for n in row.when if name and component_of(name.partition(".")[0]) != n), None)
+            if name and user:
                 askers[name] = (*askers.get(name, ()), (user, row.when[user].text))
     return askers
 
@@ -82,8 +82,9 @@ def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | No
 
     ``users`` have a release each, or ``None`` where it is not known.
     """
+    ranges = _table().askers.get(name, ())
     for user, release in users.items():
-        specs = [Spec.parse(text) for asker, text in _table().askers.get(name, ()) if asker == user]
+        specs = [Spec.parse(text) for asker, text in ranges if asker == user]
         if not specs or (release and key_of(release) and not any(spec.contains(release) for spec in specs)):
             continue
         releases = {public(version) for version in _table().builds.get(user, ())}
@@ -92,8 +93,8 @@ def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | No
         asking = [number for number, build in enumerate(builds) if any(spec.contains(build) for spec in specs)]
         if not asking:
             continue
-        later = builds[asking[-1] + 1 :]
-        return user, f">={later[0]}" if later else f"<{builds[asking[0]]}" if asking[0] else ""
+        newer = builds[asking[-1] + 1 :]
+        return user, f">={newer[0]}" if newer else f"<{builds[asking[0]]}" if asking[0] else ""
     return None
 
 

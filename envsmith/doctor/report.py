@@ -182,14 +182,23 @@ def message_of(hit: Hit, facts: Facts) -> str:
     if message := _variant(hit, facts, "message"):
         return message
     groups = hit.groups
+    message = _filled(hit.signature.message, hit)
     named = [
         f"{name.replace('_', '-')} {value}"
         for name, value in groups.items()
-        if name in _NAMED and (name != "owner" or "package" not in groups)
+        if name in _NAMED and (name != "owner" or "package" not in groups) and value not in message
     ]
     if symbol := symbol_in(hit.text):
         named.append(f"symbol {symbol.readable}, which is {symbol.component}'s")
-    return hit.signature.message + (f" ({', '.join(named)})" if named else "")
+    return message + (f" ({', '.join(named)})" if named else "")
+
+
+# A place for what a pattern caught: `port {port}`.
+_CAUGHT = re.compile(r"\{([a-z_]+)\}")
+
+
+def _filled(text: str, hit: Hit) -> str:
+    return _CAUGHT.sub(lambda match: hit.groups.get(match[1], match[0]), text)
 
 
 def fix_of(hit: Hit, facts: Facts) -> str:
@@ -200,13 +209,15 @@ def fix_of(hit: Hit, facts: Facts) -> str:
     if requirement := requirement_of(hit):
         user = hit.groups.get("who")
         return f"{requirement}: pip install '{requirement}'" + (f", or another release of {user}." if user else ".")
-    return (signature.group == "cuda-torch-mismatch" and _cuda_fix(facts)) or signature.fix
+    return (signature.group == "cuda-torch-mismatch" and _cuda_fix(facts)) or _filled(signature.fix, hit)
 
 
 def lines_of(hit: Hit) -> tuple[str, ...]:
     """Return the exact lines to type."""
     requirement = requirement_of(hit)
-    return (f"pip install '{requirement}'",) if requirement else hit.signature.lines
+    return (
+        (f"pip install '{requirement}'",) if requirement else tuple(_filled(line, hit) for line in hit.signature.lines)
+    )
 
 
 def _variant(hit: Hit, facts: Facts, part: str) -> str | None:

@@ -64,6 +64,7 @@ class Words:
     aliases: Mapping[Text, Text]
     moved_arguments: Mapping[Text, tuple[Text, ...]]
     configurations: Mapping[Text, tuple[Text, ...]]
+    bases: Mapping[Text, Text]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     modules: Mapping[Text, Text]

@@ -46,11 +46,12 @@ class Beside:
     """What a lock takes beside the cell.
 
     ``constraints`` are ``(requirement, rule id)``, or where a bound of the user stands. ``date`` is the ISO day whose
-    newest releases are preferred.
+    newest releases are preferred. ``preferred`` are names and versions that stay where they can.
     """
 
     constraints: tuple[tuple[str, str], ...] = ()
     date: str | None = None
+    preferred: tuple[tuple[str, str], ...] = ()
 
 
 # The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged
@@ -103,7 +104,7 @@ def lock_pip(
     toolkit = toolkit_requirements(cell, flavour)
     query = query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver))
     interpreter = find_interpreter(query.python) or running_interpreter()
-    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links)
+    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=beside.preferred)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 

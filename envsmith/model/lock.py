@@ -219,7 +219,8 @@ class Lock(AsJson):
     resolution, with the rule id. ``base`` and ``os_packages`` are ``None``/empty when no image was asked for
     (``image_note`` then says why). ``os_source`` is where the versions of the packages come from, ``snapshot DATE`` or
     ``mirror DATE``. ``wheels`` are what the source distributions became in the pinned builder, once they were built.
-    ``compiled`` are those of them that need torch, a compiler and often nvcc for it.
+    ``compiled`` are those of them that need torch, a compiler and often nvcc for it. ``upgraded`` are packages that moved
+    last while all else stayed.
 
     What locks did not have from the start is written only where it says something, so that an older lock keeps its
     digest.
@@ -240,6 +241,7 @@ class Lock(AsJson):
     flavour: Annotated[str, _of_form("|".join(FLAVOURS))] = field(default=RUNTIME, metadata=written(when_set=True))
     wheels: tuple[BuiltWheel, ...] = field(default=(), metadata=written(when_set=True))
     compiled: tuple[CompiledSource, ...] = field(default=(), metadata=written(when_set=True))
+    upgraded: tuple[Annotated[str, text_of(200)], ...] = field(default=(), metadata=written(when_set=True))
     image_note: str = field(default="", metadata=UNWRITTEN)
     resolver: Annotated[str, text_of(4000, minimum=0)] = ""
     facts: Mapping[str, str] = field(default_factory=dict, metadata=UNWRITTEN)

@@ -123,9 +123,10 @@ def _record(text: str) -> Record:
     )  # fmt: skip
 
 
-def test_no_field_of_a_written_record_tells_a_path(tmp_path: Path) -> None:
+def test_no_field_of_a_written_record_tells_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/srv/me")
     state = tmp_path / "state"
-    text = f"in {state}/cells/1: {Path.home()}/x: /tmp/y: /home/someone/z"
+    text = f"in {state}/cells/1: /srv/me/x: /tmp/y: /home/someone/z"
     written = put_record(state / "records", _record(text)).read_text()
     assert str(tmp_path) not in written
     assert written.count("in <state>/cells/1: ~/x: <tmp>/y: /home/USER/z") == 7

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from envsmith.doctor.facts import Facts
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
+from envsmith.doctor.report import fix_of, lines_of, message_of
 from envsmith.doctor.signatures import catalogue, find_hits, read_catalogue
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.location import DataFiles, find_matrix
@@ -40,6 +43,17 @@ def test_every_message_of_a_source_is_known_to_its_signature():
         if signature not in {hit.signature.id for hit in find_hits(f"[rank0]: {message}", "x", every)}
     ]
     assert not unknown
+
+
+def test_no_place_for_a_word_of_the_message_stays_empty():
+    by_id = {signature.id: signature for signature in catalogue().signatures}
+    empty = []
+    for name, message, _, _ in CASES:
+        groups = {group for pattern in by_id[name].match for group in re.compile(pattern).groupindex}
+        for hit in find_hits(message, "x", [by_id[name]]):
+            text = " ".join([message_of(hit, Facts()), fix_of(hit, Facts()), *lines_of(hit)])
+            empty += [(name, group) for group in groups if f"{{{group}}}" in text]
+    assert not empty
 
 
 def test_every_file_of_makers_has_a_message_that_was_read():
