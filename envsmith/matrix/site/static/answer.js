@@ -12,7 +12,8 @@ function cellId({ f, r, b, p }) {
     tag = cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "");
   const { short: name, axis, releases } = D.frameworks[f],
     release = axis === "release" ? `${name}${releases[r]}-` : "";
-  return `${release}torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}${onArm(state) ? "-aarch64" : ""}`;
+  const host = onArm(state) ? "-aarch64" : "";
+  return `${release}torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}${host}`;
 }
 function command(option, tool) {
   const f = D.frameworks[option.f],
@@ -107,10 +108,18 @@ function proof(record, kind, option) {
     const run = byPair.get([option.f, option.r, D.builds[option.b][0]].join());
     const reason =
       kind === "i" ? `${D.frameworks[option.f].title}'s own CI runs these two releases.` : "No known conflict.";
-    const near = run && run.id !== cellId(option);
+    const near = run && run.id !== cellId(option),
+      where = onArm(state) ? ", on x86-64" : "";
     return [
       el("p", {}, reason + " envsmith has not run this combination yet."),
-      near && el("p", { class: "note" }, "Nearest run: ", link("#" + run.id, run.id), `, ${lower(D.kinds[run.kind])}${onArm(state) ? ", on x86-64" : ""}.`),
+      near &&
+        el(
+          "p",
+          { class: "note" },
+          "Nearest run: ",
+          link("#" + run.id, run.id),
+          `, ${lower(D.kinds[run.kind])}${where}.`,
+        ),
     ].filter(Boolean);
   }
   const steps = D.steps.map((step, number) => {
@@ -176,7 +185,7 @@ function support(p) {
   const python = D.pythons[p],
     driver = state.driver && state.driver.split(".")[0];
   const say = (name, until) =>
-    until && (until < D.made.slice(0, 7) ? `${name} has had no fixes since ${month(until)}. ` : `${name} gets fixes until ${month(until)}. `);
+    until && `${name} ${until < D.made.slice(0, 7) ? "has had no fixes since" : "gets fixes until"} ${month(until)}. `;
   return [say(`Python ${python}`, D.ends.python[python]), driver && say(`Driver ${driver}`, D.ends.driver[driver])];
 }
 const month = (text) => words(text + "-15").replace(/^\d+ /, "");

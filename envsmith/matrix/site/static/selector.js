@@ -128,7 +128,8 @@ function pasteBox() {
   return box;
 }
 function readSmi(text) {
-  const version = (/Driver Version:\s*([\d.]+)/i.exec(text) || /\b(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\b/.exec(text) || [])[1];
+  const stated = /Driver Version:\s*([\d.]+)/i.exec(text) || /\b(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\b/.exec(text),
+    version = stated && stated[1];
   const names = new Set(),
     parts = text.toLowerCase().split(/[^a-z0-9]+/);
   parts.forEach((part, i) => names.add(part).add(part + (parts[i + 1] || "")));
@@ -136,7 +137,8 @@ function readSmi(text) {
   const driver = (version && DRIVERS.find((known) => !older(version, known))) || null;
   const read = [gpu && label("gpu", gpu), version && `driver ${version}`].filter(Boolean).join(", ");
   const old = version && !driver ? ` No build of PyTorch that is listed runs with driver ${version}.` : "";
-  return { gpu, driver, said: text.trim() ? (read ? `Read: ${read}.${old}` : "Neither a GPU nor a driver stands in it.") : "" };
+  const said = read ? `Read: ${read}.${old}` : "Neither a GPU nor a driver stands in it.";
+  return { gpu, driver, said: text.trim() ? said : "" };
 }
 form.addEventListener("click", (event) => {
   if (event.target.id === "clear") {
