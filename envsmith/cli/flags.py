@@ -232,7 +232,7 @@ class RequestFlags:
         """Refuse a request that names neither a package nor what a PyTorch alone should be or run on."""
         of_torch = (self.torch, self.python, self.cuda, self.nccl, self.driver, *self.gpu, *self.keep)
         of_torch += (self.machine, self.exclude_newer, self.date)
-        if not self.names_something and not any(of_torch):
+        if not self.names_something and all(value is None for value in of_torch):
             raise UsageError(
                 f"Cannot {action}: nothing is named.",
                 hint=f"Name a framework: envsmith {verb} {EXAMPLE}. For PyTorch alone: envsmith {verb} torch.",

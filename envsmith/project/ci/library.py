@@ -391,12 +391,12 @@ def _extras(declaration: Declaration, settings: Config, source: str) -> tuple[st
     """Return the extras that the CI installs. Those that the settings name must be the library's."""
     if settings.extras is None:
         return extras_of(declaration)
-    known = dict.fromkeys(d.extra for d in declaration.requirements if d.extra)
-    missing = [name for name in settings.extras if name not in known]
+    existing = dict.fromkeys(d.extra for d in declaration.requirements if d.extra)
+    missing = [name for name in settings.extras if name not in existing]
     if missing:
         raise UsageError(
             f"Cannot use extras of {source}: the library has no extra {', '.join(missing)}.",
-            hint=f"Use some of {', '.join(known)}." if known else "Leave `extras:` out.",
+            hint=f"Use some of {', '.join(existing)}." if existing else "Leave `extras:` out.",
         )
     return settings.extras
 
