@@ -1,10 +1,11 @@
 """What is said of launches that fail: by the launcher alone, by `doctor --from` on its text, by `envsmith run`, by other tools.
 
-    python bench/faults.py launch alone|run --env ddp=ENV --env zero2=ENV … [--half seen|unseen|healthy] [--only ID …] [--jobs 2]
+    python bench/faults.py launch alone|detail|spy|run --env ddp=ENV --env zero2=ENV … [--half seen|unseen|healthy|fourth|odd] [--only ID …] [--jobs 2]
     python bench/faults.py count [--half …] [--json FILE]
 
-``launch`` starts the rows of ``faults.yaml`` with the real launcher, without and with `envsmith run`, and keeps what was printed under
-``--folder``: a row that was run is not run again. ``count`` reads that, and compares it with the labels. The scripts are copied without the
+``launch`` starts the rows of ``faults.yaml`` and ``launches.yaml`` with the real launcher, without and with `envsmith run`, and keeps what was
+printed under ``--folder``: a row that was run is not run again. ``detail`` is ``alone`` with TORCH_DISTRIBUTED_DEBUG=DETAIL, ``spy`` adds what
+py-spy shows of every rank after twelve seconds. ``count`` reads that, and compares it with the labels. The scripts are copied without the
 marks of places first, so that no mark stands in a traceback. ENV is a virtual environment that has torch and the framework.
 """
 
@@ -29,7 +30,8 @@ import yaml
 HERE = Path(__file__).parent
 STALL = 6
 # How long gloo waits: alone the others must give up some time, under `envsmith run` the verdict has to come first.
-TIMEOUTS = {"alone": 12, "run": 60}
+TIMEOUTS = {"alone": 12, "detail": 12, "spy": 60, "run": 60}
+SPY_AFTER = 12
 LIMIT = 150
 # A hang that was judged is ended, because a launcher takes half a minute for ranks that are stopped.
 AFTER_VERDICT = 6
@@ -40,9 +42,9 @@ ENVIRONMENTS = {"fsdp2": "ddp", "tensor": "ddp", "pipeline": "zero2", "lightning
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["launch", "count"])
-    parser.add_argument("mode", nargs="?", choices=["alone", "run"], default="alone")
+    parser.add_argument("mode", nargs="?", choices=list(TIMEOUTS), default="alone")
     parser.add_argument("--env", action="append", default=[], metavar="FRAMEWORK=FOLDER")
-    parser.add_argument("--half", choices=["seen", "unseen", "later", "third", "healthy"])
+    parser.add_argument("--half", choices=["seen", "unseen", "later", "third", "healthy", "fourth", "odd"])
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9, help="start no further row after this time")
@@ -64,7 +66,14 @@ def labels() -> list[dict]:
     document = yaml.safe_load((HERE / "faults.yaml").read_text())
     halves = {None: "seen", True: "unseen", "later": "later", "third": "third"}
     faults = [row | {"half": halves[row.get("unseen")]} for row in document["faults"]]
-    return faults + [row | {"half": "healthy"} for row in document["healthy"]]
+    rows = faults + [row | {"half": "healthy"} for row in document["healthy"]]
+    document = yaml.safe_load((HERE / "launches.yaml").read_text())
+    for kind, half in (("faults", "fourth"), ("healthy", "odd")):
+        rows += [
+            row | {"half": half, "framework": "any", "text": document["prelude"] + row["script"], "sh": document["sh"]}
+            for row in document[kind]
+        ]
+    return rows
 
 
 def chosen(row: dict, options: argparse.Namespace) -> bool:
@@ -104,8 +113,12 @@ def copy_scripts(folder: Path) -> None:
 def launch(row: dict, mode: str, environment: Path, place: Path, scripts: Path) -> dict:
     """Launch one row, keep what it prints with the time of each line, and return its status and times."""
     place.mkdir(parents=True, exist_ok=True)
+    if "text" in row:
+        (place / "train.py").write_text(re.sub(r"[ \t]*# here$", "", row["text"], flags=re.MULTILINE))
     command = command_of(row, mode, environment, place, scripts)
-    variables = environment_of(row, place, environment)
+    variables = environment_of(row, place, environment) | {"GROUP_SECONDS": str(TIMEOUTS[mode])}
+    if mode == "detail":
+        variables["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     taken = occupied_port() if row.get("launch") == "port" else None
     if taken:
         command = [part.replace("--master-port=0", f"--master-port={taken.getsockname()[1]}") for part in command]
@@ -113,12 +126,17 @@ def launch(row: dict, mode: str, environment: Path, place: Path, scripts: Path) 
     start = time.time()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=variables,
-        cwd=place, start_new_session=True,
+        cwd=place, start_new_session=True, stdin=subprocess.PIPE if row.get("stdin") else subprocess.DEVNULL,
     )  # fmt: skip
     timers = [threading.Timer(LIMIT, end_all, [process, place])]
     if "signal" in row:
         number = getattr(signal, f"SIG{row['signal']}")
         timers.append(threading.Timer(row["after"], process.send_signal, [number]))
+    if mode == "spy":
+        timers += [
+            threading.Timer(SPY_AFTER, spy, [place, environment]),
+            threading.Timer(SPY_AFTER + 9, end_all, [process, place]),
+        ]
     for timer in timers:
         timer.start()
     lines = []
@@ -147,6 +165,8 @@ def launch(row: dict, mode: str, environment: Path, place: Path, scripts: Path) 
 def command_of(row: dict, mode: str, environment: Path, place: Path, scripts: Path) -> list[str]:
     """Return the command line: small disks, `envsmith run`, the launcher, the script."""
     count = row.get("ranks", 2)
+    if "text" in row:
+        return watched(command_of_script(row, environment, count), mode, place)
     script = [str(scripts / "train.py"), "--framework", row.get("framework", "ddp")]
     script += ["--steps", str(row.get("steps", 16)), "--workers", str(row.get("workers", 0))]
     script += ["--timeout", str(TIMEOUTS[mode])]
@@ -156,9 +176,7 @@ def command_of(row: dict, mode: str, environment: Path, place: Path, scripts: Pa
     else:
         command = [str(environment / "bin/torchrun"), f"--nproc-per-node={count}", "--master-port=0"]
         command += wrapped(row, environment, script)
-    if mode == "run":
-        own = [sys.executable, "-m", "envsmith", "run", "--stall", str(STALL), "--on-hang", "stop"]
-        command = [*own, "--evidence", str(place / "evidence"), "--", *command]
+    command = watched(command, mode, place)
     mounts = []
     if "shm" in row:
         mounts.append(f"mount -t tmpfs -o size={row['shm']}m tmpfs /dev/shm")
@@ -167,6 +185,34 @@ def command_of(row: dict, mode: str, environment: Path, place: Path, scripts: Pa
     if mounts:
         command = ["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *command]
     return command
+
+
+def watched(command: list[str], mode: str, place: Path) -> list[str]:
+    """Return the command under `envsmith run`, in that mode."""
+    if mode != "run":
+        return command
+    own = [sys.executable, "-m", "envsmith", "run", "--stall", str(STALL), "--on-hang", "stop"]
+    return [*own, "--evidence", str(place / "evidence"), "--", *command]
+
+
+def command_of_script(row: dict, environment: Path, count: int) -> list[str]:
+    """Return what starts the script of a row, which stands in the working folder."""
+    kind = row.get("launch", "torchrun")
+    if kind == "python":
+        return [str(environment / "bin/python"), "train.py"]
+    if kind == "deepspeed":
+        return [
+            str(environment / "bin/deepspeed"),
+            "--num_accelerators",
+            str(count),
+            f"--master_port={free_port()}",
+            "train.py",
+        ]
+    if kind == "sh":
+        text = row["sh"].replace("{program}", row["program"]) + row.get("after", "exit $worst") + "\n"
+        head = f"exec 3<&0\nPYTHON={environment}/bin/python\nPORT={free_port()}\n"
+        return ["sh", "-c", head + text]
+    return [str(environment / "bin/torchrun"), f"--nproc-per-node={count}", "--master-port=0", "train.py"]
 
 
 def wrapped(row: dict, environment: Path, script: list[str]) -> list[str]:
@@ -195,6 +241,7 @@ def environment_of(row: dict, place: Path, environment: Path) -> dict[str, str]:
         "FAULT_MARK": str(place / "mark"),
         "SMALL_DISK": str(place / "disk"),
         "DS_ACCELERATOR": "cpu",
+        "OWN_PORT": str(free_port()),
     }
     if "seconds" in row:
         variables["FAULT_SECONDS"] = str(row["seconds"])
@@ -210,14 +257,37 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def end_all(process: subprocess.Popen, place: Path) -> None:
-    """End what is left of a launch, which is told by its environment: launchers give ranks sessions of their own."""
-    mark = f"FAULT_MARK={place / 'mark'}".encode()
+def spy(place: Path, environment: Path) -> None:
+    """Keep what py-spy shows of every rank of a launch."""
+    rows = []
+    for pid, variables in processes_of(place):
+        rank = next(
+            (value for name, _, value in (entry.partition(b"=") for entry in variables) if name == b"RANK"), None
+        )
+        if rank is not None and pid != os.getpid():
+            dump = subprocess.run(
+                [environment / "bin/py-spy", "dump", "--pid", str(pid)], capture_output=True, text=True, check=False
+            )
+            rows.append({"rank": int(rank), "pid": pid, "dump": dump.stdout})
+    (place / "spy.json").write_text(json.dumps(rows))
+
+
+def processes_of(place: Path) -> list[tuple[int, list[bytes]]]:
+    """Return the processes of a launch and their variables. Launchers give ranks sessions of their own."""
+    mark, rows = f"FAULT_MARK={place / 'mark'}".encode(), []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            is_of_launch = mark in (folder / "environ").read_bytes().split(b"\0")
-            if is_of_launch and int(folder.name) != os.getpid():
-                os.kill(int(folder.name), signal.SIGKILL)
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            rows += [(int(folder.name), variables)] if mark in variables else []
+    return rows
+
+
+def end_all(process: subprocess.Popen, place: Path) -> None:
+    """End what is left of a launch, which is told by its environment."""
+    for pid, _ in processes_of(place):
+        with suppress(OSError):
+            if pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
     process.wait()
 
 

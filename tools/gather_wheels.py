@@ -38,6 +38,8 @@ _NIX = re.compile(r'url = "(?P<url>https://[^"]+\.whl)";\s*hash = "(?P<hash>sha2
 _FRAGMENT = re.compile(r"(?P<url>https://[^\s\"'<>#]+\.whl)#sha256=(?P<hash>[0-9a-f]{64})")
 _CUDA = re.compile(r"cu(\d{2,3})(?!\d)")
 _TORCH = re.compile(r"torch-?(\d+\.\d+|\d{2,4})")
+# Whose wheels serve every CUDA of a major, whatever minor their names have (evidence: publishers.yaml).
+_FOR_MAJOR = frozenset({"Dao-AILab/flash-attention"})
 _ABI = re.compile(r"cxx11abi(true|false)", re.IGNORECASE)
 
 
@@ -148,7 +150,8 @@ class Wheel:
         if match := _TORCH.search(self.file) or _TORCH.search(self.tag):
             facts["torch"] = _minor(match[1])
         if match := _CUDA.search(self.file) or _CUDA.search(self.tag):
-            facts["cuda"] = match[1] if len(match[1]) == 2 else f"{match[1][:2]}.{match[1][2]}"
+            minor = "" if self.by in _FOR_MAJOR else f".{match[1][2:]}"
+            facts["cuda"] = f"{match[1][:2]}{minor}".rstrip(".")
         if match := _ABI.search(self.file):
             facts["cxx11_abi"] = match[1].lower()
         return facts

@@ -39,16 +39,19 @@ class Said:
 
 
 def count(rows: list[dict], options: argparse.Namespace) -> int:
-    causes = yaml.safe_load((HERE / "faults.yaml").read_text())["causes"]
+    causes = {}
+    for name in ("faults.yaml", "launches.yaml"):
+        causes |= yaml.safe_load((HERE / name).read_text())["causes"]
     places = marks()
     results = []
     for row in rows:
         for who, said in answers(row, options.folder):
-            results.append({"id": row["id"], "half": row["half"], "who": who} | compared(row, said, causes, places))
+            own = {row["place"]: place_in(row["text"])} if "text" in row and "place" in row else places
+            results.append({"id": row["id"], "half": row["half"], "who": who} | compared(row, said, causes, own))
     for result in results:
         print("{id:26} {who:9} rank {rank:7} cause {cause:6} place {place:6} {named}".format(**result))
-    for half in ("seen", "unseen", "later", "third"):
-        for who in ("launcher", "doctor", "run"):
+    for half in ("seen", "unseen", "later", "third", "fourth"):
+        for who in ("launcher", "detail", "py-spy", "doctor", "run"):
             summary(half, who, [r for r in results if (r["half"], r["who"]) == (half, who)])
     alarms(rows, options.folder)
     statuses(rows, options.folder)
@@ -67,15 +70,27 @@ def marks() -> dict[str, str]:
     }
 
 
+def place_in(script: str) -> str:
+    """Return the place of the mark in a script of its own."""
+    return next(f"train.py:{number}" for number, line in enumerate(script.splitlines(), 1) if line.endswith("# here"))
+
+
 def answers(row: dict, folder: Path) -> Iterable[tuple[str, Said]]:
-    if row["half"] == "healthy":
+    if row["half"] in {"healthy", "odd"}:
         return
-    alone = folder / "alone" / row["id"] / "output.txt"
-    if alone.exists():
-        text = alone.read_text()
+    alone, watched = (folder / mode / row["id"] / "output.txt" for mode in ("alone", "run"))
+    if alone.exists() or ("text" in row and watched.exists()):
+        # What a launcher prints is the same under `envsmith run`, until that ends a hang.
+        text = alone.read_text() if alone.exists() else _BLOCK.sub("", watched.read_text())
         yield "launcher", of_launcher(text)
         yield "doctor", of_doctor(text)
-    if (folder / "run" / row["id"] / "result.json").exists():
+    detail = folder / "detail" / row["id"] / "output.txt"
+    if detail.exists():
+        yield "detail", of_launcher(detail.read_text())
+    spied = folder / "spy" / row["id"] / "spy.json"
+    if spied.exists():
+        yield "py-spy", of_spy(json.loads(spied.read_text()))
+    if watched.with_name("result.json").exists():
         yield "run", of_run(folder / "run" / row["id"])
 
 
@@ -83,6 +98,18 @@ def of_launcher(text: str) -> Said:
     """The launcher names the rank of its first failure; its cause is anything that it prints."""
     match = _TABLE.search(text)
     return Said(ranks=(int(match[1]),) if match else (), text=text)
+
+
+def of_spy(rows: list[dict]) -> Said:
+    """Who reads the stacks takes the one rank whose main thread stands at another line of the script than the others do."""
+    places: dict[str, list[int]] = {}
+    for row in rows:
+        main = row["dump"].partition('"MainThread"')[2].partition("\nThread")[0]
+        found = re.search(r"train\.py:\d+", main)
+        places.setdefault(found[0] if found else "", []).append(row["rank"])
+    odd = [ranks[0] for ranks in places.values() if len(ranks) == 1]
+    text = "\n".join(row["dump"] for row in rows)
+    return Said(ranks=tuple(odd) if len(odd) == 1 and len(rows) > 2 else (), text=text)
 
 
 def of_doctor(text: str) -> Said:
@@ -178,7 +205,11 @@ def summary(half: str, who: str, results: list[dict]) -> None:
 
 def alarms(rows: list[dict], folder: Path) -> None:
     """Count what was said of launches with no fault."""
-    done = [row for row in rows if row["half"] == "healthy" and (folder / "run" / row["id"] / "result.json").exists()]
+    done = [
+        row
+        for row in rows
+        if row["half"] in {"healthy", "odd"} and (folder / "run" / row["id"] / "result.json").exists()
+    ]
     hangs, blamed, waiting = [], [], []
     for row in done:
         output = (folder / "run" / row["id"] / "output.txt").read_text()

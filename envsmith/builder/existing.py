@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
 from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
+from envsmith.model.version import Spec
 from envsmith.solver import solve
 
 
@@ -76,13 +77,15 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
         machine=_machine_of(old.cell),
     )
     options = replace(options, request=request)
+    if old.upgraded:
+        options = keeping(options, old)
     cell = None if options.request.packages else _cell_now(old, directory, options, progress)
-    if cell is not None and (changes := _changes(old.cell.components, cell.components)):
-        return changes
+    if cell is not None and (moved := changes(old.cell.components, cell.components)):
+        return moved
     new = agreed(options, Clock(progress), lambda cell: locking.lock_cell(cell, options, progress=progress), first=cell)
-    if changes := _changes(old.cell.components, new.cell.components):
-        return changes
-    differences = list(_changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
+    if moved := changes(old.cell.components, new.cell.components):
+        return moved
+    differences = list(changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))
     for pin in new.pins:
         before = old.pin(pin.name)
         if before and before.version == pin.version and _hashes(before) != _hashes(pin):
@@ -92,6 +95,18 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     if options.conda is not None:
         differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
     return tuple(differences)
+
+
+def keeping(options: Options, lock: Lock, moving: Collection[str] = ()) -> Options:
+    """Return options that keep to what a lock has, but for what is ``moving``: its cell, and where it can its packages."""
+    free = {*moving, *(["cuda"] if "torch" in moving else [])}
+    cell = lock.cell
+    narrowed = dict(options.request.narrowed)
+    for name in (name for name in cell.chosen if name not in free):
+        spec, earlier = Spec.parse(f"=={cell.components[name]}"), narrowed.get(name)
+        narrowed[name] = (earlier[0].meet(spec), f"{earlier[1]} and the lock") if earlier else (spec, "the lock")
+    request = replace(options.request, narrowed=narrowed, machine=_machine_of(cell))
+    return replace(options, request=request, kept=lock, moving=tuple(moving), renewed=True)
 
 
 def _machine_of(cell: Cell) -> Machine:
@@ -126,6 +141,7 @@ def _hashes(pin: Pin) -> list[tuple[str, str]]:
     return [(a.filename, a.sha256) for a in pin.artifacts]
 
 
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what differs between two sets of versions: ``wandb: 0.22.0 -> 0.23.1``."""
     names = sorted({*old, *new})
     return tuple(f"{n}: {old.get(n, 'absent')} -> {new.get(n, 'absent')}" for n in names if old.get(n) != new.get(n))

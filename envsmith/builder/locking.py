@@ -27,7 +27,9 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     store.prepare(directory)
     clock.start("lock")
     day = options.request.exclude_newer or last_day()
-    stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
+    stored = None
+    if not options.renewed:
+        stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
     lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
     hashed = sum(len(p.artifacts) for p in lock.pins)
     clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
@@ -51,18 +53,22 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
 
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
     """Return the Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
-    return lock_pip(
+    kept = options.kept
+    lock = lock_pip(
         cell,
         request=options.request_text,
         exclude_newer=options.request.exclude_newer or last_day(),
         beside=Beside(
-            constraints=(*constraints_for(cell), *options.request.bounds), date=_as_of(cell, options.request.date)
+            constraints=(*constraints_for(cell), *options.request.bounds),
+            date=_as_of(cell, options.request.date),
+            preferred=tuple((p.name, p.version) for p in kept.pins if p.name not in options.moving) if kept else (),
         ),
         flavour=options.flavour,
         compile=options.compile,
         resolver=Resolver(uv=Uv(offline=options.offline), ready=partial(best_wheel, policy=options.request.wheels)),
         progress=progress,
     )
+    return replace(lock, upgraded=options.moving or kept.upgraded) if kept else lock
 
 
 def _as_of(cell: Cell, date: str | None) -> str | None:

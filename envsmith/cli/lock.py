@@ -22,10 +22,14 @@ from envsmith.model.finding import UnsatisfiableError
 from envsmith.project.uv_and_pixi import PIXI, difference, manifest_of, merged, with_pixi
 
 if TYPE_CHECKING:
-    from envsmith.builder.options import Options
+    from envsmith.base.progress import Progress
+    from envsmith.builder.options import BuildOutcome, Options
+    from envsmith.builder.upgrade import Upgrade
     from envsmith.model.lock import Lock
 
 
+# What ``--upgrade`` means without a name.
+_EVERYTHING = "*"
 # Headings of ``--help``.
 _OUTPUT, _LOCK_AND_NETWORK = map(Section, ("Output", "Lock and network"))
 
@@ -50,6 +54,14 @@ class PinFlags:
     check: bool = _LOCK_AND_NETWORK.flag(
         "--check", "Write nothing. Exit 1 when the existing lock is out of date for this request."
     )
+    upgrade: tuple[str, ...] = _LOCK_AND_NETWORK.option(
+        "--upgrade",
+        "NAME",
+        "Lock again with a newer release of this package and keep all else; repeatable. Without NAME keep nothing.",
+        multiple=True,
+        is_flag=False,
+        flag_value=_EVERYTHING,
+    )
     yes: bool = _OUTPUT.flag("--yes", "With --format uv or pixi: write the project's file without asking.")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, lock digest, files.")
 
@@ -59,6 +71,7 @@ class PinFlags:
     f"envsmith lock {EXAMPLE}",
     f"envsmith lock {EXAMPLE} --format pip --exclude-newer 2026-11-01",
     f"envsmith lock {EXAMPLE} --check",
+    f"envsmith lock {EXAMPLE} --upgrade transformers",
 )
 def lock(settings: PinFlags) -> int:
     """Pin the cell completely: requirements with sha256 hashes, pylock.toml, conda-lock.yml, Dockerfile.
@@ -68,13 +81,18 @@ def lock(settings: PinFlags) -> int:
     With --format conda the cell is one that the channels have, and lock.json and pylock.toml, which the Conda lock was
     compared with, are the only files of pip's.
     """
-    from envsmith.builder import arrow, existing  # --help waits for no installer
+    from envsmith.builder import existing  # --help waits for no installer
 
     flags, locking = settings.request, settings.locking
     flags.refuse_nothing("lock a cell", "lock")
     if settings.form == "conda" and locking.no_conda:
         raise UsageError(
             "Cannot combine --format conda with --no-conda: they contradict each other.", hint="Leave one of them out."
+        )
+    if settings.upgrade and (settings.check or locking.locked or locking.frozen):
+        raise UsageError(
+            "Cannot combine --upgrade with --check, --locked or --frozen: these keep the lock as it is.",
+            hint="Leave one of them out.",
         )
     if settings.form == "uv" and flags.project is None:
         raise UsageError("Cannot write a pyproject.toml: no project is named.", hint="Add --project DIR.")
@@ -83,7 +101,7 @@ def lock(settings: PinFlags) -> int:
             options, inferred = plan(flags, partial(_options, settings), console)
             if settings.check:
                 return _check(existing.lock_difference(options, progress=console))
-            outcome = arrow.lock_only(options, progress=console)
+            outcome, moved = _locked(options, settings.upgrade, console)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
     files = {name: str(outcome.directory / name) for name in outcome.files}
@@ -94,13 +112,26 @@ def lock(settings: PinFlags) -> int:
         write_whole(outcome.directory / PIXI, with_pixi("", outcome.lock, PIXI))
     if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
-        print_out(dumps({"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes, **inferred}))
+        answer = {"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes, **inferred}
+        print_out(dumps({**answer, **({"moved": moved.moved, "held": moved.held} if moved else {})}))
         return 0
     print_out(table([(path, "") for path in files.values()]))
     for note in outcome.notes:
         say(f"note: {note}")
+    for line in (*(moved.moved or ["nothing moved"]), *moved.held) if moved else ():
+        print_out(line)
     print_out(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0
+
+
+def _locked(options: Options, names: Sequence[str], progress: Progress) -> tuple[BuildOutcome, Upgrade | None]:
+    """Return the lock, and what moved in it where that was asked for."""
+    from envsmith.builder import arrow, upgrade
+
+    if not names:
+        return arrow.lock_only(options, progress=progress), None
+    moved = upgrade.upgrade(options, () if _EVERYTHING in names else names, progress=progress)
+    return moved.outcome, moved
 
 
 def _options(settings: PinFlags, flags: RequestFlags) -> Options:

@@ -55,6 +55,7 @@ def solve(settings: SolveFlags) -> int:
         raise UsageError(
             "Cannot use --limit without --all: one cell is printed.", hint="Add --all: envsmith solve --all --limit 3."
         )
+    settings.request.refuse_nothing("choose a cell", "solve")
     gathered = gather(settings.request)
     request = gathered.request()
     try:

@@ -141,6 +141,8 @@ def _lines(result: CellWheels, links: Mapping[str, Link]) -> list[str]:
         lines += ["on the package index, newest first; a lock takes what fits by itself", _table(result.on_index)]
     if not result.fitting:
         lines += ["the nearest ones", _table(result.nearest)] if result.nearest else []
+        by_torch = (f"{torch} ({', '.join(tags)})" for torch, tags in result.pythons.items())
+        lines += [f"there are wheels for torch {', '.join(by_torch)}"] if result.pythons else []
         lines += _compiling(result) if all(offer.against for offer in result.on_index) else []
     elif not result.locked:
         lines.append("A lock takes none of them: see --wheels, and the requirements that were not read.")

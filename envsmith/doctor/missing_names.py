@@ -436,7 +436,7 @@ def _unmeasured_message(lack: Lack, owner: str | None) -> str:
     else:
         thing = f"{lack.owner}.{lack.name}" if lack.name else lack.owner
         fault = f"{owner or 'A package'} does not have {thing}, which its caller asks for"
-    return f"{fault}: the two are of different times. It is not known here which releases fit."
+    return f"{fault}: one of the two is older than the other expects. It is not known here which releases fit."
 
 
 def _called_package(lack: Lack) -> str | None:

@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from envsmith.base.packed import Lazy
 from envsmith.doctor.facts import Facts
@@ -78,10 +77,6 @@ def _read_askers() -> dict[str, tuple[tuple[str, str], ...]]:
     return askers
 
 
-def _order(version: str) -> Any:
-    return version_key(version)
-
-
 def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | None:
     """Return the first of ``users`` that imports ``name``, with its releases after those, else before: empty if none.
 
@@ -92,7 +87,9 @@ def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | No
         specs = [Spec.parse(text) for asker, text in ranges if asker == user]
         if not specs or (release and key_of(release) and not any(spec.contains(release) for spec in specs)):
             continue
-        builds = sorted({public(version) for version in _table().builds.get(user, ())}, key=_order)
+        releases = {public(version) for version in _table().builds.get(user, ())}
+        keyed = [(key, text) for text in releases if (key := version_key(text))]
+        builds = [text for _, text in sorted(keyed)]
         asking = [number for number, build in enumerate(builds) if any(spec.contains(build) for spec in specs)]
         if not asking:
             continue

@@ -8,10 +8,11 @@ nothing, as far as what it declares stands in it.
 from __future__ import annotations
 
 import configparser
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.dependency_groups import DependencyGroupResolver
@@ -71,7 +72,8 @@ class Declared:
 class Declaration:
     """All that one library declares.
 
-    ``skipped`` are lines that could not be read, with the reason: they constrain nothing.
+    ``skipped`` are lines that could not be read, with the reason: they constrain nothing. ``read_by_setup`` are files of
+    requirements that a ``setup.py`` reads: it may change what stands in them.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Declaration:
     requirements: tuple[Declared, ...] = ()
     skipped: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    read_by_setup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +106,47 @@ class DeclaredRequirement:
         return f"{self.file}:{self.line}"
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredFile:
+    """A file of requirements that another one reads: the paths that may be meant, and the extra that it is for."""
+
+    names: tuple[str, ...]
+    where: str
+    extra: str | None = None
+
+    def found(self, root: Path) -> str | None:
+        """Return the first of the paths that is a file below ``root``."""
+        return next((name for name in self.names if (root / name).is_file()), None)
+
+
 @dataclass(slots=True)
 class DeclaredLines:
-    """What files declare, as it stands in them. ``python`` are ranges with file and line, ``skipped`` what is unread."""
+    """What files declare, as it stands in them.
+
+    ``python`` are ranges with file and line. ``files`` are read beside. ``skipped`` is what is required and unread, as
+    ``unread_extras`` are of the extras, and ``notes`` say what else is.
+    """
 
     name: str = ""
     version: str | None = None
     entries: list[DeclaredRequirement] = field(default_factory=list)
     python: list[tuple[str, str, int]] = field(default_factory=list)
+    files: list[DeclaredFile] = field(default_factory=list)
+    unread_extras: set[str] = field(default_factory=set)
     skipped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def declares(self) -> bool:
+        """Return whether something is required always."""
+        always = [*(one.extra is None for one in self.entries), *(one.extra is None for one in self.files)]
+        return bool(self.skipped) or any(always)
 
 
 def declaring_files(root: Path) -> list[str]:
     """Return the files below ``root`` that may declare something: :data:`FILES`, and files of requirements."""
     requirements = [
-        path for path in sorted(root.glob("requirements/*.txt"))[:20] if not _DEVELOPERS.fullmatch(path.stem)
+        path for path in sorted(root.glob("requirements/*.txt"))[:50] if not _DEVELOPERS.fullmatch(path.stem)
     ]
     return [*(name for name in FILES if (root / name).is_file()), *(f"requirements/{p.name}" for p in requirements)]
 
@@ -128,19 +157,39 @@ def read_declared(root: Path) -> Declaration:
     ``DataError`` when there is none, or one is no such file.
     """
     lines, files = DeclaredLines(), declaring_files(root)
+    read_by_setup: list[str] = []
     for name in files:
-        if name == "setup.py" and lines.entries:  # an installer reads the other one
+        if name == "setup.py" and lines.declares:  # an installer reads the other one
             continue
+        if name == "requirements.txt" and any(one.extra is None for one in lines.files):
+            continue
+        number = len(lines.files)
         if name in FILES:
             read_into(lines, root / name, name)
-        else:
-            _requirements(_text(root / name), name, lines)
+        if name == "setup.py":
+            found = (one.found(root) for one in lines.files[number:] if one.extra is None)
+            read_by_setup = [file for file in dict.fromkeys(found) if file]
+    beside = {file: one.extra for one in reversed(lines.files) if (file := one.found(root))}
+    has_base = None in beside.values()
+    if has_base:
+        files = [name for name in files if name != "requirements.txt" and not _serves_developers(name)]
+    for name in dict.fromkeys((*beside, *(name for name in files if name not in FILES))):
+        # A file that is not read for every installation is taken for an extra of its name.
+        extra = beside[name] if name in beside else Path(name).stem if has_base else None
+        _requirements(_text(root / name), name, lines, extra)
     if not files:
         raise DataError(
             f"Cannot read what {root} declares: it has no file for that.",
             hint=f"Give one of {', '.join(FILES)}. A setup.py is not run: build a wheel and give its METADATA.",
         )
-    return _declaration(lines, files, root.resolve().name)
+    declaration = _declaration(lines, list(dict.fromkeys([*files, *beside])), root.resolve().name)
+    return replace(declaration, read_by_setup=tuple(read_by_setup))
+
+
+def _serves_developers(name: str) -> bool:
+    """Return whether a file of requirements is for those who work on a library: ``_docs.txt``, ``audio_test.txt``."""
+    stem = Path(name).stem
+    return name not in FILES and (stem.startswith("_") or any(map(_DEVELOPERS.fullmatch, re.split(r"[-_]", stem))))
 
 
 def read_metadata(text: str, file: str) -> Declaration:
@@ -152,7 +201,7 @@ def read_metadata(text: str, file: str) -> Declaration:
 
 def _declaration(lines: DeclaredLines, files: Sequence[str], fallback: str) -> Declaration:
     """Return the first range of Pythons, and the requirements of who uses a library. What is malformed is noted."""
-    python, python_at, skipped = None, None, list(lines.skipped)
+    python, python_at, skipped = None, None, [*lines.skipped, *lines.notes]
     for text, file, line in lines.python:
         try:
             python, python_at = str(SpecifierSet(text)), (file, line)
@@ -235,11 +284,11 @@ def _metadata(text: str, file: str, lines: DeclaredLines) -> None:
                 lines.entries.append(DeclaredRequirement(value, file, number))
 
 
-def _requirements(text: str, file: str, lines: DeclaredLines) -> None:
+def _requirements(text: str, file: str, lines: DeclaredLines, extra: str | None = None) -> None:
     for number, line in itertools.islice(logical_lines(text), _MAX_LINES):
         requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
         if not requirement.startswith("-"):
-            lines.entries.append(DeclaredRequirement(requirement, file, number))
+            lines.entries.append(DeclaredRequirement(requirement, file, number, extra))
 
 
 def _setup_cfg(text: str, file: str, lines: DeclaredLines) -> None:
@@ -263,14 +312,21 @@ def _setup_py(text: str, file: str, lines: DeclaredLines) -> None:
     script = read_setup(text)
     lines.name = lines.name or script.name
     lines.entries += (DeclaredRequirement(one, file, line, extra) for line, one, extra in script.lines)
-    lines.skipped += (f"{file}:{line}: it is computed, and {file} is not run" for line in script.computed)
+    where = functools.partial("{}:{}".format, file)
+    lines.files += (DeclaredFile(names, where(line), extra) for line, names, extra in script.files)
+    lines.skipped += (f"{where(line)}: it is computed, and setup.py is not run" for line, x in script.computed if not x)
+    lines.notes += (f"{where(line)}: it is added in some cases only, and is not read" for line in script.conditional)
+    lines.unread_extras |= {extra for _, extra in script.computed if extra}
     if script.python:
         lines.python.append((script.python[1], file, script.python[0]))
 
 
 def _listed(value: str, file: str, lines: DeclaredLines, find: _Finder, extra: str | None = None) -> None:
     for line in map(str.strip, value.splitlines()):
-        if line and not line.startswith("#"):
+        if line.startswith("file:"):
+            names = line.removeprefix("file:").split(",")
+            lines.files += (DeclaredFile((name.strip(),), f"{file}:{find(line)}", extra) for name in names)
+        elif line and not line.startswith("#"):
             lines.entries.append(DeclaredRequirement(line, file, find(line), extra))
 
 
@@ -305,7 +361,23 @@ def _pyproject(text: str, file: str, lines: DeclaredLines) -> None:
             lines.entries.append(
                 DeclaredRequirement(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group)
             )
+    dynamic = [*_texts(project.get("dynamic"))]
+    for key, of_extra, name in _setuptools_files(table_of(data, "tool")):
+        if key in dynamic:
+            lines.files.append(DeclaredFile((name,), f"{file}:{find(name)}", of_extra))
     _poetry(table_of(table_of(data, "tool"), "poetry"), file, lines, find)
+
+
+def _setuptools_files(tool: JsonFields) -> Iterator[tuple[str, str | None, str]]:
+    """Yield the files that setuptools reads: the key of the project that they are for, the extra, and the path."""
+    dynamic = table_of(table_of(tool, "setuptools"), "dynamic")
+    tables: list[tuple[str, str | None, JsonFields]] = [("dependencies", None, table_of(dynamic, "dependencies"))]
+    extras = table_of(dynamic, "optional-dependencies")
+    tables += [("optional-dependencies", extra, table_of(extras, extra)) for extra in extras]
+    for key, extra, table in tables:
+        files = table.get("file")
+        for name in [files] if isinstance(files, str) else _texts(files):
+            yield key, extra, name
 
 
 def _groups(tables: JsonFields) -> Iterator[tuple[str, list[str]]]:
@@ -389,26 +461,26 @@ def _environment(text: str, file: str, lines: DeclaredLines) -> None:
         raise DataError(f"Cannot read {file}: its dependencies are not a list.")
     for entry in entries:
         if isinstance(entry, str):
-            _conda(entry, file, lines, find)
+            add_conda(entry, file, find(entry), lines)
         elif isinstance(entry, dict):
             for line in _texts(entry.get("pip")):
                 if not line.startswith("-"):
                     lines.entries.append(DeclaredRequirement(line, file, find(line)))
 
 
-def _conda(entry: str, file: str, lines: DeclaredLines, find: _Finder) -> None:
-    """Read a Conda spec without its build: ``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``."""
+def add_conda(entry: str, file: str, line: int, lines: DeclaredLines) -> None:
+    """Add a Conda spec without its build: ``pytorch=2.5``, ``numpy>=1.26``, ``conda-forge::torch 2.5.*``."""
     match = re.fullmatch(r"(?:[\w./-]+::)?([A-Za-z0-9._-]+?)\s*((?:[<>=!~]|\s\d).*)?", entry.strip())
     if not match:
-        lines.skipped.append(f"{file}:{find(entry)}: not understood: {entry[:80]!r}")
+        lines.notes.append(f"{file}:{line}: not understood: {entry[:80]!r}")
         return
     name = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "cuda-version"}.get(match[1].lower(), match[1])
     spec = _conda_spec((match[2] or "").strip())
     if name == "python":
         if spec:
-            lines.python.append((spec, file, find(entry)))
+            lines.python.append((spec, file, line))
     else:
-        lines.entries.append(DeclaredRequirement(f"{name}{spec}", file, find(entry), is_conda=True))
+        lines.entries.append(DeclaredRequirement(f"{name}{spec}", file, line, is_conda=True))
 
 
 def _conda_spec(text: str) -> str:
@@ -422,8 +494,21 @@ def _conda_spec(text: str) -> str:
 
 
 def read_into(lines: DeclaredLines, path: Path, name: str) -> None:
-    """Add what one file of :data:`FILES` declares. ``DataError`` when it is not such a file."""
-    _READERS[Path(name).name](_text(path), name, lines)
+    """Add what one file of :data:`FILES` declares. ``DataError`` when it is not such a file.
+
+    Where a file is named that is not there, or something is computed, the requirements beside a ``setup.py`` stand for
+    it, with a note.
+    """
+    files = len(lines.files)
+    _READERS[path.name](_text(path), name, lines)
+    missing = [one for one in lines.files[files:] if one.found(path.parent) is None]
+    lines.files = [one for one in lines.files if one not in missing]
+    unread = [f"{one.where}: {one.names[-1]} is not there" for one in missing if one.extra is None]
+    lines.skipped += unread
+    if path.name == "setup.py" and lines.skipped and (path.parent / "requirements.txt").is_file():
+        lines.notes += (f"{line}: requirements.txt is taken in its place" for line in lines.skipped)
+        lines.skipped.clear()
+        lines.files.append(DeclaredFile(("requirements.txt",), name))
 
 
 def read_toml(path: Path) -> JsonFields:

@@ -7,30 +7,28 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envsmith.base.files import read_bounded
 from envsmith.base.json_types import JsonFields
-from envsmith.errors import DataError, EnvsmithError
+from envsmith.errors import DataError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
 from envsmith.project.declared import (
-    MAX_BYTES,
     DeclaredLines,
     DeclaredRequirement,
-    declaring_files,
-    read_declared,
     read_into,
     read_toml,
     table_of,
 )
 from envsmith.project.demand import Demand, Demands, parse_line
+from envsmith.project.guides import guide_lines, guides_of, shallow_files
 from envsmith.project.pip_format import cuda_of_index, read_requirement_file
-from envsmith.project.setup_script import read_setup
 
 PYPROJECT, SETUP_CFG, SETUP_PY = "pyproject.toml", "setup.cfg", "setup.py"
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
+_DECLARING = (PYPROJECT, SETUP_CFG, SETUP_PY, *ENVIRONMENTS)
+# Conda packages that a note names.
+_SHOWN = 6
 # Names that people give to lists of requirements.
 _LIST = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:txt|in)", re.IGNORECASE)
 
@@ -61,7 +59,7 @@ def read_project_file(path: Path) -> Iterator[tuple[ProjectPart, Demands]]:
     """
     folder = _Folder(path.parent, ProjectPart())
     for part in folder.parts(path.name):
-        yield part, replace(folder, part=part).file(path.name)
+        yield part, replace(folder, part=part).file(path.name) or Demands()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +68,14 @@ class _Folder:
     part: ProjectPart
 
     def read(self) -> Demands:
-        for reader in (self._pyproject, self._setup_cfg, self._setup_py, self._requirements, self._environment):
-            listed = reader()
+        python: tuple[tuple[str, str], ...] = ()
+        for name in (PYPROJECT, SETUP_CFG, SETUP_PY, REQUIREMENTS, *ENVIRONMENTS):
+            listed = self.file(name)
             if listed is not None:
-                return listed
+                return replace(listed, python=listed.python or python)
+            python = python or self._python(name)
+        if (listed := self._guides()) is not None:
+            return listed
         raise DataError(
             f"Cannot read the project in {self.root}: no file of it declares requirements.",
             hint=f"Give a folder with {PYPROJECT}, {SETUP_CFG}, {SETUP_PY}, {REQUIREMENTS} or {ENVIRONMENTS[0]}.",
@@ -91,13 +93,18 @@ class _Folder:
             *(ProjectPart(groups=(name,)) for name in groups),
         ]
 
-    def file(self, name: str) -> Demands:
-        """Return what one file asks for."""
-        readers = {PYPROJECT: self._pyproject, SETUP_CFG: self._setup_cfg}
-        if name in readers:
-            return readers[name]() or Demands()
-        lines = self._lines(name) if name in ENVIRONMENTS else None
-        return self._chosen(lines, name) if lines else self._listed(name)
+    def file(self, name: str) -> Demands | None:
+        """Return what one file asks for. ``None`` where it is not there, or leaves that to another file."""
+        if not (self.root / name).is_file():
+            return None
+        if name in _DECLARING:
+            return self._declaring(name)
+        return self._listed(name)
+
+    def _python(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Return the Pythons that a file admits, which leaves the requirements to another."""
+        lines = self._lines(name) if name in _DECLARING else None
+        return tuple((text, f"{file}:{line}") for text, file, line in lines.python) if lines else ()
 
     def _lines(self, name: str) -> DeclaredLines | None:
         path = self.root / name
@@ -107,66 +114,43 @@ class _Folder:
         read_into(lines, path, str(path))
         return lines
 
-    def _pyproject(self) -> Demands | None:
-        lines = self._lines(PYPROJECT)
+    def _declaring(self, name: str) -> Demands | None:
+        """Return what a file declares. ``None`` where it is not there, or leaves that to another file."""
+        lines = self._lines(name)
+        tool: JsonFields = {}
         if lines is None:
             return None
-        data = read_toml(self.root / PYPROJECT)
-        project, tool = table_of(data, "project"), table_of(data, "tool")
-        dynamic = project.get("dynamic")
-        files = _dynamic_files(tool) if isinstance(dynamic, list) and "dependencies" in dynamic else ()
-        declares = "dependencies" in project or "dependencies" in table_of(tool, "poetry") or files
-        if not (declares or self.part.groups):
+        if name == PYPROJECT:
+            data = read_toml(self.root / PYPROJECT)
+            project, tool = table_of(data, "project"), table_of(data, "tool")
+            declares = "dependencies" in project or "dependencies" in table_of(tool, "poetry") or lines.declares
+            if not (declares or self.part.groups):
+                return None
+        elif not (lines.declares or name in ENVIRONMENTS):
             return None
         self._refuse_unknown(lines)
-        listed = self._chosen(lines, PYPROJECT)
-        for file in files:
-            listed = listed.joined(self._listed(file))
-        of_uv = Demands(
-            cuda=tuple(self._builds(tool)), notes=tuple(self._unused(tool)), overridden=tuple(_overridden(tool))
+        unread = [extra for extra in self.part.extras if extra in lines.unread_extras]
+        listed = self._chosen(lines, name).joined(
+            Demands(
+                cuda=tuple(self._builds(tool)),
+                notes=(*lines.notes, *self._unused(tool)),
+                problems=(*lines.skipped, *(f"{self.root / name}: extra {x} is computed" for x in unread)),
+                overridden=tuple(_overridden(tool)),
+            )
         )
-        return listed.joined(of_uv)
-
-    def _setup_cfg(self) -> Demands | None:
-        lines = self._lines(SETUP_CFG)
-        if lines is None or not any(entry.extra is None for entry in lines.entries):
-            return None
-        self._refuse_unknown(lines)
-        return self._chosen(lines, SETUP_CFG)
-
-    def _setup_py(self) -> Demands | None:
-        path = self.root / SETUP_PY
-        if not path.is_file():
-            return None
-        script = read_setup(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
-        files = [(line, next((n for n in names if (self.root / n).is_file()), "")) for line, names in script.files]
-        unread = [*script.computed, *(line for line, file in files if not file)]
-        problems = tuple(f"{path}:{line}: it is computed, and {SETUP_PY} is not run" for line in unread)
-        notes: tuple[str, ...] = ()
-        if problems and (self.root / REQUIREMENTS).is_file():
-            notes = tuple(f"{problem}: {REQUIREMENTS} is taken in its place" for problem in problems)
-            files, problems = [*files, (0, REQUIREMENTS)], ()
-        lines = DeclaredLines(name=script.name)
-        for line, text, extra in script.lines:
-            lines.entries.append(DeclaredRequirement(text, str(path), line, extra))
-        if script.python:
-            lines.python.append((script.python[1], str(path), script.python[0]))
-        if not (files or lines.entries or problems):
-            return None
-        self._refuse_unknown(lines)
-        listed = self._chosen(lines, SETUP_PY).joined(Demands(problems=problems, notes=notes))
-        for file in dict.fromkeys(file for _, file in files if file):
+        extras = {None, *map(canonicalize_name, self.part.extras)}
+        chosen = (one for one in lines.files if (one.extra and canonicalize_name(one.extra)) in extras)
+        for file in dict.fromkeys(filter(None, (one.found(self.root) for one in chosen))):
             listed = listed.joined(self._listed(file))
         return listed
 
-    def _requirements(self) -> Demands | None:
-        return self._listed(REQUIREMENTS) if (self.root / REQUIREMENTS).is_file() else None
-
-    def _environment(self) -> Demands | None:
-        for name in ENVIRONMENTS:
-            lines = self._lines(name)
-            if lines is not None:
-                return self._chosen(lines, name)
+    def _guides(self) -> Demands | None:
+        """Return what the first text that says what to install names, where no file declares anything."""
+        for name in guides_of(shallow_files(self.root)):
+            lines = guide_lines(self.root / name, str(self.root / name))
+            if lines.entries:
+                note = f"no file declares what {self.root} requires: what {name} says to install is taken"
+                return self._chosen(lines, name).joined(Demands(notes=(note,)))
         return None
 
     def _listed(self, name: str) -> Demands:
@@ -213,7 +197,8 @@ class _Folder:
 
     def _refuse_unknown(self, lines: DeclaredLines) -> None:
         """Refuse an extra or a group that the project does not have."""
-        extras = {canonicalize_name(entry.extra) for entry in lines.entries if entry.extra}
+        named = {*(one.extra for one in lines.entries), *(one.extra for one in lines.files), *lines.unread_extras}
+        extras = {canonicalize_name(extra) for extra in named if extra}
         groups = {entry.group for entry in lines.entries if entry.group}
         for kind, names, existing in (("extra", self.part.extras, extras), ("group", self.part.groups, groups)):
             for name in names:
@@ -246,17 +231,22 @@ class _Folder:
 def _of_index(
     entries: Iterable[DeclaredRequirement],
 ) -> tuple[list[DeclaredRequirement], list[tuple[str, str]], list[str]]:
-    """Return what the package index has, the CUDA that a Conda package names, and a sentence for each that is unknown."""
-    listed, cuda, notes = list[DeclaredRequirement](), list[tuple[str, str]](), list[str]()
+    """Return what the package index has, the CUDA that a Conda package names, and a sentence about what is unknown."""
+    listed, cuda, unknown = list[DeclaredRequirement](), list[tuple[str, str]](), dict[str, list[str]]()
     find = components().find
     for entry in entries:
         name, spec = re.fullmatch(r"\s*([\w.-]*)(.*)", entry.text, re.DOTALL).groups()  # type: ignore[union-attr]
         if entry.is_conda and name == "cuda-version":
             cuda.append((re.sub(r"[^\d.]|\.\*", "", spec), entry.where))
         elif entry.is_conda and find(name) is None:
-            notes.append(f"{entry.where}: {name} is a Conda package that envsmith does not know: it is left out")
+            unknown.setdefault(entry.file, []).append(name)
         else:
             listed.append(entry)
+    notes = [
+        f"{file}: left out are {len(names)} Conda packages that envsmith does not know: {', '.join(names[:_SHOWN])}"
+        + (", …" if len(names) > _SHOWN else "")
+        for file, names in unknown.items()
+    ]
     return listed, cuda, notes
 
 
@@ -271,97 +261,3 @@ def _overridden(tool: JsonFields) -> Iterator[str]:
 def _extras_of(text: str) -> Iterable[str]:
     match = re.search(r"\[([^\]]*)\]", text)
     return (e.strip() for e in match[1].split(",")) if match else ()
-
-
-def _dynamic_files(tool: JsonFields) -> tuple[str, ...]:
-    """Return the requirement files that setuptools reads the dependencies of a project from."""
-    table: object = tool
-    for key in ("setuptools", "dynamic", "dependencies", "file"):
-        table = table.get(key) if isinstance(table, dict) else None
-    listed = [table] if isinstance(table, str) else table if isinstance(table, list) else []
-    return tuple(file for file in listed if isinstance(file, str))
-
-
-# What a project says it requires, beyond what an installer reads: any of its files, and its texts for people.
-
-# Texts in which a project says what to install: for people, and for an engine.
-_GUIDES = re.compile(r"(readme|install)[\w.-]{0,40}\.(md|rst|txt)|(docker|container)file[\w.-]{0,40}", re.IGNORECASE)
-_INSTALL = re.compile(r"\bpip3?\s+install\s+([^\n`;|&#)]{1,2000})")
-_WITH_VALUE = frozenset(
-    {"-r", "-c", "-e", "-i", "-f", "-t", "--index-url", "--extra-index-url", "--find-links", "--editable"}
-)
-_MOST = 500
-
-
-def read_stated(root: Path, files: Collection[str]) -> Demands:
-    """Read what stands in a project's own folder, one requirement of each distribution.
-
-    A file of requirements comes before an extra, and that before a text among ``files``. What cannot be read states
-    nothing, and is one of the ``problems``.
-    """
-    stated: dict[str, Demand] = {}
-    python, unread = None, list[str]()
-    declaration = None
-    try:
-        if declaring_files(root):
-            declaration = read_declared(root)
-    except EnvsmithError as error:
-        unread.append(error.reason)
-    if declaration is not None:
-        python = declaration.python
-        unread += declaration.skipped
-        for declared in sorted(declaration.requirements, key=lambda d: d.extra is not None):
-            # A Conda file lists every package of an environment, libraries of other languages among them.
-            is_conda = declared.file.startswith("environment")
-            spec = _exact(declared.spec) if is_conda else declared.spec
-            where, is_optional = f"{declared.file}:{declared.line}", is_conda or declared.extra is not None
-            demand = Demand(requirement=Requirement(f"{declared.name}{spec}"), where=where, is_optional=is_optional)
-            stated.setdefault(demand.name, demand)
-    guides = [(name, _install_lines) for name in sorted(files) if _is_guide(name)]
-    for file, read in guides:
-        for line, text in read(_text(root / file)):
-            if (one := _stated(text, f"{file}:{line}", is_optional=_is_guide(file))) is not None:
-                stated.setdefault(one.name, one)
-    return Demands(
-        demands=tuple(list(stated.values())[:_MOST]),
-        python=((python, ""),) if python else (),
-        problems=tuple(unread[:_MOST]),
-    )
-
-
-def _exact(spec: str) -> str:
-    """Return Conda's ``=1.19.2``, which was read as ``==1.19.2.*``, as the release that it means."""
-    return re.sub(r"^(==\d+\.\d+\.\d+)\.\*$", r"\1", spec)
-
-
-def _is_guide(name: str) -> bool:
-    return "/" not in name and _GUIDES.fullmatch(name) is not None
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bounded(path, MAX_BYTES).decode("utf-8", "replace")
-    except EnvsmithError:
-        return ""
-
-
-def _stated(text: str, where: str, *, is_optional: bool) -> Demand | None:
-    try:
-        requirement = Requirement(text)
-    except (InvalidRequirement, ValueError):
-        return None
-    if requirement.url:
-        return None
-    return Demand(requirement=requirement, where=where, is_optional=is_optional)
-
-
-def _install_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield what ``pip install`` is given in a text for people, without options, addresses and paths."""
-    for number, line in enumerate(text.splitlines(), 1):
-        for match in _INSTALL.finditer(line[:4000]):
-            words = iter(match[1].replace('"', " ").replace("'", " ").split())
-            for word in words:
-                if word in _WITH_VALUE:
-                    next(words, None)
-                elif re.match(r"[A-Za-z0-9]", word) and "/" not in word:
-                    yield number, word

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envsmith.base.files import scratch
+from envsmith.base.keyless import sign_keyless
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.errors import ContentError, EnvsmithError, UsageError
@@ -19,7 +20,7 @@ from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.image_folder import write_folder
 from envsmith.publish.proof import load_proof, refuse_unproved
 from envsmith.publish.push import OWN_NAME, Naming, Published, PushTarget, Seal, image_names, publish
-from envsmith.publish.sign import load_signer, open_envelope, sign, sign_keyless
+from envsmith.publish.sign import load_signer, open_envelope, sign
 
 
 def find_cell(named: str | None, output: Path) -> Path:

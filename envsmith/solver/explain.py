@@ -31,7 +31,7 @@ def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> Unsati
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
             return _error(Refusal(conflict=(member,)))
     effort = effort or Effort()
-    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem, effort))
+    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem, effort, avoided=posed.pre))
     repairs = solver.repairs(posed, effort)
     return _error(Refusal(conflict=members, repairs=repairs, stopped=effort.stopped))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Evidence, PassedRun, Tested
 from envsmith.model.version import minor_of, public
@@ -25,7 +26,7 @@ def proof_of(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
     return max(proofs, key=lambda evidence: evidence.date, default=None)
 
 
-def own_run(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
+def run_of_set(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
     """Return the run of the very set in the environment at hand."""
     packages = _Packages(case, inferred)
     return next((run for run in runs if run.stages and not packages.differences(run)), None)
@@ -46,10 +47,10 @@ def unproved(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
     sentence = f"whether {releases}{further} work{'s' if len(names) == 1 else ' together'}: no run is known"
     near = [d for run in runs if len(d := compared.differences(run)) < len(names) - 1 or d.keys() <= {"python"}]
     least = min(near, key=len, default={})
-    others = [
+    releases_there = [
         name_release(name, version) if version else f"no {name}" for name, version in list(least.items())[:_SHOWN]
     ]
-    return [sentence + (f" (the nearest had {join_words(others)})" if others else "")]
+    return [sentence + (f" (the nearest had {join_words(releases_there)})" if releases_there else "")]
 
 
 def ran_together(names: Collection[str], versions: Mapping[str, str], runs: Iterable[PassedRun]) -> bool:
@@ -79,7 +80,7 @@ class _Packages:
 
     def differences(self, run: PassedRun) -> dict[str, str]:
         """Return what of the set a run did not have, with the release that it had instead or ``""``."""
-        others = {}
+        releases_there = {}
         for name in self.versions:
             version = run.components.get(name)
             if version is None:
@@ -87,14 +88,14 @@ class _Packages:
                 if owners is None:
                     owners = self._owners[name] = self._declaring(name)
                 if not any(owner in run.components for owner in owners):
-                    others[name] = ""
+                    releases_there[name] = ""
                 continue
             has = self._has.get((name, version))
             if has is None:
                 has = self._has[name, version] = self._is(name, version)
             if not has:
-                others[name] = version
-        return others
+                releases_there[name] = version
+        return releases_there
 
     def _is(self, name: str, version: str) -> bool:
         """Tell whether the set may have this release."""
@@ -116,6 +117,8 @@ def _is_line_of(case: JudgementDraft, inferred: Mapping[str, str], line: Tested)
     packages, roles = _packages(case), case.solver.compiled.roles
     if line.framework not in packages or not line.trains or not line.version.contains(packages[line.framework]):
         return False
+    if line.kind == "record" and case.problem.platform is not Platform.LINUX_64:
+        return False  # the runs of a platform are compared themselves
     if any(name != line.framework and roles[name] is not Role.CORE for name in packages):
         return False
     python = packages.get("python")

@@ -109,9 +109,17 @@ class Solver:
                     if not every:
                         return
 
-    def stuck(self, problem: Problem, effort: Effort | None = None) -> Stuck | None:
-        """Return why no cell meets the wishes of a problem: fewest members. ``None`` when there is one."""
-        full, net = problem.full, problem.rules_net(Severity.ERROR)
+    def stuck(
+        self, problem: Problem, effort: Effort | None = None, *, avoided: Sequence[tuple[int, int]] = ()
+    ) -> Stuck | None:
+        """Return why no cell meets the wishes of a problem: fewest members. ``None`` when there is one.
+
+        Releases that are ``avoided`` are not among the reasons, as they would not be an answer.
+        """
+        net = problem.rules_net(Severity.ERROR)
+        full = list(problem.full)
+        for variable, mask in avoided:
+            full[variable] &= mask
         if net.solvable(net.begin(mask for wish in problem.wishes for mask in wish.masks)) is not None:
             return None
         # Of two reasons the one that a person understands: there is no such build.

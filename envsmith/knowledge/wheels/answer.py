@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.runtime import StatedText, load_runtime
@@ -26,7 +27,7 @@ class CellWheels:
 
     ``locked`` are those that a lock of their release takes. ``nearest`` are some that do not fit. ``time`` is what
     compiling takes, where that was measured. ``on_index`` are wheels of the newest releases on the package index,
-    which every resolver finds by itself.
+    which every resolver finds by itself. ``pythons`` are the tags of Python that there is a wheel for, by torch minor.
     """
 
     name: str
@@ -38,6 +39,7 @@ class CellWheels:
     locked: tuple[ReadyWheel, ...] = ()
     time: StatedText | None = None
     on_index: tuple[Offer, ...] = ()
+    pythons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it for other programs."""
@@ -47,6 +49,7 @@ class CellWheels:
             "wheels": [{**proof_of(wheel), "taken": wheel in self.locked} for wheel in self.fitting],
             "nearest": [{**proof_of(offer.wheel), "against": list(offer.against)} for offer in self.nearest],
             "in_catalogue": self.total,
+            "pythons": {torch: list(tags) for torch, tags in self.pythons.items()},
             "on_index": [{**proof_of(offer.wheel), "against": list(offer.against)} for offer in self.on_index],
             "compiling": {"time": self.time.text, "evidence": [e.to_json() for e in self.time.evidence]}
             if self.time
@@ -94,6 +97,7 @@ def answer(
         nearest=_one_of_each(judged),
         total=len(judged),
         locked=_best_of_each(wheel for wheel in fitting if wheel.admitted(policy)),
+        pythons=_pythons(offer.wheel for offer in judged),
         time=next((s.time for s in load_runtime().sources if s.distribution in names), None),
     )
 
@@ -104,6 +108,17 @@ def _best_of_each(wheels: Iterable[ReadyWheel]) -> tuple[ReadyWheel, ...]:
     for wheel in wheels:
         first.setdefault((wheel.distribution, wheel.release), wheel)
     return tuple(first.values())
+
+
+def _pythons(wheels: Iterable[ReadyWheel]) -> dict[str, tuple[str, ...]]:
+    """Return the tags of Python for each minor of torch, both ascending."""
+    tags: dict[str, set[str]] = {}
+    for wheel in wheels:
+        if wheel.torch and wheel.torch != "any":
+            tags.setdefault(wheel.torch, set()).update(
+                tag.interpreter for tag in parse_wheel_filename(wheel.filename)[3]
+            )
+    return {torch: tuple(sorted(tags[torch], key=lambda tag: (len(tag), tag))) for torch in sorted(tags, key=Version)}
 
 
 def _one_of_each(judged: list[Offer]) -> tuple[Offer, ...]:

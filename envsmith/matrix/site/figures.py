@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import html
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from envsmith.frameworks import CORE, beside_core, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry
-from envsmith.model.record import Record, Rung
+from envsmith.knowledge.graph.stacks import Stack, stacks_of
+from envsmith.matrix.cells import CellState, Status
+from envsmith.model.cell import CellId
+from envsmith.model.record import Expected, Record, Rung
 from envsmith.model.version import public, version_key
+from envsmith.solver.words import join_words
 
 _ROW, _LEFT, _WIDTH = 18, 56, 420
 _KINDS = ("fresh", "stale", "failed", "unshown")  # classes of style.css
@@ -150,3 +155,31 @@ def _pair_kind(framework: Mapping[str, Any], release: int, torch: int, run: Reco
     if framework["why"][release].split(".")[torch]:
         return "x"
     return "p" if run else "i" if torch in framework["tested"].get(str(release), ()) else "o"
+
+
+def unproved_words(states: Sequence[CellState]) -> str:
+    """Return how many did not pass, and why they were run."""
+    counts = Counter(state.status for state in states if state.status is not Status.PROVED)
+    foretold = sum(state.status is Status.FAILED and state.best.expected is Expected.BAD for state in states)
+    return (
+        f"{foretold} failed on purpose: a rule had foretold it. {counts[Status.FAILED] - foretold} failed otherwise, "
+        f"{counts[Status.NOT_SHOWN]} need what the test machine lacks."
+    )
+
+
+def stacks_table(stacks: Sequence[Stack], states: Sequence[CellState]) -> str:
+    """Return a table of the stacks: what belongs to each, how many cells of it passed, and the newest that did."""
+    members_of = [stacks_of((name for name, _ in CellId.parse(state.id).components), stacks) for state in states]
+    rows = []
+    for stack in stacks:
+        own = [state for state, complete in zip(states, members_of, strict=True) if stack in complete]
+        passed = [state for state in own if state.status is Status.PROVED]
+        newest = max(passed, key=lambda state: (state.best.started, state.id), default=None)
+        link = f'<a href="cell/{html.escape(newest.id)}.html">{html.escape(newest.id)}</a>' if newest else "none"
+        members = html.escape(join_words(list(stack.requires)))
+        rows.append(
+            f"<tr><th scope='row'>{html.escape(stack.title)}</th><td>{members}</td>"
+            f"<td>{len(passed)} of {len(own)}</td><td class='id'>{link}</td></tr>"
+        )
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Stack", "Packages", "Passed", "Newest that passed"))
+    return f"<div class='scroll' tabindex='0'><table class='stacks'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"

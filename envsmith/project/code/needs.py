@@ -252,10 +252,7 @@ def settle(
         try:
             solution = solve(request)
         except UnsatisfiableError as error:
-            conflict = error.refusal.conflict if error.refusal else ()
-            blamed = [c.rule.removeprefix("request:") for c in conflict if c.is_wish]
-            mentioned = [name for member in conflict for name in member.components]
-            name = _first_to_go(current, names, [*blamed, *mentioned])
+            name = _first_to_go(current, names, error)
             if name is None:
                 return dict(wishes), ()
             sentences.append(_give_way(current, names, name, "no cell has it together with the rest"))
@@ -268,9 +265,12 @@ def settle(
     return dict(wishes), ()
 
 
-def _first_to_go(current: Wishes, names: Wishes, conflict: list[str]) -> str | None:
+def _first_to_go(current: Wishes, names: Wishes, error: UnsatisfiableError) -> str | None:
     """Return the wish of a conflict that is given up first."""
-    inferred = [name for name in dict.fromkeys(conflict) if name in current]
+    conflict = error.refusal.conflict if error.refusal else ()
+    blamed = [c.rule.removeprefix("request:") for c in conflict if c.is_wish]
+    mentioned = [name for member in conflict for name in member.components]
+    inferred = [name for name in dict.fromkeys((*blamed, *mentioned)) if name in current]
     compiled = version_graph().compiled.built_on_torch
     pinned = [name for name in inferred if current[name] != names.get(name, "*")]
     ordered = [
@@ -311,10 +311,14 @@ def settle_lock(
                 break
             sentences += [_give_way(current, names, name, error.reason) for name in blamed]
             continue
-        except UnsatisfiableError:  # no cell has a later release, so the earlier one is compiled
-            if not before:
+        except UnsatisfiableError as error:
+            if before:  # no cell has a later release, so the earlier one is compiled
+                return before, tuple(dict.fromkeys(sentences))
+            name = _first_to_go(current, names, error)
+            if name is None:
                 raise
-            return before, tuple(dict.fromkeys(sentences))
+            sentences.append(_give_way(current, names, name, "no cell has it together with the rest"))
+            continue
         before, number = dict(current), len(sentences)
         for pin in (pin for pin in lock.pins if pin.sdist):
             if newer := later(pin.name, pin.version, lock.cell):

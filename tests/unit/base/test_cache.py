@@ -295,7 +295,8 @@ def test_only_modules_that_check_what_they_read_know_where_the_cache_lies() -> N
     assert modules == {
         "base/cache.py",
         "lock/conda/model.py",  # conda/copies.py checks what rattler keeps below it
-        "builder/engines/conda.py",  # reads the linked files after the fact
+        "builder/engines/conda.py",  # hands it to rattler
+        "builder/engines/conda_content.py",  # reads the linked files after the fact
         "net/http.py",
         "matrix/refresh/updates.py",
     }

@@ -378,3 +378,17 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(capsys, monke
     monkeypatch.setattr(arrow, "build", fail)
     run(["build", "--framework", "deepspeed"])
     assert "\x1b[2J" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["solve", "lock", "build"])
+def test_a_request_without_a_name_is_refused_by_each_verb_alike(verb, capsys):
+    assert run([verb]) == 2
+
+    error = capsys.readouterr().err
+    assert "nothing is named" in error
+    assert f"envsmith {verb} deepspeed" in error
+
+
+def test_what_a_machine_has_is_enough_to_choose_a_pytorch_for_it(capsys):
+    assert run(["solve", "--gpu", "a100", "--driver", "535.183.01"]) == 0
+    assert capsys.readouterr().out.startswith("cell torch")

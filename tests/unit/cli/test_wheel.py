@@ -36,6 +36,11 @@ def test_where_none_fits_it_says_what_speaks_against_the_nearest_and_what_compil
     assert "compiling takes 3 to 5 minutes on 64 cores" in result.stdout
 
 
+def test_where_none_fits_it_says_which_torch_and_python_have_one():
+    result = run("flash-attn==2.5.8", "--torch", "2.1.2", "--python", "3.11", "--machine", "none")
+    assert "there are wheels for torch 2.1 (cp310), 2.3 (cp310)" in result.stdout
+
+
 def test_the_json_has_every_proof_and_says_that_the_link_is_what_a_name_says():
     document = json.loads(run("flash-attn", *CELL, "--json").stdout)
 

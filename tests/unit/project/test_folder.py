@@ -162,7 +162,7 @@ def test_an_environment_file_is_read_last(tmp_path):
     assert _lines(read) == ["torch==2.5.*", "wandb"]
     assert read.cuda == (("12.4", f"{tmp_path}/environment.yml:4"),)
     assert read.notes == (
-        f"{tmp_path}/environment.yml:5: ffmpeg is a Conda package that envsmith does not know: it is left out",
+        f"{tmp_path}/environment.yml: left out are 1 Conda packages that envsmith does not know: ffmpeg",
     )
 
 

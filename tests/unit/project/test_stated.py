@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envsmith.project.folder import read_stated
+from envsmith.project.stated import read_stated
 
 
 def read(tmp_path: Path, **files: str) -> dict[str, tuple[str, str]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import tarfile
 
 import pytest
+from tars import tar_bytes
 
 from envsmith.model.lock import OsPackage
 from envsmith.publish.system import SystemPackages
@@ -21,14 +21,7 @@ def stanza(name: str, version: str, *, arch: str = "amd64", status: str = "insta
 
 def layer(**files: bytes) -> io.BytesIO:
     """A layer of files by their names, in which `__` stands for the slash."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name.replace("__", "/"))
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    out.seek(0)
-    return out
+    return io.BytesIO(tar_bytes((name.replace("__", "/"), data) for name, data in files.items()))
 
 
 class Stream(io.BytesIO):

@@ -344,3 +344,9 @@ def test_reasons_that_were_not_sought_are_not_invented(solver):
     answer = solver.best(posed)
     why = reasons(solver, posed, answer, Effort(is_over=lambda: True)).why
     assert any("the search for the reason stopped at its limit" in sentence for sentence in why)
+
+
+def test_a_release_that_would_be_no_answer_is_no_reason_either():
+    with pytest.raises(UnsatisfiableError) as failure:
+        solve(Request(constraints={"bitsandbytes": "==0.45.0", "torch": ">=2.6"}))
+    assert not [member for member in failure.value.refusal.conflict if "a0" in member.message]

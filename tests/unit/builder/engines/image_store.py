@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import docker
+from tars import tar_bytes
 
 from envsmith.builder.engines.container import ContainerEngine
 from envsmith.builder.engines.shelf import BaseShelf
@@ -55,13 +56,7 @@ class Image:
         files = {f"{n}/layer.tar": pack(data) for n, data in enumerate(self.layers)}
         row = {"Config": "c.json", "Layers": list(files)}
         files = {"c.json": json.dumps(self.config).encode(), **files, "manifest.json": json.dumps([row]).encode()}
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w") as archive:
-            for name, data in files.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-        data = out.getvalue()
+        data = tar_bytes(files.items())
         for at in range(0, len(data), 1000):
             if self.store.breaks == "save":
                 raise self.store.error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import tarfile
 import zipfile
 
 import pytest
+from tars import tar_bytes
 
 from envsmith.base.schema import parse_value, to_json
 from envsmith.errors import ContentError, NetworkError
@@ -22,13 +24,7 @@ BUILDER = b"cuda_minor_mismatch_ok = {\n    10: ['10.0', '10.2'],\n    12: ['12.
 
 
 def _tar(members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
+    return gzip.compress(tar_bytes(members.items()))
 
 
 def _publish(fetcher, filename, body, **more):

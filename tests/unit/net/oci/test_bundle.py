@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from tars import member, write_tar
 
 from envsmith.base.files import digest_of
 from envsmith.errors import ContentError, DataError, StorageError
@@ -61,29 +62,11 @@ def _store(files: dict[str, bytes]) -> LayoutStore:
     return LayoutStore("s", lambda name: io.BytesIO(files[name]) if name in files else None, lambda: files)
 
 
-def _tar(path: Path, files: dict[str, bytes], *more: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-        for info in more:
-            archive.addfile(info)
-    return path
-
-
 def _folder(path: Path, files: dict[str, bytes]) -> Path:
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
     return path
-
-
-def _member(name: str, **fields: Any) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    for key, value in fields.items():
-        setattr(info, key, value)
-    return info
 
 
 # -- what is a layout --------------------------------------------------------------------------------------------------
@@ -143,7 +126,7 @@ def test_a_layout_is_read_from_a_folder_and_from_a_tar(tmp_path: Path, kind: str
         path = _folder(tmp_path / "x", files)
     else:
         prefix = "./" if "./" in kind else ""
-        path = _tar(tmp_path / "x", {prefix + name: data for name, data in files.items()}, _member("d", type=b"5"))
+        path = write_tar(tmp_path / "x", {prefix + name: data for name, data in files.items()}, member("d", type=b"5"))
 
     with open_files(path) as store:
         blob = store.blob(digest_of(LAYER))
@@ -161,19 +144,19 @@ def test_a_layout_is_read_from_a_folder_and_from_a_tar(tmp_path: Path, kind: str
 @pytest.mark.parametrize(
     ("member", "name"),
     [
-        (_member("index.json"), "index.json"),
-        (_member("./oci-layout"), "oci-layout"),
-        (_member("x" * 79 + "yz", type=tarfile.SYMTYPE, linkname="a"), "x" * 79 + "y"),
-        (_member("hard", type=tarfile.LNKTYPE, linkname="index.json"), "hard"),
-        (_member("pipe", type=tarfile.FIFOTYPE), "pipe"),
-        (_member("device", type=tarfile.CHRTYPE), "device"),
-        (_member("index.json", type=tarfile.DIRTYPE), "index.json"),
+        (member("index.json"), "index.json"),
+        (member("./oci-layout"), "oci-layout"),
+        (member("x" * 79 + "yz", type=tarfile.SYMTYPE, linkname="a"), "x" * 79 + "y"),
+        (member("hard", type=tarfile.LNKTYPE, linkname="index.json"), "hard"),
+        (member("pipe", type=tarfile.FIFOTYPE), "pipe"),
+        (member("device", type=tarfile.CHRTYPE), "device"),
+        (member("index.json", type=tarfile.DIRTYPE), "index.json"),
     ],
 )
 def test_a_tar_that_two_readers_unpack_differently_is_refused(
     tmp_path: Path, member: tarfile.TarInfo, name: str
 ) -> None:
-    path = _tar(tmp_path / "x.tar", _files(), member)
+    path = write_tar(tmp_path / "x.tar", _files(), member)
 
     with pytest.raises(ContentError) as caught:
         open_files(path)
@@ -194,7 +177,7 @@ def test_a_tar_that_two_readers_unpack_differently_is_refused(
     ],
 )
 def test_a_tar_ends_with_zeros_up_to_a_record(tmp_path: Path, zeros: int, after: bytes, is_good: bool) -> None:
-    path = _tar(tmp_path / "x.tar", _files(_image(LAYER)))
+    path = write_tar(tmp_path / "x.tar", _files(_image(LAYER)))
     with tarfile.open(path) as archive:
         archive.getmembers()
         end = archive.offset
@@ -209,7 +192,7 @@ def test_a_tar_ends_with_zeros_up_to_a_record(tmp_path: Path, zeros: int, after:
 
 @pytest.mark.parametrize(("count", "is_good"), [(9_998, True), (9_999, False)])
 def test_a_tar_of_too_many_files_is_no_bundle(tmp_path: Path, count: int, is_good: bool) -> None:
-    path = _tar(tmp_path / "x.tar", {**_files(blobs=()), **{f"n{number}": b"" for number in range(count)}})
+    path = write_tar(tmp_path / "x.tar", {**_files(blobs=()), **{f"n{number}": b"" for number in range(count)}})
     if is_good:
         with open_files(path) as store:
             assert len(store.surplus()) == count
@@ -219,7 +202,7 @@ def test_a_tar_of_too_many_files_is_no_bundle(tmp_path: Path, count: int, is_goo
 
 
 def test_a_tar_that_was_cut_is_refused(tmp_path: Path) -> None:
-    path = _tar(tmp_path / "x.tar", {**_files(), "z": b"x" * 5000})
+    path = write_tar(tmp_path / "x.tar", {**_files(), "z": b"x" * 5000})
     with tarfile.open(path) as archive:
         archive.getmembers()
         end = archive.offset

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tars import tar_bytes
 
 from envsmith.base.files import digest_of, scratch
 from envsmith.base.progress import EventKind
@@ -51,16 +52,6 @@ BASE = tar(member("etc"), member("etc/passwd", "root"), member("opt"))
 CELL = (member("opt/cell"), member("opt/cell/a.py", "a"), member("opt/cell/b.py", "b"))
 
 
-def tar_files(files):
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, data in files:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
 @contextlib.contextmanager
 def save(path, *layers, **how):
     """Write what ``docker save`` writes and return it unpacked."""
@@ -76,7 +67,7 @@ def save(path, *layers, **how):
     names = [f"{n}/layer.tar" if style == "folders" else f"blobs/sha256/{n}" for n in range(len(layers))]
     manifest = json.dumps([{"Config": "c.json", "RepoTags": None, "Layers": names}]).encode()
     archive = path.parent / f"{path.name}.tar"
-    archive.write_bytes(tar_files([("c.json", blob), *zip(names, layers, strict=True), ("manifest.json", manifest)]))
+    archive.write_bytes(tar_bytes([("c.json", blob), *zip(names, layers, strict=True), ("manifest.json", manifest)]))
     folder = path.parent / f"{path.name}.saved"
     folder.mkdir(exist_ok=True)
     with scratch(folder) as unpacked:
@@ -365,20 +356,20 @@ def test_a_layout_of_another_version_is_refused():
 
 
 def test_a_folder_with_something_else_is_not_replaced_by_a_layout(tmp_path):
-    first = layout(tmp_path / "a", tar_files([("x", b"1")]))
+    first = layout(tmp_path / "a", tar_bytes([("x", b"1")]))
     (tmp_path / "a" / "oci" / "notes.txt").write_text("mine")
 
     with pytest.raises(UsageError, match=r"Cannot replace .*oci: notes\.txt is not a part"):
-        layout(tmp_path / "a", tar_files([("x", b"2")]))
+        layout(tmp_path / "a", tar_bytes([("x", b"2")]))
 
     assert (tmp_path / "a" / "oci" / "notes.txt").read_text() == "mine"
     assert open_image(tmp_path / "a" / "oci").digest == first.digest
 
 
 def test_a_layout_takes_the_place_of_the_earlier_one_and_leaves_nothing_beside(tmp_path):
-    layout(tmp_path / "a", tar_files([("x", b"1")]))
+    layout(tmp_path / "a", tar_bytes([("x", b"1")]))
 
-    second = layout(tmp_path / "a", tar_files([("x", b"2")]))
+    second = layout(tmp_path / "a", tar_bytes([("x", b"2")]))
 
     assert open_image(tmp_path / "a" / "oci").digest == second.digest
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["oci"]

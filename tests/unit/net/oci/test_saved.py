@@ -11,30 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tars import member, write_tar
 
 from envsmith.base.files import digest_of
 from envsmith.base.progress import ProgressEvent
 from envsmith.errors import ContentError, UsageError
 from envsmith.net.oci.canonical import Form, to_layout
 from envsmith.net.oci.saved import Saved, read_saved
-
-
-def _tar(path: Path, files: dict[str, bytes], *more: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-        for info in more:
-            archive.addfile(info)
-    return path
-
-
-def _member(name: str, **fields: Any) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    for key, value in fields.items():
-        setattr(info, key, value)
-    return info
 
 
 def _unpack(path: Path, size: int = 1 << 20) -> Saved:
@@ -48,13 +31,13 @@ def _plain_tar(*names: str) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name in names:
-            archive.addfile(_member(name))
+            archive.addfile(member(name))
     return out.getvalue()
 
 
 def _saved(path: Path, *more: tarfile.TarInfo, layers: Any = ("l",), config: bytes = b"{}", **files: bytes) -> Path:
     rows = [{"Config": "c.json", "Layers": layers and list(layers)}]
-    return _tar(
+    return write_tar(
         path, {"c.json": config, "l": _plain_tar("x"), "manifest.json": json.dumps(rows).encode(), **files}, *more
     )
 
@@ -67,7 +50,7 @@ _SENTENCE = "Cannot read the image that the engine saved: {}."
 
 
 def _link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
-    return _member(name, type=kind, linkname=target)
+    return member(name, type=kind, linkname=target)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +74,7 @@ def test_a_layer_that_is_a_link_is_the_other(tmp_path: Path, name: str, links: l
         ("m" * 200, [], "m" * 120),
         ("a", [_link("a", "../../m")], "m"),
         ("a/b", [_link("a/b", "m")], "a/m"),
-        ("d", [_member("d", type=tarfile.DIRTYPE)], "d"),
+        ("d", [member("d", type=tarfile.DIRTYPE)], "d"),
         ("a/b", [_link("a/b", "m", tarfile.LNKTYPE)], "m"),
         ("a", [_link("a", "a")], "a"),
         ("8", [_link("8", "7"), _link("7", "6"), _link("6", "5"), _link("5", "4"), _link("4", "3"), _link("3", "2"), _link("2", "1"), _link("1", "l")], "l"),
@@ -111,16 +94,16 @@ def test_a_layer_that_the_archive_does_not_hold_is_named(
     [
         (lambda p: _saved(p, config=b"[]"), "its configuration is not a mapping"),
         (lambda p: _saved(p, config=b"{"), "its configuration: not valid JSON"),
-        (lambda p: _tar(p, {"manifest.json": b"[]"}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b"[{},{}]"}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b"[1]"}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b'{"0":{}}'}), "manifest.json does not name exactly one image"),
-        (lambda p: _tar(p, {"manifest.json": b"[{}]"}), "the archive does not hold None"),
+        (lambda p: write_tar(p, {"manifest.json": b"[]"}), "manifest.json does not name exactly one image"),
+        (lambda p: write_tar(p, {"manifest.json": b"[{},{}]"}), "manifest.json does not name exactly one image"),
+        (lambda p: write_tar(p, {"manifest.json": b"[1]"}), "manifest.json does not name exactly one image"),
+        (lambda p: write_tar(p, {"manifest.json": b'{"0":{}}'}), "manifest.json does not name exactly one image"),
+        (lambda p: write_tar(p, {"manifest.json": b"[{}]"}), "the archive does not hold None"),
         (
-            lambda p: _tar(p, {}, _member("manifest.json", type=tarfile.DIRTYPE)),
+            lambda p: write_tar(p, {}, member("manifest.json", type=tarfile.DIRTYPE)),
             "the archive does not hold manifest.json",
         ),
-        (lambda p: _tar(p, {"x": b""}), "the archive does not hold manifest.json"),
+        (lambda p: write_tar(p, {"x": b""}), "the archive does not hold manifest.json"),
         (lambda p: p.write_bytes(b"x" * 2000), ""),
     ],
 )

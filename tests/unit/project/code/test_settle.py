@@ -8,6 +8,7 @@ from envsmith.model.cell import Cell
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.project.code.needs import settle, settle_lock
+from envsmith.solver import solve
 
 
 def request_of(wishes, date=None):
@@ -154,3 +155,16 @@ def test_where_no_cell_has_the_next_release_the_earlier_one_is_compiled():
         return lock_with(source("numpy", "1.22.4"))
 
     assert settle_lock({"numpy": "*"}, {}, lock_of, later_of(numpy="1.23.2"))[0] == {"numpy": "*"}
+
+
+def test_a_wish_that_no_cell_can_have_beside_one_that_gave_way_gives_way_too():
+    def lock_of(wishes):
+        if wishes["torch"] == "==2.0.0":
+            raise LockError("no wheel of torch==2.0.0", details=["because you require torch==2.0.0"])
+        solve(request_of(wishes))
+        return lock_with()
+
+    wishes = {"torch": "==2.0.0", "torchvision": "==0.15.1"}
+    settled, _ = settle_lock(wishes, {"torch": ">=2.1.0", "torchvision": "*"}, lock_of)
+
+    assert settled == {"torch": ">=2.1.0", "torchvision": "*"}
