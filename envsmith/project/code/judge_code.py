@@ -15,7 +15,7 @@ from envsmith.model.version import Spec
 from envsmith.project.code.judge_uses import judge_uses
 from envsmith.project.code.needs import exact_versions, infer, newest_measured
 from envsmith.project.code.reading import read_code
-from envsmith.project.folder import read_stated
+from envsmith.project.stated import read_stated
 
 
 def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform) -> Judgement:
