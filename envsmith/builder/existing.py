@@ -106,7 +106,7 @@ def keeping(options: Options, lock: Lock, moving: Collection[str] = ()) -> Optio
         spec, earlier = Spec.parse(f"=={cell.components[name]}"), narrowed.get(name)
         narrowed[name] = (earlier[0].meet(spec), f"{earlier[1]} and the lock") if earlier else (spec, "the lock")
     request = replace(options.request, narrowed=narrowed, machine=_machine_of(cell))
-    return replace(options, request=request, kept=lock, moving=tuple(moving), renewed=True)
+    return replace(options, request=request, earlier=lock, moving=tuple(moving), renewed=True)
 
 
 def _machine_of(cell: Cell) -> Machine:

@@ -53,7 +53,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
 
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
     """Return the Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
-    kept = options.kept
+    old = options.earlier
     lock = lock_pip(
         cell,
         request=options.request_text,
@@ -61,14 +61,14 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         beside=Beside(
             constraints=(*constraints_for(cell), *options.request.bounds),
             date=_as_of(cell, options.request.date),
-            preferred=tuple((p.name, p.version) for p in kept.pins if p.name not in options.moving) if kept else (),
+            preferred=tuple((p.name, p.version) for p in old.pins if p.name not in options.moving) if old else (),
         ),
         flavour=options.flavour,
         compile=options.compile,
         resolver=Resolver(uv=Uv(offline=options.offline), ready=partial(best_wheel, policy=options.request.wheels)),
         progress=progress,
     )
-    return replace(lock, upgraded=options.moving or kept.upgraded) if kept else lock
+    return replace(lock, upgraded=options.moving or old.upgraded) if old else lock
 
 
 def _as_of(cell: Cell, date: str | None) -> str | None:

@@ -23,7 +23,7 @@ class Options:
     the existing lock and fails when the request gives another now. ``frozen`` takes it without a comparison. ``lock``
     is a lock.json, or the folder of one, which is built whatever the request is. ``packing`` is how the layers of an
     OCI layout are packed. ``compile`` is what the user says about what is compiled from source; the versions of its
-    archives are in ``request`` already. ``kept`` is a lock whose packages stay where they can, all but those that are
+    archives are in ``request`` already. ``earlier`` is a lock whose packages stay where they can, all but those that are
     ``moving``. ``renewed`` takes no lock of an earlier run.
     """
 
@@ -46,7 +46,7 @@ class Options:
     oci: bool = False
     packing: str = "none"
     compile: Compile = field(default_factory=Compile)
-    kept: Lock | None = None
+    earlier: Lock | None = None
     moving: tuple[str, ...] = ()
     renewed: bool = False
 

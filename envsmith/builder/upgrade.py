@@ -25,11 +25,11 @@ from envsmith.solver import default_solver, explain_upgrade
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upgrade:
-    """The new lock, what ``moved`` (``wandb: 0.22.0 -> 0.23.1``), and why what was named is not newer (``held``)."""
+    """The new lock, what ``moved`` (``wandb: 0.22.0 -> 0.23.1``), and why what was named is not newer (``obstacles``)."""
 
     outcome: BuildOutcome
     moved: tuple[str, ...]
-    held: tuple[str, ...]
+    obstacles: tuple[str, ...]
 
 
 def upgrade(options: Options, names: Collection[str], *, progress: Progress = silent) -> Upgrade:
@@ -56,7 +56,7 @@ def upgrade(options: Options, names: Collection[str], *, progress: Progress = si
     return Upgrade(
         outcome=outcome,
         moved=(*changes(old.cell.components, new.cell.components), *changes(_further(old), _further(new))),
-        held=(*refused, *(sentence for name in moving for sentence in _held(name, new, options))),
+        obstacles=(*refused, *(sentence for name in moving for sentence in _obstacles(name, new, options))),
     )
 
 
@@ -97,10 +97,10 @@ def _further(lock: Lock) -> Mapping[str, str]:
     }
 
 
-def _held(name: str, lock: Lock, options: Options) -> Iterator[str]:
+def _obstacles(name: str, lock: Lock, options: Options) -> Iterator[str]:
     """Yield why a release of the lock is not newer."""
     if name not in lock.cell.chosen:
-        yield from _held_by_packages(name, lock, options)
+        yield from _obstacles_of_packages(name, lock, options)
         return
     newer = _newer(name, lock.cell, options.request)
     if newer:
@@ -125,7 +125,7 @@ def _newer(name: str, cell: Cell, request: Request) -> list[str]:
     return [newer[key] for key in sorted(newer, reverse=True)]
 
 
-def _held_by_packages(name: str, lock: Lock, options: Options) -> Iterator[str]:
+def _obstacles_of_packages(name: str, lock: Lock, options: Options) -> Iterator[str]:
     """Yield what uv says of a newer release of a package."""
     pin = lock.pin(name)
     version = pin.version if pin else ""

@@ -15,7 +15,7 @@ from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, verb
 from envsmith.cli.doctor_sources import gather
 from envsmith.cli.findings import machine_text
-from envsmith.cli.flags import exit_code, fail_on_option
+from envsmith.cli.flags import exit_code, fail_on_option, say_project
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
 from envsmith.cli.repair import verified, write_fix
 from envsmith.cli.values import parse_platform
@@ -93,8 +93,8 @@ def doctor(settings: DoctorFlags) -> int:
     if settings.mend.undo and interpreter:
         return undo_environment(settings.mend, root_of(interpreter), as_json=form == "json")
     where = None if settings.platform is None else parse_platform(settings.platform)
-    if not (settings.sources or interpreter):
-        _say_project(Path.cwd())
+    if not (settings.sources or interpreter) and interpreter_of(None) == Path(sys.executable):
+        say_project(Path.cwd())
     facts, texts = gather(settings.sources, interpreter, deep=settings.deep)
     if settings.save:
         write_whole(settings.save, dump(facts, () if settings.sources else tuple(texts)))
@@ -112,19 +112,6 @@ def doctor(settings: DoctorFlags) -> int:
         say(write_fix(diagnosis, settings.fix_to))
     _print(diagnosis, form, everything=settings.everything)
     return exit_code((d.finding for d in diagnosis.diagnosed), settings.fail_on)
-
-
-def _say_project(folder: Path) -> None:
-    """Say how the project in a folder is judged, where no environment of it is active."""
-    if interpreter_of(None) != Path(sys.executable):
-        return
-    from envsmith.project.declared import declaring_files  # most folders are no project
-
-    if declaring := declaring_files(folder):
-        say(f"no environment is active, so that of envsmith is looked at. {folder.name} has a {declaring[0]}:")
-        say("  envsmith solve --project .          what it can have")
-        say("  envsmith check --code .             what its code takes")
-        say("  envsmith doctor --python .venv      an environment of it")
 
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "bad": "red", "ok": "green", "unknown": "yellow"}

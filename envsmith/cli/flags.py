@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.base.files import open_input
+from envsmith.cli.console import say
 from envsmith.cli.declare import (
     EXISTING_FILE,
     EXISTING_FOLDER,
@@ -395,6 +396,17 @@ def _stacks() -> ModuleType:
     from envsmith.knowledge.graph import stacks
 
     return stacks
+
+
+def say_project(folder: Path) -> None:
+    """Say how the project in a folder is judged, where the environment at hand is none of it."""
+    from envsmith.project.declared import declaring_files  # most folders are no project
+
+    if files := declaring_files(folder):
+        say(f"no environment is active, so that of envsmith is looked at. {folder.name} has a {files[0]}:")
+        say("  envsmith solve --project .          what it can have")
+        say("  envsmith check --code .             what its code takes")
+        say("  envsmith doctor --python .venv      an environment of it")
 
 
 # What ``--from`` names, the same on ``check`` and ``doctor``.

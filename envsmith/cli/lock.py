@@ -113,12 +113,12 @@ def lock(settings: PinFlags) -> int:
     if settings.as_json:
         digest, notes = outcome.lock.digest, list(outcome.notes)
         answer = {"cell": outcome.cell.to_json(), "lock": digest, "files": files, "notes": notes, **inferred}
-        print_out(dumps({**answer, **({"moved": moved.moved, "held": moved.held} if moved else {})}))
+        print_out(dumps({**answer, **({"moved": moved.moved, "obstacles": moved.obstacles} if moved else {})}))
         return 0
     print_out(table([(path, "") for path in files.values()]))
     for note in outcome.notes:
         say(f"note: {note}")
-    for line in (*(moved.moved or ["nothing moved"]), *moved.held) if moved else ():
+    for line in (*(moved.moved or ["nothing moved"]), *moved.obstacles) if moved else ():
         print_out(line)
     print_out(f"locked {outcome.cell.id}: {len(outcome.lock.pins)} distributions, {outcome.lock.digest}")
     return 0

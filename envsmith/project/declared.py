@@ -114,7 +114,7 @@ class DeclaredFile:
     where: str
     extra: str | None = None
 
-    def found(self, root: Path) -> str | None:
+    def existing(self, root: Path) -> str | None:
         """Return the first of the paths that is a file below ``root``."""
         return next((name for name in self.names if (root / name).is_file()), None)
 
@@ -167,9 +167,9 @@ def read_declared(root: Path) -> Declaration:
         if name in FILES:
             read_into(lines, root / name, name)
         if name == "setup.py":
-            found = (one.found(root) for one in lines.files[number:] if one.extra is None)
-            read_by_setup = [file for file in dict.fromkeys(found) if file]
-    beside = {file: one.extra for one in reversed(lines.files) if (file := one.found(root))}
+            paths = (one.existing(root) for one in lines.files[number:] if one.extra is None)
+            read_by_setup = [file for file in dict.fromkeys(paths) if file]
+    beside = {file: one.extra for one in reversed(lines.files) if (file := one.existing(root))}
     has_base = None in beside.values()
     if has_base:
         files = [name for name in files if name != "requirements.txt" and not _serves_developers(name)]
@@ -501,7 +501,7 @@ def read_into(lines: DeclaredLines, path: Path, name: str) -> None:
     """
     files = len(lines.files)
     _READERS[path.name](_text(path), name, lines)
-    missing = [one for one in lines.files[files:] if one.found(path.parent) is None]
+    missing = [one for one in lines.files[files:] if one.existing(path.parent) is None]
     lines.files = [one for one in lines.files if one not in missing]
     unread = [f"{one.where}: {one.names[-1]} is not there" for one in missing if one.extra is None]
     lines.skipped += unread

@@ -140,7 +140,7 @@ class _Folder:
         )
         extras = {None, *map(canonicalize_name, self.part.extras)}
         chosen = (one for one in lines.files if (one.extra and canonicalize_name(one.extra)) in extras)
-        for file in dict.fromkeys(filter(None, (one.found(self.root) for one in chosen))):
+        for file in dict.fromkeys(filter(None, (one.existing(self.root) for one in chosen))):
             listed = listed.joined(self._listed(file))
         return listed
 

@@ -128,10 +128,10 @@ class _Reader:
     def _assigned(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
             match value:
-                case ast.BinOp(left=ast.Name(id=name), op=ast.Add(), right=more) if (
+                case ast.BinOp(left=ast.Name(id=name), op=ast.Add(), right=addition) if (
                     name == target.id
                 ):  # names = names + [...]
-                    self.added.setdefault(target.id, []).append(more)
+                    self.added.setdefault(target.id, []).append(addition)
                 case _:
                     self.names.setdefault(target.id, []).append(value)
         elif isinstance(target, ast.Tuple):
@@ -149,9 +149,11 @@ class _Reader:
             and function.attr in _GROWING
             and len(call.args) == 1
         ):
-            (given,) = call.args
+            (argument,) = call.args
             one = (
-                ast.copy_location(ast.List(elts=[given], ctx=ast.Load()), call) if function.attr == "append" else given
+                ast.copy_location(ast.List(elts=[argument], ctx=ast.Load()), call)
+                if function.attr == "append"
+                else argument
             )
             self._grow(function.value.id, one, is_branch=is_branch)
 
@@ -228,8 +230,8 @@ class _Reader:
     def _entry(self, node: ast.Subscript) -> ast.expr | None:
         """Return what an entry of a table was given last."""
         name, key = node.value.id if isinstance(node.value, ast.Name) else "", self.text(node.slice)
-        given = [value for slot, value in self.entries.get(name, ()) if key is not None and self.text(slot) == key]
-        return given[-1] if given else None
+        values = [value for slot, value in self.entries.get(name, ()) if key is not None and self.text(slot) == key]
+        return values[-1] if values else None
 
     def _requirement(self, item: ast.expr, extra: str | None) -> None:
         if (text := self.text(item)) is not None:
@@ -288,12 +290,12 @@ class _Reader:
         values = (node.value for node in nodes if isinstance(node, ast.Constant))
         return [value for value in values if isinstance(value, str) and len(value) < _LONGEST]
 
-    def _parts(self, node: ast.AST, seen: set[str]) -> Iterator[ast.AST]:
+    def _parts(self, node: ast.AST, visited: set[str]) -> Iterator[ast.AST]:
         """Yield the parts of an expression, and those of the names and functions that it uses."""
         for part in ast.walk(node):
             yield part
-            if isinstance(part, ast.Name) and part.id not in seen:
-                seen.add(part.id)
+            if isinstance(part, ast.Name) and part.id not in visited:
+                visited.add(part.id)
                 function = self.functions.get(part.id)
-                for meant in (*self.names.get(part.id, ()), *([function] if function else [])):
-                    yield from self._parts(meant, seen)
+                for expression in (*self.names.get(part.id, ()), *([function] if function else [])):
+                    yield from self._parts(expression, visited)

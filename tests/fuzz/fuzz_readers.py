@@ -289,7 +289,7 @@ def project(text: str) -> None:
     """A file of somebody's code, the same bytes as a notebook and as what a project requires."""
     from envsmith.project.code.python_files import read_project
     from envsmith.project.code.reading import read_project_uses
-    from envsmith.project.folder import read_stated
+    from envsmith.project.stated import read_stated
 
     root = folder() / "project"
     root.mkdir(exist_ok=True)

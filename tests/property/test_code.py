@@ -15,7 +15,7 @@ from envsmith.errors import DataError
 from envsmith.knowledge.names.uses import read_uses
 from envsmith.project.code.python_files import ProjectSources, SourceText, notebook_code, read_project
 from envsmith.project.code.reading import read_project_uses
-from envsmith.project.folder import read_stated
+from envsmith.project.stated import read_stated
 
 WORDS = st.sampled_from(
     ["import ", "from ", "torch", ".", "x", " as ", "\n", "    ", "def f():", "class K(x):", "self.", "try:", "except:", "if ",

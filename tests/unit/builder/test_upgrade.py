@@ -35,7 +35,7 @@ def test_what_is_named_moves_and_all_else_of_the_cell_stays(options):
         name: before[name] for name in ("torch", "python", "cuda")
     }
     assert moved.moved == (f"deepspeed: {before['deepspeed']} -> {after['deepspeed']}",)
-    assert moved.held == (f"deepspeed {after['deepspeed']} is the newest that the request admits",)
+    assert moved.obstacles == (f"deepspeed {after['deepspeed']} is the newest that the request admits",)
 
 
 def test_a_release_that_cannot_be_had_says_what_blocks_it(options):
@@ -46,7 +46,7 @@ def test_a_release_that_cannot_be_had_says_what_blocks_it(options):
 
     moved = upgrade(narrow, ["torch"])
 
-    assert any("blocks torch ==" in sentence for sentence in moved.held), moved.held
+    assert any("blocks torch ==" in sentence for sentence in moved.obstacles), moved.obstacles
 
 
 def test_without_a_name_everything_may_move(options):
@@ -62,8 +62,8 @@ def test_a_name_that_the_lock_does_not_have_is_refused(options):
 def test_the_packages_of_a_lock_are_preferred_but_for_those_that_move(options):
     lock = lock_only(options).lock
 
-    kept = keeping(options, lock, ["deepspeed"])
+    options = keeping(options, lock, ["deepspeed"])
 
-    assert (kept.kept, kept.moving) == (lock, ("deepspeed",))
-    assert kept.request.narrowed["torch"] == (Spec.parse(f"=={lock.cell.components['torch']}"), "the lock")
-    assert "deepspeed" not in kept.request.narrowed
+    assert (options.earlier, options.moving) == (lock, ("deepspeed",))
+    assert options.request.narrowed["torch"] == (Spec.parse(f"=={lock.cell.components['torch']}"), "the lock")
+    assert "deepspeed" not in options.request.narrowed
