@@ -247,7 +247,7 @@ class LaunchWatch:
     def _rows(self, ranks: Iterable[WatchedRank], now: float) -> list[RankEvidence]:
         ordered = sorted(ranks, key=lambda each: each.rank)
         answers = comparable([rank.answer for rank in ordered])
-        return [self._rank(rank, answer, now) for rank, answer in zip(ordered, answers, strict=True)]
+        return [self._rank(rank, answer, now) for rank, answer in zip(ordered, answers)]
 
     def _rank(self, rank: WatchedRank, answer: JsonFields, now: float) -> RankEvidence:
         process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
