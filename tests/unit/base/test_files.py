@@ -424,6 +424,7 @@ _OWN_READERS = {
     "builder/engines/stamps.py": "stamps of an environment that envsmith has made",
     "builder/engines/compiling.py": "the wheel that was just compiled in a scratch folder",
     "base/os_packages.py": "os-release of this host",
+    "base/programs.py": "what the kernel says of a process",
     "base/packed.py": "what envsmith has packed itself, by the types that it is given",
     "base/files.py": "the mark, bounded, and a file that is compared with its new content",
     "knowledge/graph/load.py": "the knowledge that comes with envsmith",
