@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from envsmith.agent.health import inventory
-from envsmith.agent.processes import fork_bound, processors, read_text
+from envsmith.agent.processes import KILL_SECONDS, fork_bound, processors, read_text, reaped
 from envsmith.agent.protocol import Facts, Row, one_line
 
 # The frameworks' distributions; the registry of steps fills it.
@@ -129,7 +129,7 @@ def loaded_facts() -> Facts:
     os.close(theirs)
     with open(ours) as answer:
         text = answer.read()
-    os.waitpid(pid, 0)
+    reaped(pid, KILL_SECONDS)
     if not text:
         raise RuntimeError("torch could not be asked what it has loaded: the process that asked it ended")
     return dict(json.loads(text))

@@ -93,7 +93,7 @@ def peaks(measured: Iterable[Measurement]) -> dict[str, dict[str, float]]:
     floors: dict[str, dict[str, float]] = {}
     for op, rows in by_op.items():
         best, least = max(rows, key=lambda row: row.busbw), min(rows, key=lambda row: row.bytes)
-        floors[op] = {"peak_busbw": best.busbw, "bytes": best.bytes, "least_us": least.median_us}
+        floors[op] = {"peak_busbw": best.busbw, "bytes": float(best.bytes), "least_us": least.median_us}
     return floors
 
 

@@ -234,7 +234,7 @@ def test_supervisor_refuses_before_a_rank_is_started() -> None:
     stand_in = (
         "import sys,types;t=types.ModuleType('torch');t.__version__='2.13.0';t.__path__=[];"
         "t.version=types.SimpleNamespace(cuda=None);t._C=types.SimpleNamespace();t.set_num_threads=lambda n:None;"
-        "t.cuda=types.SimpleNamespace();t.backends=types.SimpleNamespace();d=types.ModuleType('torch.distributed');"
+        "t.cuda=types.SimpleNamespace(is_initialized=lambda:False);t.backends=types.SimpleNamespace();d=types.ModuleType('torch.distributed');"
         "d.is_available=lambda:True;d.is_gloo_available=lambda:True;t.distributed=d;sys.modules.update({'torch':t,'torch.distributed':d});"
     )
     plan = json.dumps({**QUICK, "ranks": 16}).encode()

@@ -415,8 +415,8 @@ def test_known_bad_releases_are_the_newest_stable_ones_with_builds_told_of_torch
 
 
 def test_nightly_of_torch_is_warned_of_what_the_release_breaks_and_told_no_note_of_it():
-    release = check({"torch": "2.6.0", "deepspeed": "0.15.1", "nccl": "2.21.5"})
-    nightly = check({"torch": "2.6.0a0+git1", "deepspeed": "0.15.1", "nccl": "2.21.5"})
+    release = check({"torch": "2.6.0", "deepspeed": "0.15.4", "nccl": "2.21.5"})
+    nightly = check({"torch": "2.6.0a0+git1", "deepspeed": "0.15.4", "nccl": "2.21.5"})
 
     assert Severity.NOTE in {finding.severity for finding in release.findings}
     assert [(f.rule, f.severity) for f in nightly.findings] == [("deepspeed-weights-only", Severity.WARNING)]
