@@ -64,15 +64,20 @@ def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
     ``ContentError`` when it was not, ``NetworkError`` when the root of trust can neither be fetched nor is cached.
     """
     try:
-        from sigstore.models import Bundle, InvalidBundle
         from sigstore.verify import policy
     except ImportError:
         raise missing_extra("check a keyless signature", "keyless") from None
+    bundle = _bundle_in(raw)
+    return _opened(bundle, policy.Identity(identity=identity, issuer=issuer))
+
+
+def _bundle_in(raw: bytes) -> Any:
+    from sigstore.models import Bundle, InvalidBundle
+
     try:
-        bundle = Bundle.from_json(raw)
+        return Bundle.from_json(raw)
     except (InvalidBundle, ValueError) as error:
         raise _not_valid(error) from None
-    return _opened(bundle, policy.Identity(identity=identity, issuer=issuer))
 
 
 def _opened(bundle: Any, policy: Any) -> bytes:
@@ -108,14 +113,10 @@ def signed_by(raw: bytes) -> tuple[bytes, Identity]:
     """Return the statement in a bundle and who signed it, whoever that is. Errors as of :func:`open_bundle`."""
     try:
         from cryptography.x509 import ObjectIdentifier, SubjectAlternativeName
-        from sigstore.models import Bundle, InvalidBundle
         from sigstore.verify.policy import UnsafeNoOp
     except ImportError:
         raise missing_extra("check a keyless signature", "keyless") from None
-    try:
-        bundle = Bundle.from_json(raw)
-    except (InvalidBundle, ValueError) as error:
-        raise _not_valid(error) from None
+    bundle = _bundle_in(raw)
     payload = _opened(bundle, UnsafeNoOp())
     extensions = bundle.signing_certificate.extensions
     names = [str(name.value) for name in extensions.get_extension_for_class(SubjectAlternativeName).value]
