@@ -225,7 +225,7 @@ def test_no_question_to_a_program_outlives_envsmith(tmp_path: Path, number: sign
         "import signal\n"
         "from envsmith.base.programs import execute\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        f"execute({_noted(place)!r})\n"
+        f"execute(['/bin/sh', '-c', 'read -r go && exec \"$@\"', 'sh', *{_noted(place)!r}], feed='go\\n')\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
         while not place.exists():
