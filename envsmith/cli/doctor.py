@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.proved import own_run
 from envsmith.doctor.read import read_text
 from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.read.remains import read_folder
+from envsmith.doctor.read.remains import has_texts, read_folder, read_kept
 from envsmith.doctor.report import as_markdown, as_text, repaired, request_of
 from envsmith.doctor.snapshot import compare, dump, load, looks_like_snapshot, read_snapshot
 from envsmith.errors import UsageError
@@ -102,14 +103,17 @@ def doctor(settings: DoctorFlags) -> int:
     if settings.mend.undo and interpreter:
         return undo_environment(settings.mend, root_of(interpreter), as_json=form == "json")
     where = None if settings.platform is None else parse_platform(settings.platform)
-    facts, texts = _gather(settings.sources, interpreter, deep=settings.deep)
+    stored = {name: file for source in settings.sources for name, file in read_kept(source).items()}
+    sources = tuple(source for source in settings.sources if _has_texts(source, stored))
+    nothing: tuple[Facts, Texts] = (Draft().done(), [])
+    facts, texts = nothing if stored and not sources else _gather(sources, interpreter, deep=settings.deep)
     if settings.save:
         write_whole(settings.save, dump(facts, () if settings.sources else tuple(texts)))
         say(f"snapshot written to {settings.save}")
     keep = [name for name in map(component_of, settings.mend.keep) if name]
     run = None if settings.sources else own_run(interpreter_of(interpreter), facts)
     runs = [run] if run else []
-    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources, keep=keep, runs=runs)
+    diagnosis = diagnose(facts, texts, platform=where, live=not settings.sources, keep=keep, runs=runs, launches=stored)
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")
     if settings.verify:
@@ -142,6 +146,12 @@ def _opened(source: str) -> list[tuple[str, str, list[str]]]:
     if Path(source).is_dir():
         return read_folder(Path(source))
     return [(source, *open_source(source))]
+
+
+def _has_texts(source: str, stored: Collection[str]) -> bool:
+    """Tell whether there is more to read than what `run` stored."""
+    place = Path(source)
+    return source not in stored and not (stored and place.is_dir() and not has_texts(place))
 
 
 def _gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:

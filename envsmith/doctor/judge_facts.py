@@ -28,6 +28,7 @@ from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.launch.ranks.causes import Blame
+from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import PassedRun, Row, Rule, RuleKind, Severity
@@ -81,10 +82,12 @@ def diagnose(
     names: NameIndex | None = None,
     keep: Collection[str] = (),
     runs: Sequence[PassedRun] = (),
+    launches: Mapping[str, Sequence[Occasion]] | None = None,
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
+    ``launches`` is what `envsmith run` kept of one, by the names of its files.
     """
     hits = [hit for source, text in texts for hit in _hits(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
@@ -103,7 +106,7 @@ def diagnose(
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
         judgement=judgement,
         explained=explained,
-        blamed=blame_texts(texts),
+        blamed=blame_texts(texts, launches),
         platform=platform,
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
