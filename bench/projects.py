@@ -2,10 +2,14 @@
 
     python bench/projects.py MIRRORS RESULTS.jsonl [--corpus bench/corpus/projects.jsonl] [--only NAME] [--table]
     python bench/projects.py MIRRORS RESULTS.jsonl --imports FOLDER [--only NAME]
+    python bench/projects.py MIRRORS RESULTS.jsonl --code [--only NAME]
 
 MIRRORS holds a Git directory `OWNER+NAME/repo` for each project of the corpus. Both get the same Python, platform and
 day. A lock counts when uv accepts its hashed requirements without the network. What the peer resolves is judged by the
 rules of the version graph (`envsmith check`). RESULTS holds one line a project, and an interrupted run goes on.
+
+A case may name its Python and the folder of its repository. One without a file that uv could compile has no peer.
+With --code `lock --code` is asked too. Seconds are those of the clock and of the processors.
 
 With --imports the versions of both answers are installed beneath FOLDER, each in an environment that is removed again,
 with the project itself. uv's cache in FOLDER stays for the next one. What the project names is imported, then its own package and the modules directly in it. The
@@ -18,6 +22,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -32,30 +37,36 @@ from envsmith.project.pip_format import read_requirement_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON, PLATFORM, DAY = "3.11", "x86_64-manylinux_2_28", "2026-11-21"
-SECONDS = 900
-# What the files of a project need to be read, and its metadata to be built.
-_NEEDED = re.compile(r"[^/]+|requirements/.+|.*version.*|src/[^/]+/(__init__|extras/env)\.py")
-# What its own package needs to be built and imported.
-_SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|toml|cfg|txt|md|in|json|ya?ml)|[^/]+")
+SECONDS = 300
+# What a project needs to be read, its metadata and its own package to be built.
+_SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|ipynb|sh|toml|cfg|txt|md|in|json|ya?ml)|[^/]+")
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _SHOWN = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "vllm")
 
 
-def check_out(repository: Path, commit: str, folder: Path, files: re.Pattern[str] = _NEEDED) -> None:
-    """Write the files of a commit that say what a project requires, or others."""
+def check_out(repository: Path, commit: str, folder: Path, *, part: str = "") -> None:
+    """Write the sources of a commit, or of a folder of it."""
+    commit = f"{commit}:{part}" if part else commit
     listed = subprocess.run(
         ["git", "-C", str(repository), "ls-tree", "-r", "--name-only", commit],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
-    for name in filter(files.fullmatch, listed):
+    for name in filter(_SOURCES.fullmatch, listed):
         shown = subprocess.run(
-            ["git", "-C", str(repository), "show", f"{commit}:{name}"], capture_output=True, check=False
+            ["git", "-C", str(repository), "show", f"{commit}{'/' if part else ':'}{name}"],
+            capture_output=True,
+            check=False,
         )
         if shown.returncode == 0 and len(shown.stdout) < 1 << 20:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(shown.stdout)
+
+
+def processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return round(used.ru_utime + used.ru_stime, 1)
 
 
 def run(command: list[str], folder: Path, **variables: str) -> tuple[int, str, str, float]:
@@ -79,16 +90,22 @@ def pins(text: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in _PIN.findall(text)}
 
 
-def ours(case: dict, folder: Path, uv: str) -> dict:
-    command = [sys.executable, "-m", "envsmith", "lock", *case["ask"], "--python", PYTHON, "--format", "pip", "--json"]
-    status, out, err, seconds = run([*command, "--exclude-newer", DAY, "-o", str(folder / "out")], folder)
-    result = {"status": status, "seconds": seconds}
+def python_of(case: dict) -> str:
+    return case.get("python", PYTHON)
+
+
+def ours(ask: list[str], python: str, folder: Path, uv: str) -> dict:
+    command = [sys.executable, "-m", "envsmith", "lock", *ask, "--python", python, "--format", "pip", "--json"]
+    command += ["--machine", "none", "--exclude-newer", DAY, "-o", str(folder / "out")]
+    before = processor_seconds()
+    status, out, err, seconds = run(command, folder)
+    result = {"status": status, "seconds": seconds, "cpu": round(processor_seconds() - before, 1)}
     if status == 0:
         answer = json.loads(out)
         lock = Path(answer["files"]["requirements.txt"])
         arguments = ["pip", "install", "--dry-run", "--offline", "--no-deps", "--require-hashes", "-r", str(lock)]
         venv = folder / "venv"
-        run([uv, "venv", "--python", PYTHON, str(venv)], folder)
+        run([uv, "venv", "--clear", "--python", python, str(venv)], folder)
         accepted, _, why, _ = run([uv, *arguments, "--python", str(venv)], folder)
         text = lock.read_text()
         return {
@@ -103,21 +120,26 @@ def ours(case: dict, folder: Path, uv: str) -> dict:
     if status == 1:
         answer = json.loads(out)
         return {**result, "end": "conflict", "conflict": [m["message"] for m in answer["conflict"]]}
-    return {**result, "end": "refused", "why": err[-2500:]}
+    return {**result, "end": "refused", "why": (out if out.startswith("{") else err)[-2500:]}
 
 
 def peer(case: dict, folder: Path, uv: str) -> dict:
-    command = [uv, "pip", "compile", *case["peer"], "--python-version", PYTHON, "--python-platform", PLATFORM]
+    if not case["peer"]:
+        return {"end": "nothing to compile"}
+    command = [uv, "pip", "compile", *case["peer"], "--python-version", python_of(case), "--python-platform", PLATFORM]
     command += ["--generate-hashes", "--exclude-newer", DAY, "-q"]
+    before = processor_seconds()
     status, out, err, seconds = run(command, folder)
+    cpu = round(processor_seconds() - before, 1)
     if status:
-        return {"end": "no solution" if "No solution" in err else "failed", "seconds": seconds, "why": err[-2500:]}
+        end = "no solution" if "No solution" in err else "failed"
+        return {"end": end, "seconds": seconds, "cpu": cpu, "why": err[-2500:]}
     versions = pins(out)
     words = [f"{name}=={version}" for name, version in versions.items()]
     _, judged, _, _ = run([sys.executable, "-m", "envsmith", "check", *words, "--json"], folder)
     findings = json.loads(judged)["findings"] if judged.startswith("{") else []
     errors = [f["message"] for f in findings if f["severity"] == "error"]
-    return {"end": "resolved", "seconds": seconds, "pins": versions, "broken_rules": errors}
+    return {"end": "resolved", "seconds": seconds, "cpu": cpu, "pins": versions, "broken_rules": errors}
 
 
 # Runs in the environment: imports what the project names, then its own package and what lies directly in it.
@@ -170,9 +192,9 @@ def imports(case: dict, versions: dict[str, str], repository: Path, folder: Path
     shutil.rmtree(folder, ignore_errors=True)
     source, venv = folder / "source", folder / "venv"
     source.mkdir(parents=True)
-    check_out(repository, case["commit"], source, _SOURCES)
+    check_out(repository, case["commit"], source, part=case.get("folder", ""))
     try:
-        run([uv, "venv", "--python", PYTHON, str(venv)], folder)
+        run([uv, "venv", "--python", python_of(case), str(venv)], folder)
         install = [
             uv,
             "pip",
@@ -224,8 +246,8 @@ def count(side: dict) -> str:
 def table(results: list[dict]) -> str:
     """Return the table of the corpus' page."""
     lines = [
-        "| project | `lock` | `uv pip compile` | what differs | imports of `lock` | of `uv pip compile` |",
-        "|---|---|---|---|---|---|",
+        "| project | `lock` | `lock --code` | `uv pip compile` | seconds | what differs | imports of `lock` | of `uv pip compile` |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in results:
         mine, other = row["ours"], row["peer"]
@@ -238,7 +260,10 @@ def table(results: list[dict]) -> str:
             and mine.get("pins")
             and other.get("pins")
         ]
-        lines.append(f"| {row['name']} | {how} | {theirs} | {', '.join(differs)} | {count(mine)} | {count(other)} |")
+        code = row.get("code", {})
+        clock = " / ".join(str(side.get("seconds", "-")) for side in (mine, code, other))
+        cells = (row["name"], how, code.get("end", ""), theirs, clock, ", ".join(differs), count(mine), count(other))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -250,6 +275,7 @@ def main() -> None:
     parser.add_argument("--only")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--imports", type=Path)
+    parser.add_argument("--code", action="store_true")
     options = parser.parse_args()
     uv = shutil.which("uv") or sys.exit("no uv on PATH")
     results = (
@@ -275,12 +301,16 @@ def main() -> None:
         ):
             continue
         with tempfile.TemporaryDirectory(prefix="projects-") as scratch:
-            check_out(options.mirrors / case["name"].replace("/", "+") / "repo", case["commit"], Path(scratch))
-            row = {"name": case["name"], "ours": ours(case, Path(scratch), uv), "peer": peer(case, Path(scratch), uv)}
+            folder, python = Path(scratch), python_of(case)
+            repository = options.mirrors / case["name"].replace("/", "+") / "repo"
+            check_out(repository, case["commit"], folder, part=case.get("folder", ""))
+            row = {"name": case["name"], "peer": peer(case, folder, uv), "ours": ours(case["ask"], python, folder, uv)}
+            if options.code:
+                row["code"] = ours(["--code", "."], python, folder, uv)
         results.append(row)
         with options.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(case["name"], row["ours"]["end"], row["peer"]["end"], flush=True)
+        print(case["name"], row["ours"]["end"], row.get("code", {}).get("end"), row["peer"]["end"], flush=True)
     print(table(results))
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import ModuleType
 
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 ROOT = Path(__file__).parents[1]
 # Settings of Python that a machine may have for its own reasons, and that hide faults: unbuffered output is never left for the end.
@@ -22,7 +24,12 @@ _OF_THE_SHELL = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "P
 # A property is held to the same examples in every run, whatever ran before it. ENVSMITH_FUZZ_EXAMPLES asks for new ones: `make fuzz`.
 hypothesis.settings.register_profile("same", derandomize=True, database=None, deadline=None)
 hypothesis.settings.register_profile("new", database=None, deadline=None, print_blob=True)
-hypothesis.settings.load_profile("new" if os.environ.get("ENVSMITH_FUZZ_EXAMPLES") else "same")
+if os.environ.get("ENVSMITH_FUZZ_EXAMPLES"):
+    hypothesis.settings.load_profile("new")
+else:
+    hypothesis.settings.load_profile("same")
+    # Nor do examples hold words of the modules that happen to be imported, which change with the order and with any edit.
+    providers.is_local_module_file = lambda _path: False
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,10 +46,37 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs an interpreter with torch where none is named."""
+    if item.get_closest_marker("torch") and not os.environ.get("ENVSMITH_TEST_TORCH_PYTHON"):
+        pytest.skip("ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch")
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Start one worker more than there are CPUs with ``-n auto``: many tests wait for a program or a clock."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cpus + 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make the tables of the knowledge once for all workers, while these collect."""
+    if getattr(session.config.option, "numprocesses", None):
+        from envsmith.doctor.tables import every_table
+
+        for table in every_table():
+            table.load()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while ten thousand tests are collected nor among them afterwards: a third of that time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")

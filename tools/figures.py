@@ -1,7 +1,8 @@
-"""The measured figures of the docs: counted by the benches, kept in `bench/figures.json`, shown on one page.
+"""The figures and names of the docs: counted by the benches or taken from the registries, written where they stand.
 
     python tools/figures.py             run the cheap benches again, write the figures, the table of the page and the badges
-    python tools/figures.py --show      write the page and the badges from the figures that are there
+    python tools/figures.py --show      write the page, the badges and the names from what is there
+    python tools/figures.py --check     write nothing, name each file that differs, and exit with 1 if one does
 
 The figures of cheap benches are held to what the benches print by `tests/docs`. The others are written by hand into the
 file, with the day and the machine.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import subprocess
 import sys
 from html import escape
@@ -144,8 +146,100 @@ def badges() -> dict[str, str]:
     }
 
 
+# Where the frameworks are named, all of them in the order of the registry: the file, and what stands around the names.
+_NAMED = (
+    ("README.md", r"(?<=\*\*Training environments for ).*?(?= that work:)"),
+    ("pyproject.toml", r"(?<=builds and proves environments for ).*?(?= from a compatibility graph)"),
+    ("action.yml", r"(?<=against the version graph of ).*?(?=; make its CI matrix)"),
+    ("docs/index.md", r"(?<=makes training environments that work, for ).*?(?=\. It picks)"),
+    ("docs/terms.md", r"(?<=--framework NAME\[SPEC\]` \| ).*?(?=\. Repeat it)"),
+)
+# Counts that stand in sentences: the file, what stands around the count, and its name.
+_COUNTED = (
+    ("docs/how-to/wheels.md", r"(?<=envsmith knows about )[\d,]+(?= of them)", "wheels"),
+    ("docs/how-to/wheels.md", r"(?<=^The )\d+(?= default builds of torch)", "builds"),
+    ("docs/terms.md", r"(?<=compilers \| the )\w+(?= frameworks)", "frameworks"),
+)
+_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def names() -> dict[Path, str]:
+    """Return each file in which the frameworks are named or something is counted, as it has to read."""
+    from envsmith.frameworks import FRAMEWORKS
+
+    titles = [framework.title for framework in FRAMEWORKS.values()]
+    spelt = [
+        f"`{name}`" + "".join(f" (also `{alias}`)" for alias in framework.aliases[:1])
+        for name, framework in FRAMEWORKS.items()
+    ]
+    counts = {
+        "wheels": f"{round(_count_of_wheels(), -2):,}",
+        "builds": str(_count_of_builds()),
+        "frameworks": _WORDS[len(FRAMEWORKS)],
+    }
+    texts: dict[Path, str] = {}
+    for file, around in _NAMED:
+        listed = f"{', '.join(spelt[:-1])} or {spelt[-1]}" if file == "docs/terms.md" else _listed(titles)
+        _put(texts, file, around, listed)
+    for file, around, name in _COUNTED:
+        _put(texts, file, around, counts[name])
+    return texts
+
+
+def _put(texts: dict[Path, str], file: str, around: str, words: str) -> None:
+    """Put words into the one place of a file. A place that is gone, or there twice, ends the program."""
+    path = ROOT / file
+    text = texts.get(path) or path.read_text(encoding="utf-8")
+    pattern = re.compile(around, re.DOTALL | re.MULTILINE)
+    found = pattern.findall(text)
+    if len(found) != 1:
+        sys.exit(f"{file}: {len(found)} places for {words!r}: change tools/figures.py with the page")
+    if " ".join(found[0].split()) != words:  # a page may break the line within them
+        text = pattern.sub(lambda _: words, text)
+    texts[path] = text
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _count_of_wheels() -> int:
+    from envsmith.knowledge.graph.location import find_matrix
+    from envsmith.knowledge.graph.wheels import ready_wheels
+
+    files = (find_matrix() / "wheels").glob("*.yaml")
+    return sum(len(ready_wheels(file.stem)) for file in files if file.stem != "publishers")
+
+
+def _count_of_builds() -> int:
+    from envsmith.knowledge.graph.location import find_matrix
+    from envsmith.knowledge.symbols.table import SymbolTable
+
+    return len(SymbolTable(find_matrix() / "symbols").builds)
+
+
+def texts() -> dict[Path, str]:
+    """Return every file that this program writes without a bench, as it has to read."""
+    written = {PAGE: with_table(PAGE.read_text(encoding="utf-8"))}
+    written |= {BADGES / name: text for name, text in badges().items()}
+    return written | names()
+
+
+def differences() -> list[str]:
+    """Return the files that differ from what the figures, records and registries say."""
+    return [
+        str(path.relative_to(ROOT))
+        for path, text in texts().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+
+
 def main() -> int:
-    """Write figures, page and badges."""
+    """Write figures, page, badges and names, or say which differ."""
+    if "--check" in sys.argv:
+        differing = differences()
+        print("\n".join(f"{name}: run tools/figures.py --show" for name in differing) or "nothing differs")
+        return 1 if differing else 0
     figures = read()
     if "--show" not in sys.argv:
         today = str(dt.datetime.now(tz=dt.timezone.utc).date())
@@ -153,9 +247,8 @@ def main() -> int:
             if figures[name]["result"] != result:
                 figures[name].update(result=result, day=today)
         FIGURES.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    for name, text in badges().items():
-        (BADGES / name).write_text(text, encoding="utf-8")
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

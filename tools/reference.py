@@ -1,6 +1,6 @@
 """The reference pages of the docs, made from the code: command line, exit codes, environment variables, schemas.
 
-python tools/reference.py            write docs/reference/*.md (`make docs` does; they are not committed)
+python tools/reference.py            write docs/reference/*.md; a test holds them to the code
 """
 
 from __future__ import annotations
@@ -119,52 +119,25 @@ def schemas() -> str:
     )
 
 
-def library_findings() -> str:
-    """``library-findings.md``: what ``ci check`` says of real libraries, from the metadata kept as test cases."""
-    from envsmith.project.ci.check import check_library
-    from envsmith.project.ci.library import read_library
-    from envsmith.project.declared import read_metadata
-
-    lines = [
-        "# Findings on real libraries",
-        "",
-        "What `envsmith ci check` says of the metadata of libraries on the package index (fetched on 2026-11-21, kept in `tests/cases/ci/metadata`).",
-        "A maintainer may have a reason for a range; the evidence says what happens at its ends.",
-        "",
-    ]
-    for path in sorted((ROOT / "tests" / "cases" / "ci" / "metadata").glob("*.METADATA")):
-        declaration = read_metadata(path.read_text(encoding="utf-8"), path.name)
-        library = read_library(path.parent / "nowhere", declaration=declaration)
-        lines += [f"## {declaration.name} {declaration.version}", ""]
-        found = check_library(library)
-        for located in found:
-            finding = located.finding
-            evidence = "; ".join(f"{e.kind.value} {e.date}: {e.source}" for e in finding.evidence[:2])
-            fix = f" Fix: {finding.fix}" if finding.fix else ""
-            lines.append(
-                f"- **{finding.severity.value}** `{finding.rule}`: {finding.message}.{fix} *({evidence})*".replace(
-                    "<", "&lt;"
-                )
-            )
-        lines += ["" if found else "Nothing to say: what is declared agrees with the version graph.", ""]
-    return "\n".join(lines)
-
-
 PAGES = {
     "cli.md": cli,
     "exit-codes.md": exit_codes,
     "environment-variables.md": variables,
     "envsmith-yaml.md": schemas,
-    "library-findings.md": library_findings,
     "messages.md": messages.page,
 }
+
+
+def text_of(name: str) -> str:
+    """Return a page as it has to read."""
+    return _MADE + PAGES[name]().rstrip() + "\n"
 
 
 def main() -> int:
     """Write the pages."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, make in PAGES.items():
-        (FOLDER / name).write_text(_MADE + make().rstrip() + "\n", encoding="utf-8")
+    for name in PAGES:
+        (FOLDER / name).write_text(text_of(name), encoding="utf-8")
     return 0
 
 

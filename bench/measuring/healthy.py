@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.doctor.read.lines import component_of
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.version import local_cuda
 from envsmith.solver import check, default_solver
@@ -41,6 +42,7 @@ class HealthyCell:
         return not any("-declares-" in f.rule for f in self.judgement.findings)
 
 
+@one_state()
 def healthy(path: Path | None) -> list[HealthyCell]:
     """Of a file of such cells, or of ``matrix/tested``.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
 import re
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from envsmith.agent.health import inventory
-from envsmith.agent.processes import processors, read_text
+from envsmith.agent.processes import fork_bound, processors, read_text
 from envsmith.agent.protocol import Facts, Row, one_line
 
 # The frameworks' distributions; the registry of steps fills it.
@@ -107,9 +108,34 @@ def installed_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def loaded_facts() -> Facts:
-    """Return what is really loaded. The caller has imported torch. This creates no CUDA context."""
+    """Return what is really loaded. The caller has imported torch, and may fork ranks that use CUDA afterwards.
+
+    A child is asked. torch uses CUDA itself for some of the questions (`cudnn.version()` looks at the GPUs in 2.11, the
+    list of architectures counts them), and then refuses CUDA to all that the process forks. A process that uses CUDA
+    already answers itself: its child could not.
+    """
     import torch
 
+    if torch.cuda.is_initialized():
+        return _loaded(torch)
+    ours, theirs = os.pipe()
+    pid = fork_bound()
+    if pid == 0:
+        try:
+            with open(theirs, "w") as answer:
+                json.dump(_loaded(torch), answer)
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with open(ours) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    if not text:
+        raise RuntimeError("torch could not be asked what it has loaded: the process that asked it ended")
+    return dict(json.loads(text))
+
+
+def _loaded(torch: Any) -> Facts:
     facts: Facts = {
         "python": platform.python_version(), "glibc": " ".join(platform.libc_ver()), "torch": str(torch.__version__),
         "torch_git": getattr(torch.version, "git_version", None), "cuda": torch.version.cuda,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envsmith.base.files import write_whole
+from envsmith.base.files import expand_home, write_whole
 from envsmith.base.packed import pack, unpack
 from envsmith.errors import StorageError
 
@@ -47,7 +47,7 @@ class CacheEntry:
 def cache_folder() -> Path:
     """Return ``$XDG_CACHE_HOME/envsmith`` (default ``~/.cache/envsmith``). It need not exist."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "envsmith"
+    return (base if base.is_absolute() else expand_home("~/.cache")) / "envsmith"
 
 
 def load_entry(

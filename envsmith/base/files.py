@@ -31,6 +31,17 @@ def now() -> dt.datetime:
     return dt.datetime.fromtimestamp(int(epoch), tz=utc) if is_time else dt.datetime.now(utc)
 
 
+def expand_home(path: str, environ: Mapping[str, str] | None = None) -> Path:
+    """Return a path with the user's home for ``~``: ``HOME``, else what the system knows of this user, else ``/``.
+
+    A container's user often has neither.
+    """
+    if path != "~" and not path.startswith("~/"):
+        return Path(path)
+    home = (os.environ if environ is None else environ).get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises where there is none
+    return Path(home if os.path.isabs(home) else "/") / path[2:]  # noqa: PTH117 - it is a text
+
+
 def read_bounded(path: Path, limit: int, *, failure: type[EnvsmithError] = DataError) -> bytes:
     """Return the bytes of a file or pipe of at most ``limit`` bytes, or raise ``failure``. ``-`` is stdin."""
     with open_input(path, failure) as file:

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from envsmith.base.files import expand_home
 from envsmith.errors import UsageError
 
 
@@ -28,7 +29,7 @@ def named_python(text: str) -> Path:
 
     ``UsageError`` when there is none.
     """
-    program = find_python(Path(text).expanduser()) or shutil.which(text)
+    program = find_python(expand_home(text)) or shutil.which(text)
     if program is None or not os.access(program, os.X_OK):
         raise UsageError(
             f"Cannot use --python {text}: it has no interpreter.",

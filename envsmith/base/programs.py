@@ -12,8 +12,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 # Seconds between asking and insisting. An engine that writes an image's layers does not answer until it is done, and its
@@ -209,6 +210,55 @@ def execute(
     err = None if merged else errors.add
     status = Conversation(command, out=output.add, err=err, feed=feed.encode(), **settings).finish(seconds, patience)
     return subprocess.CompletedProcess(list(command), status, output.text, errors.text)
+
+
+# prctl(2): what programs leave behind becomes ours, and not that of init.
+_SET_SUBREAPER = 36
+
+
+@contextmanager
+def ending_orphans() -> Iterator[None]:
+    """End at the end what the programs that were started inside have left, whatever session it moved to.
+
+    Where the kernel offers no such thing, only groups end, as everywhere.
+    """
+    _note("")  # the watcher is a child that stays
+    before = _children()
+    _set_subreaper(1)
+    try:
+        yield
+    finally:
+        for _ in range(_ROUNDS):
+            orphans = _children() - before - {process.pid for process in _RUNNING}
+            if not orphans:
+                break
+            for pid in orphans:  # what it started is ours in the next round
+                with suppress(ProcessLookupError, PermissionError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+        _set_subreaper(0)
+
+
+# A process that starts others as fast as they are ended is not chased for ever.
+_ROUNDS = 100
+
+
+def _set_subreaper(number: int) -> None:
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_SUBREAPER, number, 0, 0, 0)
+
+
+def _children() -> set[int]:
+    children = set()
+    with suppress(OSError):
+        for entry in os.scandir("/proc"):
+            with suppress(OSError, ValueError, IndexError):
+                stat = Path("/proc", str(int(entry.name)), "stat").read_text(encoding="utf-8", errors="replace")
+                if int(stat.rpartition(")")[2].split()[1]) == os.getpid():
+                    children.add(int(entry.name))
+    return children
 
 
 # Each process leads a group, and the group ends with whatever ends envsmith.

@@ -153,6 +153,31 @@ class Made(_Mark):
         )
 
 
+def not_empty(complaint: str) -> Checked:
+    """Return the mark of a list or an object that has a member at least."""
+
+    def some(members: Any, _context: object) -> Any:
+        if not members:
+            raise WrongValueError(complaint)
+        return members
+
+    return Checked(some)
+
+
+def each_once(name_of: Callable[[Any], str]) -> Checked:
+    """Return the mark of a list of which no two members have the same name."""
+
+    def once(members: Any, _context: object) -> Any:
+        names: set[str] = set()
+        for number, name in enumerate(map(name_of, members)):
+            if name in names:
+                raise WrongValueError(f"{name} stands in this file twice", "remove one line", path=f"[{number}]")
+            names.add(name)
+        return members
+
+    return Checked(once)
+
+
 def one_or_many() -> Prepared:
     """Return the mark of a tuple for which a single value may stand."""
     return Prepared(lambda value: value if isinstance(value, list) else [value])

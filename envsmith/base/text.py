@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 # What makes a text drive a terminal or read otherwise than it is: escape sequences, whole or as single characters of
@@ -69,6 +69,8 @@ _ASSIGNED = (
     rf"|[\"']auth\\?[\"']\s?:\s?|(?:{_CERTAIN}):\s{{1,4}}"
     rf"|\w{{0,40}}(?:passw(?:or)?d|secret|token):\s{{1,4}}(?=\S{{0,200}}\d)){_VALUE}"
 )
+# A variable of a container, whose name and value stand in fields of their own (Kubernetes, GitLab, JSON of Docker).
+_FIELDS = rf"(?i)(\bname[\"']?\s?:\s{{0,4}}[\"']?(?:{_NAME})[\"']?\s{{0,4}},?\s{{1,40}}[\"']?value[\"']?\s?:\s{{0,4}}){_VALUE}"
 # A line without one of these words assigns no secret. The search for names is the slowest of all.
 _WORDS = re.compile("(?i)token|secret|pass|pwd|key|auth|credential")
 _SIGNED = r"(?i)([?&;](?:sig|signature|awsaccesskeyid|x-(?:amz|goog|ms)-[a-z-]{1,30})=)[^&\s\"'<>\\]{1,4000}"
@@ -85,8 +87,47 @@ _HOME = r"(/home/|/Users/|/export/home/|/data/home/|/scratch/)[^/\s:'\"]{1,64}"
 # /usr is the same everywhere.
 _PYTHON = r"(?<![\w.~>/-])(?!/usr/)/[^\s'\"<>]{0,400}?/lib/python3\.(\d{1,2})/(site-packages/)?"
 _SYSTEM_TMP = ("/tmp", "/var/tmp")  # noqa: S108 - not written to: names that are replaced
-# A host's name that could be an English word, or a framework, says nothing and would spoil a sentence.
-_TELLING = re.compile(r"[\d.-]")
+# Names of users and hosts that say nothing, and would spoil a sentence.
+_COMMON = frozenset(
+    [
+        "admin",
+        "cluster",
+        "container",
+        "debian",
+        "default",
+        "docker",
+        "gpu",
+        "host",
+        "jovyan",
+        "linux",
+        "localhost",
+        "login",
+        "machine",
+        "main",
+        "master",
+        "node",
+        "none",
+        "nobody",
+        "nvidia",
+        "root",
+        "runner",
+        "server",
+        "slurm",
+        "test",
+        "train",
+        "ubuntu",
+        "user",
+        "vscode",
+        "worker",
+        "workspace",
+    ]
+)
+# A folder that is neither the system's nor one with a name above, and which GPU of all it is.
+_FOLDER = (
+    r"(?<![\w.~>:/-])/(?!(?:usr|lib|lib64|bin|sbin|etc|dev|proc|sys|run|opt|nix|home|Users)/)(?:[\w.+@-]{1,100}/){1,40}"
+)
+_UUID = r"\b(GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"
+_ENDPOINT = r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=[:<]\d)"
 
 
 def clean(text: str) -> str:
@@ -153,26 +194,46 @@ def redact(text: str, *, users: tuple[str, ...] | None = None) -> str:
     return text
 
 
-def redact_values(value: object, places: Mapping[str, str]) -> object:
+def redact_values(value: object, places: Mapping[str, str], names: Mapping[str, str]) -> object:
     """Return ``value`` (what JSON can hold) with every string made fit to be published.
 
-    No login or token, no path of this machine, no name of it.
-
-    Digests stay: they are what a record is about. ``places`` as for :func:`redact_paths`.
+    No login or token, no path, no address of this machine, and no name: ``names`` maps each to what stands for it
+    (:func:`names_here`). Digests stay: they are what a record is about. ``places`` as for :func:`redact_paths`.
     """
     if isinstance(value, dict):
-        return {key: redact_values(item, places) for key, item in value.items()}
+        return {key: redact_values(item, places, names) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redact_values(item, places) for item in value]
+        return [redact_values(item, places, names) for item in value]
     if not isinstance(value, str):
         return value
-    text = redact_paths(without_secrets(value), places)
+    text = re.sub(_FOLDER, "<folder>/", redact_paths(without_secrets(value), places))
+    text = re.sub(_ENDPOINT, "<address>", re.sub(_UUID, r"\1-<removed>", text))
+    for name, word in names.items():
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", word, text)
+    return text
+
+
+def private_parts(value: object, where: str = "") -> Iterator[str]:
+    """Yield where in ``value`` a string stands that :func:`redact_values` would change."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from private_parts(item, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from private_parts(item, f"{where}[{number}]")
+    elif redact_values(value, {}, {}) != value:
+        yield where
+
+
+def names_here(keep: Container[str]) -> dict[str, str]:
+    """Return the names of this user and this host, for :func:`redact_values`, without those in ``keep``."""
     import socket
 
     host = socket.gethostname()
-    for name in (host, host.split(".")[0]) if _TELLING.search(host) else ():
-        text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "<host>", text)
-    return text
+    users = [os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "SLURM_JOB_USER")]
+    names = {**dict.fromkeys(users, "<user>"), host.split(".")[0]: "<host>", host: "<host>"}
+    telling = [name for name in names if len(name) > 2 and name.lower() not in _COMMON and name not in keep]
+    return {name: names[name] for name in sorted(telling, key=len, reverse=True)}
 
 
 def redact_paths(text: str, places: Mapping[str, str]) -> str:
@@ -230,7 +291,7 @@ def without_secrets(text: str, *, mail: str = "<address>") -> str:
     """
     text = re.sub(_SIGNED, r"\1<removed>", re.sub(_PRIVATE_KEY, "<removed>", without_logins(text)))
     text = re.sub(_PATH, r"\1<removed>", text)
-    for form in (_HEADER, _COOKIE, _SPOKEN):
+    for form in (_HEADER, _COOKIE, _SPOKEN, _FIELDS):
         text = re.sub(form, r"\1<removed>", text)
     text = "\n".join(_without_values(line) if _WORDS.search(line) else line for line in text.split("\n"))
     text = re.sub(_ACCESS_KEY, "<removed>", text)

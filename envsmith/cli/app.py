@@ -39,6 +39,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "pack": ("pack", "Write one archive that installs and proves a cell without network and root."),
     "wheel": ("wheel", "List ready wheels of a compiled extension that fit a cell, so that nothing is compiled."),
     "smoke": ("smoke", "Test collectives and one step of the framework in an environment that exists."),
+    "prove": ("prove", "Run all that this machine can show of an environment; write a record that can be sent."),
     "check": ("check", "Judge a given set of versions: what is wrong with it, on what evidence, and the repair."),
     "doctor": ("doctor", "Judge this machine or a pasted report, log or lock: root cause, consequences, repair."),
     "run": ("run", "Watch a launch, and say which rank failed first, where and why."),

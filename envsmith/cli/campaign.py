@@ -15,7 +15,6 @@ from envsmith.cli.console import dumps, print_out, say, warn
 from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.lock.index.interpreters import find_interpreters
 from envsmith.lock.query import last_day
 from envsmith.matrix.campaign.choices import read_campaign
 from envsmith.matrix.campaign.climb import climb
@@ -27,7 +26,6 @@ from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan, listing
 from envsmith.matrix.campaign.selection import make_plan
 from envsmith.matrix.campaign.state import CampaignState
 from envsmith.model.record import Record
-from envsmith.solver import default_solver
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,12 +87,7 @@ def _planned(file: Path | None) -> CampaignPlan:
             "Cannot resume a campaign: the folder has none.",
             hint="Start one with a campaign file: envsmith matrix run FILE.",
         )
-    return make_plan(read_campaign(file, components()), host_composer(), exclude_newer=last_day())
-
-
-def host_composer() -> Composer:
-    """Return what composes cells for the interpreters of this host."""
-    return Composer(default_solver(), pythons=tuple(i.minor for i in find_interpreters()))
+    return make_plan(read_campaign(file, components()), Composer.of_host(), exclude_newer=last_day())
 
 
 def _chosen(plan: CampaignPlan, only: tuple[str, ...]) -> list[CampaignJob]:

@@ -15,11 +15,11 @@ from envsmith.cli.console import dumps, print_answer, print_out
 from envsmith.cli.declare import choice, flag, group, option, verb
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
-from envsmith.cli.values import misspelt, parse_pairs, parse_platform
+from envsmith.cli.values import host_of_gpu, misspelt, parse_pairs, parse_platform
 from envsmith.doctor.facts import Draft
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.frameworks import EXAMPLE
-from envsmith.knowledge.graph.load import components, gpu_names
+from envsmith.knowledge.graph.load import components, gpu_names, version_graph
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 
@@ -76,7 +76,11 @@ class CheckFlags:
         multiple=True,
     )
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
-    platform: str = option("--platform", "PLATFORM", "linux-64 or linux-aarch64.", default="linux-64")
+    platform: str | None = option(
+        "--platform",
+        "PLATFORM",
+        "linux-64 or linux-aarch64. Default: linux-64, or that of a GPU with its host (gb200).",
+    )
     form: str = choice("--format", FORMATS, "How findings are written.", default="text")
     verbose: bool = flag("--verbose", "-v", "Show all evidence.")
 
@@ -135,8 +139,8 @@ def check(settings: CheckFlags) -> int:
 
 def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     """Judge all that the options name. Return the judgement, and what files of a project declare."""
-    where = parse_platform(settings.platform)
     names, pairs = gpu_names(), settings.pairs
+    where = parse_platform(settings.platform) if settings.platform else _host(pairs)
     versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
     is_stated = bool(pairs or settings.sources or settings.facts or settings.environment)
     if not (is_stated or settings.code or settings.wheels):
@@ -161,12 +165,19 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:
-        from envsmith.cli.code import judge_code  # only who has code waits for its readers
+        from envsmith.project.code.judge_code import judge_code  # only who has code waits for its readers
 
         judgement = judge_code(settings.code, stated, judgement, where)
     for source in settings.wheels:
         judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
     return replace(judgement, unknown=(*judgement.unknown, *unreached)), declarations
+
+
+def _host(pairs: Collection[str]) -> Platform:
+    """Return the platform of a GPU that comes with its host, else linux-64."""
+    on_arm = version_graph().compiled.gpus_on_arm
+    gpus = [value for name, _, value in (pair.partition("==") for pair in pairs) if name == "gpu"]
+    return next(filter(None, (host_of_gpu(gpu, on_arm) for gpu in gpus)), Platform.LINUX_64)
 
 
 def _unreached_names(misspelt_names: Mapping[str, str]) -> list[str]:

@@ -33,9 +33,10 @@ from envsmith.cli.flags import exit_code, fail_on_option
 from envsmith.errors import UsageError, os_errors
 from envsmith.project.ci.check import check_library
 from envsmith.project.ci.jobs import make_matrix, write_config, write_matrix
-from envsmith.project.ci.library import config_schema, read_library
+from envsmith.project.ci.library import PAIRS, config_schema, read_library
 from envsmith.project.ci.local import run_job
-from envsmith.project.ci.possible import unjudged
+from envsmith.project.ci.possible import EXTRA, unjudged
+from envsmith.project.ci.published import as_published
 from envsmith.project.ci.since import changed, compare
 from envsmith.project.declared import MAX_BYTES, read_metadata
 from envsmith.solver import default_solver
@@ -52,7 +53,7 @@ _CHECK_FORMATS = ("text", "json", "sarif", "junit", "github", "markdown")
 
 
 _VERBS = {
-    "matrix": ("ci", "Jobs that cover every pair of versions."),
+    "matrix": ("ci", "Jobs that hold every version."),
     "check": ("ci", "Do the declared ranges agree with the version graph?"),
     "run": ("ci", "Run one job of the matrix here."),
     "schema": ("ci", "Print the JSON Schema of envsmith.yaml."),
@@ -87,8 +88,8 @@ class MatrixFlags:
 
 @verb(MatrixFlags)
 def matrix(settings: MatrixFlags) -> int:
-    """List jobs that cover every pair of versions that can occur, newest and oldest always, known-bad ones as expected failures."""
-    library = read_library(settings.directory)
+    """List jobs that hold every version that can occur, newest and oldest always, each extra, known-bad ones as expected failures."""
+    library = read_library(settings.directory, published=as_published)
     small = None
     if settings.since and not changed(settings.directory, settings.since):
         small = f"nothing that decides the matrix differs from {settings.since}"
@@ -98,10 +99,10 @@ def matrix(settings: MatrixFlags) -> int:
         _append("GITHUB_OUTPUT", f"matrix={write_matrix(result, 'github')}\njobs={len(result.jobs)}\n")
     _write(text, settings.output)
     failing = sum(job.expect == "fail" for job in result.jobs)
-    covered = f"{len(result.jobs) - failing} jobs cover the pairs of {result.possible} possible combinations"
+    covered = "every pair of values" if library.settings.cover == PAIRS else "every value"
     say(
-        f"{library.name}: {covered} (no fewer than {result.lower_bound} could)"
-        + (f", {failing} more must fail" if failing else "")
+        f"{library.name}: {len(result.jobs) - failing} jobs hold {covered} of {result.possible} possible combinations "
+        f"(no fewer than {result.lower_bound} could)" + (f", {failing} more must fail" if failing else "")
     )
     for note in result.notes:
         say(f"note: {note}")
@@ -113,7 +114,7 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
         return []
     try:
         jobs = parse_json(read_bounded(path, MAX_BYTES, failure=UsageError))["jobs"]
-        names = [n.replace("-", "_") for n in library.axes]
+        names = [n.replace("-", "_") for n in (*library.axes, *([EXTRA] if library.extras else []))]
         return [tuple(str(job[n]) for n in names) for job in jobs if job.get("expect") == "pass"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
@@ -125,7 +126,7 @@ def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
 def _table(result: Matrix) -> str:
     if not result.jobs:
         return "no jobs"
-    rows = [(*result.jobs[0].axes, "expect", "cell")]
+    rows = [(*result.jobs[0].axes, "expect", "job")]
     rows += [(*job.axes.values(), f"fail: {job.rule}" if job.rule else "pass", job.id) for job in result.jobs]
     return table(rows)
 
@@ -191,7 +192,7 @@ def check(settings: CiCheckFlags) -> int:
 
 def _library(directory: Path, metadata: Path | None) -> Library:
     if metadata is None:
-        return read_library(directory)
+        return read_library(directory, published=as_published)
     declaration = read_metadata(read_text(metadata, MAX_BYTES, failure=UsageError, errors="replace"), metadata.name)
     return read_library(metadata.parent / ".no-configuration", declaration=declaration)
 
@@ -234,7 +235,7 @@ class CiRunFlags:
 @verb(CiRunFlags)
 def run(settings: CiRunFlags) -> int:
     """Run one JOB of the matrix (its id) here: environment, library, test. Exit code 0 when it ended as expected: known-bad jobs must fail."""
-    library = read_library(settings.directory)
+    library = read_library(settings.directory, published=as_published)
     jobs = {j.id: j for j in make_matrix(library).jobs}
     if settings.job not in jobs:
         near = difflib.get_close_matches(settings.job, jobs, n=3)

@@ -1,14 +1,12 @@
-"""``--code PATH``: a project's own code as part of a request, and as what is judged."""
+"""``--code PATH``: a project's own code as part of a request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from envsmith import solver
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Progress
 from envsmith.builder.arrow import python_lock
@@ -17,32 +15,15 @@ from envsmith.cli.console import say
 from envsmith.cli.flags import RequestFlags
 from envsmith.cli.values import name_in
 from envsmith.knowledge.graph.load import components
-from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.graph.stacks import find_stack
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.model.cell import Platform
-from envsmith.model.finding import Judgement
 from envsmith.model.lock import Lock
-from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
-from envsmith.project.code.judge_uses import judge_uses
-from envsmith.project.code.needs import Inferred, exact_versions, infer, newest_measured, settle, settle_lock
-from envsmith.project.code.python_files import ProjectSources, read_project
-from envsmith.project.code.reading import ProjectUses, read_project_uses
+from envsmith.project.code.needs import Inferred, infer, settle, settle_lock
+from envsmith.project.code.reading import read_code
 from envsmith.project.demand import Demands
 from envsmith.project.folder import read_stated
 
 _SHOWN = 12
-
-
-def name_index() -> NameIndex:
-    """Return the installed name index. Nothing is opened yet."""
-    return NameIndex(find_matrix() / "names")
-
-
-def _read(path: Path, index: NameIndex) -> tuple[ProjectSources, ProjectUses]:
-    project = read_project(path)
-    return project, read_project_uses(project, lambda name: index.distribution_of(name) is not None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +68,8 @@ def with_code(flags: RequestFlags, files: Demands | None = None) -> CodeInferenc
     """
     if flags.code is None:
         return CodeInference(base=flags)
-    index = name_index()
-    project, uses = _read(flags.code, index)
+    index = NameIndex.installed()
+    project, uses = read_code(flags.code, index)
     requirements = read_stated(project.root, project.files)
     inferred = infer(uses, requirements, index)
     reasons = list(inferred.reasons)
@@ -164,38 +145,3 @@ def _say(inferred: Inferred, reasons: Iterable[str], unread: Sequence[str]) -> N
         say(f"  not installed: {names}: no file of the project says which package has it (--package NAME)")
     for line in unread[:_SHOWN]:
         say(f"  not read: {line}")
-
-
-def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform) -> Judgement:
-    """Return a judgement of versions with what the code of a project takes and they lack.
-
-    The repair is a set in which the code finds its names too, if there is one.
-
-    A package whose version is not stated is judged by the project's own pin. Where nothing is stated and nothing
-    pinned, that is the newest release that the name index has measured.
-    """
-    index = name_index()
-    project, uses = _read(path, index)
-    requirements = read_stated(project.root, project.files)
-    inferred = exact_versions(requirements)
-    if not versions:
-        inferred = {**newest_measured(uses, index), **inferred}
-    code = judge_uses(uses, {**inferred, **versions}, index)
-    assumed = {
-        name: version for name, version in inferred.items() if name in index.distributions() and name not in versions
-    }
-    status, repair = judgement.status, judgement.repair
-    if any(f.severity is Severity.ERROR for f in code.findings):
-        names = infer(uses, requirements, index).names
-        needed = {name: Spec.parse(spec) for name, spec in names.items() if name in versions}
-        repair = solver.check(versions, platform, needed=needed).repair if needed else None
-    elif not (code.judged or versions):
-        status = "unknown"
-    return replace(
-        judgement,
-        status=status,
-        findings=(*judgement.findings, *code.findings),
-        inferred={**judgement.inferred, **assumed},
-        repair=repair,
-        unknown=(*judgement.unknown, *code.blind),
-    ).settled()

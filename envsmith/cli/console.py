@@ -299,3 +299,16 @@ def dumps(value: Any, *, compact: bool = False) -> str:
     """Return JSON for stdout: one object, keys in their order, no escapes beyond what JSON needs."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     return JsonText(escaped_json(json.dumps(without_secret_values(value), ensure_ascii=False, **layout)))
+
+
+def tell_framework() -> Callable[[str], None]:
+    """Tells each framework once while all its releases are judged: it takes a while."""
+    announced: set[str] = set()
+
+    def progress(line: str) -> None:
+        name = line.split(maxsplit=1)[0]
+        if name not in announced:
+            announced.add(name)
+            say(f"judging every {name} with every torch")
+
+    return progress

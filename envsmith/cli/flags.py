@@ -25,6 +25,7 @@ from envsmith.cli.declare import (
     option,
 )
 from envsmith.cli.values import (
+    host_of_gpu,
     is_package,
     name_in,
     only_version,
@@ -130,7 +131,11 @@ class RequestFlags:
         "Where the cell will run: none for any machine, or what envsmith doctor --save wrote on another one. Default: "
         "this machine's driver and GPUs.",
     )
-    platform: str | None = option("--platform", "PLATFORM", "linux-64 or linux-aarch64. Default: that of the machine.")
+    platform: str | None = option(
+        "--platform",
+        "PLATFORM",
+        "linux-64 or linux-aarch64. Default: that of the machine, or of a GPU that comes with its host (gb200).",
+    )
     exclude_newer: str | None = option(
         "--exclude-newer", "DATE", "Only releases published up to this day (2026-11-01)."
     )
@@ -241,9 +246,12 @@ class RequestFlags:
         return machine
 
     def target(self, machine: Machine | None) -> Platform:
-        """Return the platform that is named, else that of the machine."""
+        """Return the platform that is named, else that of a GPU which comes with its host, else that of the machine."""
         if self.platform is not None:
             return parse_platform(self.platform)
+        on_arm = version_graph().compiled.gpus_on_arm if self.gpu else ()
+        if host := next(filter(None, (host_of_gpu(name, on_arm) for name in self.gpu)), None):
+            return host
         return machine.platform if machine else Platform.host()
 
     def _division(self, named: Collection[str], demands: Demands | None, platform: Platform) -> Division | None:

@@ -9,17 +9,17 @@ import click
 
 from envsmith.base.files import claim, now
 from envsmith.base.text import clean
-from envsmith.cli.campaign import host_composer, run_jobs
+from envsmith.cli.campaign import run_jobs
 from envsmith.cli.console import say
 from envsmith.cli.declare import FOLDER, argument, choice, option, verb
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.location import own_matrix
 from envsmith.lock.query import last_day
+from envsmith.matrix.campaign.composer import Composer
 from envsmith.matrix.campaign.executors import executor_of
 from envsmith.matrix.campaign.newest import plan_newest, unproved
 from envsmith.matrix.campaign.state import CampaignState
-from envsmith.matrix.cells import Status
 from envsmith.matrix.document import states
 from envsmith.matrix.refresh.updates import apply, open_context, plan_refresh
 from envsmith.matrix.site.page import SITE, read_page, write_all
@@ -56,7 +56,9 @@ def follow(settings: FollowFlags) -> int:
     if page is not None:
         claim(page, SITE)
     _refresh(root, frameworks)
-    plan = plan_newest(frameworks, host_composer(), last_day=last_day(), tier=settings.tier, sources=settings.sources)
+    plan = plan_newest(
+        frameworks, Composer.of_host(), last_day=last_day(), tier=settings.tier, sources=settings.sources
+    )
     jobs = unproved(plan, _proved(root))
     for release, reason in plan.left_out:
         say(f"left out: {release}: {reason}")
@@ -90,4 +92,4 @@ def _refresh(root: Path, frameworks: tuple[str, ...]) -> None:
 def _proved(root: Path) -> set[str]:
     """Return the cells whose proof counts today."""
     cells, _expiry = states(root, default_solver().knowledge(), now().date())
-    return {cell.id for cell in cells if cell.status is Status.PROVED and not cell.stale}
+    return {cell.id for cell in cells if cell.is_proved and not cell.stale}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,20 +12,18 @@ from envsmith.base.files import claim, now, read_text, write_folder, write_whole
 from envsmith.base.json_types import list_in
 from envsmith.base.text import clean
 from envsmith.cli.app import LazyGroup
-from envsmith.cli.console import dumps, print_out, say, table
+from envsmith.cli.console import dumps, print_out, say, table, tell_framework
 from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
 from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.load import components, knowledge
-from envsmith.knowledge.graph.location import find_matrix, list_files, own_matrix
+from envsmith.knowledge.graph.location import find_matrix, list_files
 from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.document import document, states
-from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
 from envsmith.model.cell import CellId
-from envsmith.model.record import merge as merged
 from envsmith.solver import solver_of
 
 if TYPE_CHECKING:
@@ -37,13 +34,13 @@ _VERBS = {
     "refresh": ("refresh", "Read the package index and its artifacts, show what changed, write it with --write."),
     "run": ("campaign", "Run a campaign: climb the evidence ladder with many cells, record each."),
     "follow": ("follow", "Prove the newest release of a framework: refresh, solve, run, merge and page in one go."),
-    "merge": ("matrix", "Take the records of campaigns into the matrix."),
+    "merge": ("merge", "Take the records of campaigns into the matrix."),
     "list": ("matrix", "The cells that were run, how far each was proved, and when."),
     "show": ("matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
     "diff": ("matrix", "What changed between two matrix.json files, or since one."),
     "export": ("matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
     "graph": ("graph", "The version graph, or the part around a component, as DOT or JSON."),
-    "site": ("matrix", "Write the static page: selector, grid, search, a page for each cell that was run."),
+    "site": ("site", "Write the static page: selector, grid, search, a page for each cell that was run."),
 }
 
 
@@ -102,7 +99,7 @@ def list_(settings: ListFlags) -> int:
     else:
         if rows:
             print_out(table([_row(state, entry) for state, entry in rows]))
-        proved = sum(state.status.value == "proved" for state, _ in rows)
+        proved = sum(state.is_proved for state, _ in rows)
         say(f"{len(rows)} cells, {proved} proved")
     return 0
 
@@ -110,7 +107,7 @@ def list_(settings: ListFlags) -> int:
 def _row(state: CellState, entry: dict[str, Any]) -> tuple[str, ...]:
     word = click.style(state.status.value, fg=_COLOURS[state.status.value])
     age = f"{entry['date']}{' stale' if state.stale else ''}{' flaky' if entry['flaky'] else ''}"
-    symptom = entry["symptom"] if state.status.value != "proved" else ""
+    symptom = "" if state.is_proved else entry["symptom"]
     return (state.id, word, entry["counts_as"], age, clean(symptom or "")[:90])
 
 
@@ -154,7 +151,9 @@ def show(settings: ShowFlags) -> int:
     if state.best.failure:
         rows += [("failed at", str(entry["failed_at"])), ("symptom", clean(str(entry["symptom"])))]
     rows += [(s.name, clean(f"{s.verdict.value}: {s.detail}")) for s in state.best.steps]
-    rows += [("record", record.name) for record in state.records]
+    rows += [
+        ("record", f"{record.name}, vouched for by: {clean(str(state.voucher(record)))}") for record in state.records
+    ]
     print_out(table(rows))
     if state.best.failure:
         print_out("\n".join(f"    {clean(line)}" for line in state.best.failure.log))
@@ -235,40 +234,6 @@ def export(settings: ExportFlags) -> int:
     return 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MergeFlags:
-    """The options of ``matrix merge``."""
-
-    sources: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-    folder: Path | None = matrix_option()
-
-
-@verb(MergeFlags)
-def merge(settings: MergeFlags) -> int:
-    """Take the records of SOURCES into the matrix.
-
-    A source is what a build wrote (the cell's folder, or the folder of all cells), a campaign's folder, what `smoke
-    --tier all` left, a folder of records, or a file.
-
-    They go into --matrix, else into the matrix that envsmith uses. An installed envsmith has its own in its package,
-    which is left alone: `matrix/` in this folder is taken then, as in a checkout.
-
-    Names follow from contents, so nothing is overwritten and the same record twice is one. A file that was changed
-    after it was written is refused.
-    """
-    target = (settings.folder or own_matrix()) / "records"
-    new, existing = merged(settings.sources, target)
-    if not new and not existing:
-        raise UsageError(
-            f"Cannot merge {', '.join(map(str, settings.sources))}: it holds no record.",
-            hint="Give the folder of a campaign, or of its records.",
-        )
-    for name in new:
-        print_out(name)
-    say(f"{len(new)} records taken into {target}, {existing} were there")
-    return 0
-
-
 def _states(folder: Path | None) -> list[CellState]:
     root = folder or find_matrix()
     return states(root, knowledge(list_files(root)), now().date())[0]
@@ -279,53 +244,7 @@ def _document(folder: Path | None) -> dict[str, Any]:
     return document(root, solver_of(knowledge(list_files(root))), moment=now(), progress=tell_framework())
 
 
-def tell_framework() -> Callable[[str], None]:
-    """Tells each framework once while all its releases are judged: it takes a while."""
-    announced: set[str] = set()
-
-    def progress(line: str) -> None:
-        name = line.split(maxsplit=1)[0]
-        if name not in announced:
-            announced.add(name)
-            say(f"judging every {name} with every torch")
-
-    return progress
-
-
 def _specs(words: tuple[str, ...], flag: str) -> dict[str, Any]:
     frameworks = FRAMEWORKS if flag == "--framework" else ()
     parsed = [parse_component(word, components(), flag=flag, frameworks=frameworks) for word in words]
     return {component.name: spec for component, spec in parsed}
-
-
-# ``envsmith matrix site``: the static page.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SiteFlags:
-    """The options of ``matrix site``."""
-
-    output: Path = option("--output", "-o", "Folder to write.", type=FOLDER, default=Path("site"))
-    base_url: str = option(
-        "--base-url", "URL", "Where it will be published, for the links of the feed.", default="", show_default=False
-    )
-    opens: bool = flag("--open", "Show it in the browser.")
-
-
-@verb(SiteFlags)
-def site(settings: SiteFlags) -> int:
-    """Write the page: selector, grid, search, a page for each cell that was run, and matrix.json beside it.
-
-    Open index.html, or publish the folder: nothing in it needs a server.
-    """
-    root, output = find_matrix(), settings.output
-    claim(output, SITE)  # before the minutes of judging, not after them
-    say("reading what can be chosen")
-    page = read_page(root)
-    count = write_all(page, output, root, base_url=settings.base_url, progress=tell_framework())
-    first = sum((output / name).stat().st_size for name in FIRST)
-    say(f"{count} files, {len(page.records)} records; the first page is {first / 1000:.0f} kB")
-    print_out(str(output / "index.html"))
-    if settings.opens and click.launch(str(output / "index.html")):
-        say("no browser was found: open the file that is named above")
-    return 0

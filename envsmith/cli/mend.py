@@ -40,6 +40,11 @@ class MendFlags:
     # The option that names what is changed, what that is, and how it is named.
     _NAMED: ClassVar = ("--python", "an environment", "Name the environment: envsmith doctor --python ENV --apply.")
 
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Return the components that are to stay."""
+        return tuple(component.name for component in map(components().find, self.keep) if component)
+
     def refuse_idle(self, target: str | None) -> None:
         """Refuse options that have no effect or contradict each other, and a change of what the user has not named."""
         if (self.keep or self.yes) and not (self.apply or self.undo):
@@ -156,11 +161,6 @@ class FileMendFlags(MendFlags):
     _NAMED: ClassVar = (
         "--from FILE", "a file", "Name the file first: envsmith check --from requirements.txt --apply."
     )  # fmt: skip
-
-    @property
-    def components(self) -> tuple[str, ...]:
-        """Return the components that are to stay."""
-        return tuple(component.name for component in map(components().find, self.keep) if component)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,10 @@ class PackFlags:
     lock: Path | None = _REQUEST.option("--lock", "DIR", "Pack this cell's folder as it is.", type=EXISTING_FOLDER)
     archive: Path | None = _OUTPUT.option("--archive", "FILE", "The archive (default: CELL.tar).", type=FILE)
     output: Path = cells_option("Folder for the cell's own folder.")
+    key: Path | None = _OUTPUT.option(
+        "--key", "Private key (PEM) that signs the archive: FILE.sigstore.json.", type=FILE
+    )
+    keyless: bool = _OUTPUT.flag("--keyless", "Sign with the identity of this CI job through sigstore instead.")
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: path, sha256, bytes.")
@@ -49,6 +53,8 @@ def pack(settings: PackFlags) -> int:
     from envsmith.builder import arrow as build  # --help waits for no installer
     from envsmith.builder.pack import archive, local_wheels
     from envsmith.lock import store
+    from envsmith.publish.archive import sign_archive
+    from envsmith.publish.cell import seal_with
 
     flags = settings.request
     project = flags.project
@@ -58,6 +64,9 @@ def pack(settings: PackFlags) -> int:
             "Cannot pack a cell: give either a request or --lock.",
             hint=f"Run envsmith pack --framework {EXAMPLE}, or envsmith pack --lock DIR.",
         )
+    if settings.key and settings.keyless:
+        raise UsageError("Cannot sign an archive twice: --key and --keyless are given.", hint="Leave one of them out.")
+    seal = seal_with(settings.key) if settings.key or settings.keyless else None
     try:
         with Console() as console:
             if settings.lock:
@@ -79,9 +88,12 @@ def pack(settings: PackFlags) -> int:
             packed = archive.Packer().pack(lock, path, Clock(console), project=own)
     except UnsatisfiableError as error:
         return show_refusal(error, as_json=settings.as_json)
+    signature = sign_archive(path, packed.sha256, lock.name, seal) if seal else None
     if settings.as_json:
         print_out(dumps({"path": str(path), "sha256": packed.sha256, "bytes": packed.size, "files": packed.files}))
         return 0
     print_out(f"{path}: {packed.files} files, {packed.size / 1e9:.2f} GB, sha256 {packed.sha256}")
+    if signature:
+        print_out(f"signed: {signature}; check it with envsmith verify {path.name} --key KEY")
     print_out(f"there: tar xf {path.name} && sh {lock.name}/install.sh DIR")
     return 0

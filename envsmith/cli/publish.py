@@ -14,6 +14,7 @@ from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, verb
 from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
 from envsmith.net.oci.registry import Repository, parse_reference
+from envsmith.publish.archive import verify_archive
 from envsmith.publish.cell import find_cell, publish_cell, seal_with, source_of_ci
 from envsmith.publish.named_image import find_image, trust_of, verify_image
 from envsmith.publish.push import Naming
@@ -162,9 +163,9 @@ class VerifyFlags:
 def verify(settings: VerifyFlags) -> int:
     """Check an image and its proof: manifest, configuration, layers, lock, labels, record, bill, provenance, signature, tag.
 
-    IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest). Exit code 0:
-    everything is shown. 8: the image differs from its proof (differences are listed). 1: it matches, but has no trusted
-    signature.
+    IMAGE is REGISTRY/REPO:TAG, REGISTRY/REPO@sha256:…, or both (the tag must then lead to that digest), or the file of
+    a pack archive. Exit code 0: everything is shown. 8: the image differs from its proof (differences are listed). 1: it
+    matches, but has no trusted signature.
     """
     if settings.image is None and settings.bundle is None:
         raise UsageError("Cannot verify an image: none is named.", hint="Name an image, or give --bundle FILE.tar.")
@@ -173,10 +174,17 @@ def verify(settings: VerifyFlags) -> int:
             "Cannot check the signer: --identity and --issuer belong together.", hint="Give both of them, or neither."
         )
     trust = trust_of(settings.keys, settings.identity, settings.issuer)
+    archive = Path(settings.image or "")
+    if settings.bundle is None and archive.is_file():
+        return _show(verify_archive(archive, trust), settings)
     with Console() as console, find_image(settings.image, settings.bundle) as named:
         report = verify_image(
             named, trust, layers=settings.layers, rebuild=settings.rebuild, earlier=settings.history, progress=console
         )
+    return _show(report, settings)
+
+
+def _show(report: VerifyReport, settings: VerifyFlags) -> int:
     print_out(dumps(report.to_json()) if settings.as_json else _report_text(report))
     for check in report.checks if not settings.as_json else []:
         if check.state.value in {"differs", "unproved"}:

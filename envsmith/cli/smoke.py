@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +12,15 @@ from pathlib import Path
 import click
 
 from envsmith.base.files import read_text, write_whole
-from envsmith.base.interpreter import find_python, named_python
+from envsmith.base.interpreter import find_python
 from envsmith.base.progress import EventKind, ProgressEvent
-from envsmith.base.text import clean, table_cell
-from envsmith.builder.environment import find_cell, record_of_parts
+from envsmith.base.text import clean
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, Section, verb
-from envsmith.errors import EnvsmithError, SmokeError, UsageError
+from envsmith.cli.prove import ProofWish, exit_code_of, prove_environment, show_proof, tested_environment
+from envsmith.errors import EnvsmithError, UsageError
 from envsmith.model.cell import distribution_of
-from envsmith.model.record import Fault, Record, put_record
-from envsmith.smoke import everything, run
+from envsmith.smoke import run
 from envsmith.smoke.bandwidth_plot import rows_of, svg
 from envsmith.smoke.kubernetes import KubernetesJob, events_of, manifest, result_of
 from envsmith.smoke.nodes import (
@@ -45,7 +42,6 @@ from envsmith.smoke.result import SmokeResult
 
 _WORST = 12
 _FEWEST_TO_NARROW = 3
-_COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 
 
 # Headings of ``--help``.
@@ -207,7 +203,10 @@ def smoke(settings: SmokeFlags) -> int:
         if settings.nodes is not None:
             result = _on_nodes(settings, console)
         elif settings.tier == "all":
-            return _all_tiers(settings, console)
+            folder = settings.output or Path("envsmith-smoke")
+            wish = ProofWish(python=settings.python, folder=folder, budget=settings.budget, ranks=settings.ranks,
+                             backend=settings.backend, plan_only=settings.plan_only)  # fmt: skip
+            return show_proof(prove_environment(wish, console), wish, as_json=settings.as_json)
         else:
             result = _here(settings, console)
     return 0 if result is None else _finish(result, settings)
@@ -215,7 +214,7 @@ def smoke(settings: SmokeFlags) -> int:
 
 def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:
     """Run in an environment of this machine. ``None``: the plan was printed instead."""
-    target, versions = _environment(settings.python)
+    target, versions = tested_environment(settings.python)
     plan = Plan.build(
         versions,
         tier=settings.tier,
@@ -253,23 +252,6 @@ def _announced(console: Console, plan: Plan, start: Callable[[], SmokeResult], w
     return result
 
 
-def _environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str]]:
-    """Return the environment that is meant, and the versions that its metadata names."""
-    target = run.LocalTarget(python=_interpreter(python))
-    versions = run.probe(target)
-    if "torch" not in versions:
-        raise UsageError(
-            f"Cannot test {target.python}: torch is not installed in it.",
-            hint="Name the environment with --python /path/to/env/bin/python.",
-        )
-    return target, versions
-
-
-def _interpreter(path: Path | None) -> Path:
-    """Return the interpreter that is meant, or the one that a shell would start."""
-    return Path(shutil.which("python3") or sys.executable) if path is None else named_python(str(path)).absolute()
-
-
 # A run of every case on 64 ranks writes about 30 MB.
 _MAX_LOG = 256 << 20
 
@@ -287,14 +269,7 @@ def _finish(result: SmokeResult, settings: SmokeFlags) -> int:
         write_whole(settings.plot, svg(result.bandwidth, title=title))
         say(f"plot: {settings.plot}")
     print_out(dumps(result.to_json()) if settings.as_json else "\n".join(_lines(result)))
-    return _code(result.passed, [result])
-
-
-def _code(passed: bool, failed: Sequence[SmokeResult]) -> int:  # noqa: FBT001
-    """Return 0, 1, or 9 where nothing that failed speaks against the environment."""
-    if passed:
-        return 0
-    return 1 if not failed or any(result.cause.fault is Fault.CELL for result in failed) else SmokeError.exit_code
+    return exit_code_of(result.passed, [result])
 
 
 def _lines(result: SmokeResult) -> list[str]:
@@ -477,109 +452,3 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
         rdma=settings.rdma,
     )
     print_out(manifest(settings.emit or "", job, _plan(hosts, settings, {})), nl=False)
-
-
-# ``envsmith smoke --tier all``: every part that this machine can run, and a record of them.
-
-
-def _all_tiers(settings: SmokeFlags, console: Console) -> int:
-    """Run the parts, write results, plot and record. Return the exit code, as for one run (:func:`_code`)."""
-    target, versions = _environment(settings.python)
-    if settings.plan_only:
-        machine = everything.supposed(versions, settings.backend)
-        rows = everything.fitted(everything.parts_of(versions, machine, budget=settings.budget), settings.budget)
-        print_out(dumps({"budget": settings.budget, "parts": [part.to_json() for part in rows]}))
-        return 0
-    began = time.monotonic()
-    folder = settings.output or Path("envsmith-smoke")
-    started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
-    console(ProgressEvent(kind=EventKind.START, step="what is here"))
-    machine = everything.ask(versions, target, settings.backend)
-    console(ProgressEvent(kind=EventKind.DONE, step="what is here", text=_machine_line(machine)))
-    finished: list[everything.Done] = []
-    try:
-        for item in everything.run_parts(
-            everything.parts_of(versions, machine, ranks=settings.ranks, budget=settings.budget),
-            target,
-            budget=settings.budget - (time.monotonic() - began),
-            folder=folder,
-            begin=lambda part: console(
-                ProgressEvent(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
-            ),
-            progress=lambda p: console(ProgressEvent(kind=EventKind.LINE, step=p.phase, text=p.line)),
-        ):
-            finished.append(item)
-            kind = {"passed": EventKind.DONE, "failed": EventKind.FAILED}.get(item.word, EventKind.NOTE)
-            text = item.sentence if item.result else f"{item.part.name}: not run: {item.sentence}"
-            console(ProgressEvent(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
-    finally:  # an interruption does not take away what is finished
-        verdict = _verdict(finished, settings.budget)
-        record, files = _leave(finished, target.python, folder, started, verdict)
-    failed = [item.result for item in finished if item.word == "failed" and item.result]
-    passed = record is not None and record.passed and not failed
-    code = _code(passed, failed)
-    if settings.as_json:
-        parts = [item.to_json() for item in finished]
-        print_out(dumps({"parts": parts, "record": record.trimmed().to_json() if record else None, "files": files}))
-        return code
-    print_out(table([_row(item) for item in finished]))
-    if record is not None:
-        print_out(f"cell: {record.cell}\nproved: {' -> '.join(r.value for r in record.rungs)}")
-    for file in files:
-        say(f"written: {file}")
-    print_out(f"{mark(passed=passed)}: {verdict}")
-    return code
-
-
-def _row(item: everything.Done) -> tuple[str, ...]:
-    sentence = clean(item.sentence)
-    short = sentence if len(sentence) <= 160 else sentence[:159] + "…"
-    return item.part.name, click.style(item.word, fg=_COLOURS[item.word]), f"{item.seconds:.1f} s", short
-
-
-def _machine_line(machine: everything.SmokeMachine) -> str:
-    if machine.backend != "nccl":
-        return f"torch {machine.torch}, no GPU is used: gloo"
-    return f"torch {machine.torch}, NCCL {machine.nccl}, {machine.gpus} GPU{'s' if machine.gpus > 1 else ''}"
-
-
-def _verdict(finished: Sequence[everything.Done], budget: float) -> str:
-    """Say in one sentence how many parts passed, in which time, and the first that did not."""
-    ran = [item for item in finished if item.result]
-    bad = [item for item in ran if item.word == "failed"]
-    seconds = sum(item.seconds for item in ran)
-    text = f"{len(ran) - len(bad)} of {len(ran)} parts passed in {seconds:.0f} s (budget {budget:.0f} s)"
-    skipped = [item.part.name for item in finished if not item.result]
-    text += f"; not run: {', '.join(skipped)}" if skipped else ""
-    return text + (f"; {bad[0].part.name}: {clean(bad[0].sentence)}" if bad else "")
-
-
-def _leave(
-    finished: Sequence[everything.Done], python: Path, folder: Path, started: str, verdict: str
-) -> tuple[Record | None, list[str]]:
-    """Write the plot, the summary and, where something was run, the record."""
-    files = []
-    loaded = next((item.result.loaded for item in finished if item.result and item.result.loaded), None)
-    record = None
-    if loaded is not None:
-        cell = find_cell(python, loaded)
-        record = record_of_parts(cell, finished, started=started)
-        files.append(str(put_record(folder / "records", record, env=python.absolute().parent.parent)))
-    band = next((item.result for item in finished if item.result and item.result.bandwidth), None)
-    if band is not None:
-        title = f"{band.backend}, {band.place}, torch {band.loaded.get('torch', '')}"
-        write_whole(folder / "busbw.svg", svg(band.bandwidth, title=title))
-        files.append(str(folder / "busbw.svg"))
-    write_whole(folder / "summary.md", _markdown(finished, record, verdict))
-    return record, [*files, str(folder / "summary.md")]
-
-
-def _markdown(finished: Sequence[everything.Done], record: Record | None, verdict: str) -> str:
-    lines = [f"# {record.cell if record else 'Nothing was run'}", ""]
-    if record:
-        lines += [f"{record.started}, proved: {' -> '.join(r.value for r in record.rungs)}", ""]
-    lines += [f"{verdict}.", "", "| part | what | outcome | seconds | |", "|---|---|---|---|---|"]
-    for item in finished:
-        cells = (item.part.name, item.part.what, item.word, f"{item.seconds:.1f}", clean(item.sentence))
-        lines.append("| " + " | ".join(map(table_cell, cells)) + " |")
-    return "\n".join(lines) + "\n"

@@ -201,6 +201,13 @@ def parse_gpu(text: str, names: dict[str, str]) -> str:
     )
 
 
+def host_of_gpu(text: str, on_arm: Collection[str]) -> Platform | None:
+    """Return the platform of the host that a GPU is built into (``gb200``), ``None`` where it does not say."""
+    words = re.split(r"[\s,/():;]+", re.sub(r"^\s*\d{1,4}\s*[x*]\s*", "", text.lower()).replace("nvidia", " "))
+    names = {re.sub(r"[-_]+", "", word) for word in (*words, "".join(words))}
+    return Platform.LINUX_AARCH64 if names & {*on_arm} else None
+
+
 def parse_platform(text: str, flag: str = "--platform") -> Platform:
     """Parse a platform. ``UsageError`` names the flag."""
     try:

@@ -2,77 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from envsmith import solver
+from envsmith.doctor.case import DiagnosisInput, is_warning, read_case
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
-from envsmith.doctor.facts import Draft, Facts
-from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
+from envsmith.doctor.facts import Facts
 from envsmith.doctor.loader_lacks import with_builds, with_systems
-from envsmith.doctor.missing_names import MissingNameExplanation, diagnosed_of, explain
+from envsmith.doctor.missing_names import diagnosed_of
 from envsmith.doctor.needed_releases import releases_for_finding, releases_for_message, sentence_of
-from envsmith.doctor.parties import OWNED, class_of, symbol_in, with_parties
-from envsmith.doctor.rank_failures import blame_texts, of_blame
+from envsmith.doctor.parties import class_of
+from envsmith.doctor.possible import judge_possible
+from envsmith.doctor.rank_failures import of_blame
 from envsmith.doctor.ranking import diagnosis_of
-from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.report import better_fix, fix_of, lines_of, message_of, requirement_of
-from envsmith.doctor.rules import features_of, judge_launches, judge_setup
-from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
-from envsmith.doctor.stated_environment import versions_of
-from envsmith.errors import EnvsmithError
-from envsmith.knowledge.graph.load import knowledge
-from envsmith.knowledge.graph.location import find_matrix
+from envsmith.doctor.rules import judge_launches, judge_setup
+from envsmith.doctor.signatures import Hit, Signature, taxonomy_of
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.symbols.table import SymbolTable
-from envsmith.launch.ranks.causes import Blame
 from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
-from envsmith.model.finding import Finding, Judgement
-from envsmith.model.rule import PassedRun, Row, Rule, RuleKind, Severity
+from envsmith.model.finding import Finding
+from envsmith.model.rule import PassedRun, Severity
 
 # Groups whose message may also be a mere warning about something optional.
 _MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
-# Named groups of signatures that are the version of a component.
-_VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
 _LAST = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class DiagnosisInput:
-    """What the judges look at: the hits of messages, and of rules over versions by rule id, and names that are missing.
-
-    ``explained`` holds each with the messages of the same failure class on its line, a cause first.
-    """
-
-    facts: Facts
-    own: Sequence[Hit]
-    of_rules: Mapping[str, Hit]
-    judgement: Judgement
-    explained: Sequence[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]] = ()
-    blamed: tuple[str, Blame] | None = None
-    platform: Platform = Platform.LINUX_64
-    symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
-
-    @property
-    def measured_lines(self) -> set[tuple[str, int]]:
-        """Return the lines of which the name index says which releases they concern."""
-        return {(lack.hit.source, lack.hit.line) for lack, explanation, _ in self.explained if explanation.is_certain}
-
-    def is_contradicted(self, signature: Signature) -> bool:
-        """Return whether the release of every component of a rule is stated: the rule then spoke, or does not hold."""
-        stated = [self.facts.components.get(name) for name in signature.components]
-        return bool(stated) and all(s is not None and s.exact for s in stated)
-
-    @property
-    def symptoms(self) -> list[Hit]:
-        """Return the messages that do not name their cause."""
-        lacks = [lack.hit for lack, _, _ in self.explained]
-        return [hit for hit in (*self.own, *lacks) if hit.signature.kind in {"symptom", "consequence"}]
-
-
+@one_state()
 def diagnose(
     facts: Facts,
     texts: Sequence[tuple[str, str]] = (),
@@ -87,119 +45,13 @@ def diagnose(
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
-    ``launches`` is what `envsmith run` kept of one, by the names of its files.
+    ``launches`` is what `envsmith run` stored of one, by the names of its files.
     """
-    hits = [hit for source, text in texts for hit in _hits(text, source)]
-    lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
-    facts = _with_groups(facts, hits)
-    platform = platform or _platform(facts)
-    judgement = _check(facts, platform, keep, runs)
-    needs = [
-        f.needs or releases_for_finding(f, facts, platform) for f in judgement.findings if f.severity is Severity.ERROR
-    ]
-    explained = _explained(lacks, hits, facts, names or NameIndex(find_matrix() / "names"), needs)
-    superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
-    messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
-    case = DiagnosisInput(
-        facts=facts,
-        own=[hit for hit in messages if not hit.signature.rule],
-        of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
-        judgement=judgement,
-        explained=explained,
-        blamed=blame_texts(texts, launches),
-        platform=platform,
-    )
+    case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches)
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
     shown = [f"what {run.evidence} has shown in this environment" for run in runs]
     return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *shown))
-
-
-def _hits(text: str, source: str) -> list[Hit]:
-    """Return the messages of a text with the packages they are about.
-
-    An undefined symbol is a message of its owner only.
-    """
-    messages = []
-    for hit in find_hits(text, source, (*catalogue().signatures, *lack_signatures())):
-        symbol = symbol_in(hit.text)
-        if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
-            continue
-        messages.append(with_parties(hit, text))
-    return messages
-
-
-def _explained(
-    lacks: Iterable[Lack],
-    hits: Sequence[Hit],
-    facts: Facts,
-    names: NameIndex,
-    needs: Sequence[Mapping[str, str]],
-) -> list[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]]:
-    """Return what is said of missing names, but not of those whose message a signature knows better.
-
-    A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
-    of another group (a part that was not compiled) says more.
-    """
-    explained = []
-    for lack in lacks:
-        explanation = explain(lack, facts, names, needs)
-        here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
-        is_rule = any(h.signature.rule for h in here)
-        same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
-        elsewhere = [h for h in same if h.signature.group != "python-version-pair"]
-        if explanation and not elsewhere and (explanation.is_certain or not (same or is_rule)):
-            explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
-    return explained
-
-
-def _platform(facts: Facts) -> Platform:
-    return Platform.LINUX_AARCH64 if "aarch64" in facts.host.get("machine", "") else Platform.LINUX_64
-
-
-def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
-    """Return the facts with the versions that messages themselves name (``Installed CUDA version 12.2 …``)."""
-    draft = Draft()
-    draft.components = dict(facts.components)
-    for hit in hits:
-        place = f"{hit.source}:{hit.line}"
-        if "gpu" in hit.groups:
-            draft.component("gpu", f"sm_{hit.groups['gpu']}", place, 1)
-        if "cuda_major" in hit.groups:
-            draft.component("cuda", f"{hit.groups['cuda_major']}.{hit.groups['cuda_minor']}", place, 3)
-        pairs = [(_VERSION_GROUPS.get(group), value) for group, value in hit.groups.items()]
-        pairs += [
-            (component_of(hit.groups[side]), hit.groups.get(f"{side}_version", ""))
-            for side in ("who", "have")
-            if side in hit.groups
-        ]
-        for component, value in pairs:
-            if component and (version := version_in(value)):
-                draft.component(component, version[0], place, 3)
-    return dataclasses.replace(facts, components=draft.components)
-
-
-def _check(facts: Facts, platform: Platform, keep: Collection[str], runs: Sequence[PassedRun]) -> Judgement:
-    """Judge the versions without those that the solver cannot read."""
-
-    def judged(versions: Mapping[str, str]) -> Judgement:
-        if not versions:
-            return Judgement(status="unknown")
-        return solver.check(versions, platform, keep=keep, features=features_of(facts), runs=runs)
-
-    versions = versions_of(facts)
-    try:
-        return judged(versions)
-    except EnvsmithError:
-        readable = {}
-    for name, version in versions.items():
-        with contextlib.suppress(EnvsmithError):
-            solver.check({name: version}, platform)
-            readable[name] = version
-    try:
-        return judged(readable)
-    except EnvsmithError as error:
-        return Judgement(status="unknown", unknown=(error.message,))
 
 
 # The judges: each gives what it finds in a case.
@@ -214,6 +66,8 @@ def _of_finding(finding: Finding, case: DiagnosisInput) -> Diagnosed:
     exact = all(s is None or (s.exact and s.strength >= 2) for s in stated)
     taxonomy = twin.signature.taxonomy if twin else taxonomy_of(finding)
     severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
+    if not place and severity is Severity.ERROR and any(".dev" in version for version in finding.components.values()):
+        severity = Severity.WARNING  # no release declares anything of a build that was made between releases
     score = Weight.PROVED + bool(hit) if place else _weight_alone(finding, case) - (0 if exact else 3)
     needs = finding.needs or releases_for_finding(finding, case.facts, case.platform)
     fix = better_fix(finding, taxonomy, case.facts, twin)
@@ -336,25 +190,8 @@ def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
     )
 
 
-def _is_warning(line: str) -> bool:
-    """Return whether the program itself calls it a warning: an optional part is missing, and the run goes on."""
-    lower = line.lower().replace("nccl warn", "")
-    return "warn" in lower or "[nemo w " in lower or "falling back to" in lower
-
-
 def _is_mere_warning(hit: Hit) -> bool:
-    return hit.signature.group in _MAY_WARN and _is_warning(hit.text)
-
-
-def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:
-    """Return whether a rule's message shows something: warnings do not, but torch warns of a driver that fails.
-
-    A symptom that many causes have shows nothing where another message on its line names the cause.
-    """
-    if hit.signature.kind == "symptom":
-        here = (m.signature for m in messages if (m.source, m.line) == (hit.source, hit.line))
-        return not any(signature.kind == "cause" and not signature.rule for signature in here)
-    return "driver" in hit.signature.components or not _is_warning(hit.text)
+    return hit.signature.group in _MAY_WARN and is_warning(hit.text)
 
 
 def _judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
@@ -387,58 +224,6 @@ def _judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
     return diagnosed_all
 
 
-def _judge_possible(case: DiagnosisInput) -> list[Diagnosed]:
-    """Return notes of known-bad combinations of which all is known but the version of one component that is in use."""
-    facts = case.facts
-    present = {name for name in facts.host.get("present", "").split(",") if name and name not in facts.components}
-    if not present or not facts.components:
-        return []
-    diagnosed_all = []
-    for rule in knowledge().rules:
-        for row in rule.rows if rule.kind is RuleKind.CONFLICTS else ():
-            if name := _only_missing(row, facts, present):
-                diagnosed_all.append(_note(rule, row, name, facts))
-                break
-    return diagnosed_all[:4]
-
-
-def _only_missing(row: Row, facts: Facts, present: set[str]) -> str | None:
-    """Return the component whose version alone decides, when every other part of ``row`` matches the facts."""
-    if row.severity is Severity.NOTE or len(row.when) < 2:
-        return None
-    missing = [name for name in row.when if name not in facts.components]
-    if len(missing) != 1 or missing[0] not in present or row.when[missing[0]].is_any:
-        return None
-    for name, spec in row.when.items():
-        stated = facts.components.get(name)
-        if stated is None:
-            continue
-        try:
-            if spec.is_any or not stated.exact or not spec.contains(stated.version):
-                return None
-        except ValueError:
-            return None
-    return missing[0]
-
-
-def _note(rule: Rule, row: Row, name: str, facts: Facts) -> Diagnosed:
-    companions = ", ".join(f"{n} {facts.version(n)}" for n in row.when if n != name)
-    finding = Finding(
-        rule=rule.id,
-        severity=Severity.NOTE,
-        components={n: (facts.version(n) or str(spec)) for n, spec in row.when.items()},
-        message=(
-            f"If {name} is {row.when[name]} (the report does not name its version), it does not go with {companions}:"
-            f" {row.cause or rule.id}"
-        ),
-        evidence=row.evidence,
-        fix=row.fix,
-        symptom=row.symptom,
-        stage=rule.stage,
-    )
-    return Diagnosed(finding=finding, confidence="low", score=Weight.POSSIBLE, taxonomy=taxonomy_of(finding))
-
-
 def _of_loader(hit: Hit, case: DiagnosisInput) -> Diagnosed:
     """Judge a message, and where the loader lacks a symbol or a version say what has it."""
     diagnosed = with_builds(_of_message(hit, case), hit, case.facts, case.platform, case.symbols)
@@ -453,28 +238,5 @@ JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
     _judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),
-    _judge_possible,
+    lambda case: judge_possible(case.facts),
 )
-
-
-# Stages of rules in the words of the study.
-_STAGE_OF_RULE = {"communication": "comm-setup", "init": "setup", "checkpoint": "load", "inference": "train"}
-_GROUP_OF = (
-    (frozenset({"driver"}), "driver"),
-    (frozenset({"gcc", "clang", "glibc"}), "compiler"),
-    (frozenset({"gpu"}), "gpu-arch"),
-    (frozenset({"toolkit"}), "cuda-torch-mismatch"),
-)
-
-
-def taxonomy_of(finding: Finding) -> Taxonomy:
-    """Return the study's taxonomy of a finding of a rule: as the table says, else by its components."""
-    row = catalogue().taxonomy.get(finding.rule, {})
-    names = set(finding.components)
-    groups = (group for parts, group in _GROUP_OF if names & parts)
-    return Taxonomy(
-        stage=_STAGE_OF_RULE.get(finding.stage or "", finding.stage or ""),
-        group=row.get("group") or next(groups, "python-version-pair"),
-        cause=row.get("cause", finding.rule),
-        pattern=row.get("pattern", "version-and-dependency-management"),
-    )

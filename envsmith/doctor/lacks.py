@@ -318,15 +318,15 @@ def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None
     The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
     """
     owner, _, method = lack.owner.rpartition(".")
-    if lack.kind != "argument" or not owner or not lack.frames or lack.frames[-1].package is None:
+    if lack.kind not in {"argument", "positional"} or not owner or not lack.frames or lack.frames[-1].package is None:
         return None
     for path in index.classes_with(module_of(lack.frames[-1].file), method):
-        question = Question(path=f"{path}.{method}", argument=lack.name)
-        presence = index.ask(question.path, question.argument)
+        name = f"{path}.{method}"
+        argument = by_position(name, lack.name) if lack.kind == "positional" else lack.name
+        presence = index.ask(name, argument)
         if presence is not None and presence.present and presence.absent:
-            return question, dataclasses.replace(
-                presence, present=presence.absent, absent=presence.present, successor=None
-            )
+            given = dataclasses.replace(presence, present=presence.absent, absent=presence.present, successor=None)
+            return Question(path=name, argument=argument), given
     return None
 
 

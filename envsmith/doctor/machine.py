@@ -26,7 +26,7 @@ def this_machine() -> Machine:
     Where nothing shows an NVIDIA driver, no program is started.
     """
     if not (any(map(os.path.exists, _SIGNS)) or shutil.which("nvidia-smi")):
-        return Machine(platform=Platform.host())
+        return Machine(platform=Platform.host(), glibc=_glibc())
     from envsmith.doctor import host  # who has no GPU does not wait for the reader of hosts
     from envsmith.doctor.facts import Draft
 
@@ -35,6 +35,14 @@ def this_machine() -> Machine:
         with contextlib.suppress(*host.UNREADABLE):
             look(draft)
     return machine_of(draft.done())
+
+
+def _glibc() -> str | None:
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (AttributeError, OSError, ValueError):
+        return None
+    return version if name == "glibc" and version else None
 
 
 def snapshot_machine(path: Path) -> Machine:

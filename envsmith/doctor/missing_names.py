@@ -22,6 +22,7 @@ from envsmith.doctor.lacks import (
     rivals,
     shadowing_file,
 )
+from envsmith.doctor.needed_releases import asker_of
 from envsmith.doctor.parties import caller_fix, owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.rewriting import Rewriting, is_borne, rewriting_of
@@ -95,6 +96,8 @@ def explain(
     if lack.kind == "positional" and not (answer[1].present and answer[1].absent):
         return None
     question, presence = answer
+    if lack.frames and lack.frames[-1].package == presence.distribution and (own := _overridden(lack, facts, index)):
+        return own  # the package calls what it has itself: a class of one's own stands in the place of its class
     version = installed_version(presence.distribution, facts)
     if lack.kind == "required":
         return _required(lack, question, presence, version) or _unmeasured(lack, facts)
@@ -105,8 +108,11 @@ def explain(
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
         return _always(lack, question, presence, version)
-    gone = _gone(lack, question, presence, version if inside is False else None, _needed(presence, needs))
-    rewriting = None if lack.user_of(presence.distribution) else rewriting_of(lack, question, presence, version, index)
+    asker = _known_asker(lack, presence, facts)
+    needed = _needed(presence, needs)
+    gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, known=asker)
+    of_package = asker or lack.user_of(presence.distribution)
+    rewriting = None if of_package else rewriting_of(lack, question, presence, version, index)
     if rewriting:
         gone = _rewritten(gone, rewriting, lack, is_borne=is_borne(presence, facts))
     return _of_several(gone, rivals(lack, question, facts, index))
@@ -169,24 +175,44 @@ def _needed(presence: Presence, needs: Sequence[Mapping[str, str]]) -> str:
     return short_spec_of(presence.releases, fitting) if fitting else presence.short_spec()
 
 
+def _known_asker(lack: Lack, presence: Presence, facts: Facts) -> tuple[str, str] | None:
+    """Return the package that is known to import a name, with its releases that do not: of the calls, else stated."""
+    name = presence.distribution
+    if lack.kind != "name":
+        return None
+    called = lack.user_of(name)
+    users = [called] if called else [each for each in facts.components if each not in {name, "python"}]
+    return asker_of(f"{lack.owner}.{lack.name}", {user: installed_version(user, facts) for user in users})
+
+
 def _gone(
-    lack: Lack, question: Question, presence: Presence, version: str | None, needed: str
+    lack: Lack,
+    question: Question,
+    presence: Presence,
+    version: str | None,
+    *,
+    needed: str,
+    known: tuple[str, str] | None,
 ) -> MissingNameExplanation:
-    """Explain what some releases have and others do not. ``version`` is the release that is known to lack it."""
+    """Explain what some releases have and others do not. ``version`` is the release that is known to lack it.
+
+    ``known`` is the package that is known to ask, with its releases that do not.
+    """
     name, spec = presence.distribution, presence.short_spec()
     lacking = f"{name} {version}" if version else f"The installed {name}"
-    asker = _asker(lack, name)
+    asker = f" {known[0]} asks for it." if known else _asker(lack, name)
+    other_way = f", or {''.join(known)}" if known and known[1] else _other_way(lack, presence, version)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
     message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{spec}.{asker}{successor}"
     requirement = f"{name}{needed}"
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=message,
-        fix=f"Install {requirement}{_other_way(lack, presence, version)}.",
+        fix=f"Install {requirement}{other_way}.",
         weight=Weight.PROVED if version else Weight.SAID,
         confidence="high" if version else "medium",
-        components={name: version or "*", **_user(lack, name)},
-        needs={name: needed},
+        components={name: version or "*", **({known[0]: "*"} if known else _user(lack, name))},
+        needs={name: needed, **({known[0]: known[1]} if known and known[1] else {})},
         lines=(f"pip install '{requirement}'",),
         presence=presence,
     )
@@ -255,11 +281,14 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplan
     version = installed_version(name, facts)
     if version and is_in(version, presence.present, presence.releases):
         return None
+    is_positional = lack.kind == "positional"
+    given = f"{lack.name} arguments by position" if is_positional else question.argument
+    one_more = " and *args" if is_positional else ""
     return MissingNameExplanation(
         rule="override-lacks-argument",
-        message=f"{lack.owner} stands in the place of {question.path} and does not take {question.argument}, which"
-        f" {name} gives it: {name}{spec} does not.",
-        fix=f"Let {lack.owner} take {question.argument}, or **kwargs. Or install {name}{spec}.",
+        message=f"{lack.owner} stands in the place of {question.path} and does not take {given}, which {name} gives it:"
+        f" {name}{spec} does not.",
+        fix=f"Let {lack.owner} take {given}, or **kwargs{one_more}. Or install {name}{spec}.",
         confidence="high" if version else "medium",
         components={name: version or "*"},
         needs={name: spec},
@@ -406,7 +435,7 @@ def _unmeasured_message(lack: Lack, owner: str | None) -> str:
     else:
         thing = f"{lack.owner}.{lack.name}" if lack.name else lack.owner
         fault = f"{owner or 'A package'} does not have {thing}, which its caller asks for"
-    return f"{fault}: the two are of different times. It is not known here which releases fit."
+    return f"{fault}: one of the two is older than the other expects. It is not known here which releases fit."
 
 
 def _called_package(lack: Lack) -> str | None:

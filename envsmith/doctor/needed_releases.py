@@ -24,7 +24,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Row, Severity
-from envsmith.model.version import Spec, public
+from envsmith.model.version import Spec, public, version_key
 
 # What torch is compiled for: a build for the CPU obeys rules over these, and nobody is helped by it.
 _OF_GPU = frozenset({"gpu", "driver", "cuda"})
@@ -38,11 +38,13 @@ class _Table:
     """What is asked of the knowledge: the components of each rule, rows by the components of their rule, builds by name.
 
     Rows are without their words: the knowledge itself takes as long to open as everything else that is done here.
+    ``askers`` maps a name (``transformers.HybridCache``) to the packages that import it, with their releases.
     """
 
     components: Mapping[str, tuple[str, ...]]
     rows: Mapping[frozenset[str], Lazy[tuple[Row, ...]]]
     builds: Mapping[str, tuple[str, ...]]
+    askers: Mapping[str, tuple[tuple[str, str], ...]]
 
 
 def _table() -> _Table:
@@ -56,7 +58,43 @@ def _read_table(_files: DataFiles) -> _Table:
         rows[frozenset(rule.components)] = (*rows.get(frozenset(rule.components), ()), *bare)
     builds = {name: tuple(release.version for release in each) for name, each in knowledge().releases.items()}
     components_of = {rule.id: rule.components for rule in knowledge().rules}
-    return _Table(components_of, {names: Lazy(each) for names, each in rows.items()}, builds)
+    return _Table(components_of, {names: Lazy(each) for names, each in rows.items()}, builds, _read_askers())
+
+
+_ASKED = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+
+
+def _read_askers() -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return which releases import a name, of the rules over two packages that have such a symptom."""
+    askers: dict[str, tuple[tuple[str, str], ...]] = {}
+    for rule in knowledge().rules:
+        for row in rule.rows if len(rule.components) == 2 else ():
+            match = _ASKED.search(row.symptom or "")
+            user = next((n for n in row.when if match and component_of(match[2].partition(".")[0]) != n), None)
+            if match and user:
+                name = f"{match[2]}.{match[1]}"
+                askers[name] = (*askers.get(name, ()), (user, row.when[user].text))
+    return askers
+
+
+def asker_of(name: str, users: Mapping[str, str | None]) -> tuple[str, str] | None:
+    """Return the first of ``users`` that imports ``name``, with its releases after those, else before: empty if none.
+
+    ``users`` have a release each, or ``None`` where it is not known.
+    """
+    for user, release in users.items():
+        specs = [Spec.parse(text) for asker, text in _table().askers.get(name, ()) if asker == user]
+        if not specs or (release and key_of(release) and not any(spec.contains(release) for spec in specs)):
+            continue
+        releases = {public(version) for version in _table().builds.get(user, ())}
+        keyed = [(key, text) for text in releases if (key := version_key(text))]
+        builds = [text for _, text in sorted(keyed)]
+        asking = [number for number, build in enumerate(builds) if any(spec.contains(build) for spec in specs)]
+        if not asking:
+            continue
+        later = builds[asking[-1] + 1 :]
+        return user, f">={later[0]}" if later else f"<{builds[asking[0]]}" if asking[0] else ""
+    return None
 
 
 ROWS = Table("rows", lambda: list_files(find_matrix()), _Table, _read_table)
@@ -80,6 +118,8 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
         return {"gcc": bound}
     if "pin" in hit.groups:
         return _pythons_of(component_of(hit.groups["need"]), hit.groups["pin"], environment_of(facts))
+    if "python" in names and (needed := component_of(hit.groups.get("need", ""))):
+        return left_by_rules((needed, "python"), environment_of(facts), platform)
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
     gpu = {"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from envsmith.base.text import clean, redact, table_cell
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
@@ -40,9 +40,18 @@ def _title(d: Diagnosed) -> str:
     return _HEAD[d.role]
 
 
-def _block(d: Diagnosed) -> list[str]:
+# Emphasises a part of a report: the status or the head of a finding, whose word is that or its severity, or evidence.
+Emphasis = Callable[[str, str], str]
+
+
+def _plain(text: str, _word: str) -> str:
+    return text
+
+
+def _block(d: Diagnosed, emphasis: Emphasis) -> list[str]:
     severity = d.finding.severity.value
-    lines = [f"{_title(d)} ({severity}, confidence {d.confidence}): {clean(d.finding.message)} [{d.finding.rule}]"]
+    head = emphasis(f"{_title(d)} ({severity}, confidence {d.confidence})", severity)
+    lines = [f"{head}: {clean(d.finding.message)} [{d.finding.rule}]"]
     if d.where:
         lines.append(f"  seen:  {clean(d.where)}" + (f": {clean(d.quote)[:200]}" if d.quote else ""))
     if d.finding.inferred:
@@ -52,18 +61,18 @@ def _block(d: Diagnosed) -> list[str]:
     lines += [f"         $ {clean(line)}" for line in d.lines]
     if evidence := d.finding.evidence:
         further = f" (and {len(evidence) - 1} more)" if len(evidence) > 1 else ""
-        lines.append(f"  evidence: {evidence[0]}{further}")
+        lines.append(emphasis(f"  evidence: {evidence[0]}{further}", "evidence"))
     return lines
 
 
-def as_text(diagnosis: Diagnosis, *, notes: bool = False) -> str:
+def as_text(diagnosis: Diagnosis, *, notes: bool = False, emphasis: Emphasis = _plain) -> str:
     """Return the root cause, what follows, other findings, the repair, and what was and was not looked at."""
-    lines = [f"status: {diagnosis.status}"]
+    lines = [f"status: {emphasis(diagnosis.status, diagnosis.status)}"]
     visible = [d for d in diagnosis.diagnosed if d.role != "note" or notes or d.where or d.score >= Weight.SHOWN]
     for role in ("root", "also", "consequence", "note"):
         for d in visible:
             if d.role == role:
-                lines += _block(d)
+                lines += _block(d, emphasis)
     hidden = len(diagnosis.diagnosed) - len(visible)
     if not diagnosis.diagnosed:
         subject = "speaks against this environment" if diagnosis.status != "unknown" else "envsmith knows"

@@ -24,6 +24,7 @@ from envsmith.knowledge.graph.fields import FileContext
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
 from envsmith.knowledge.graph.tables import Table
+from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Rule, Severity
 
 _FILE = "signatures.yaml"
@@ -529,3 +530,26 @@ def _literals(parsed: Any) -> list[str]:
 
 def _worth(needles: list[str]) -> tuple[int, int]:
     return (min(map(len, needles)), -len(needles)) if needles else (0, 0)
+
+
+# Stages of rules in the words of the study.
+_STAGE_OF_RULE = {"communication": "comm-setup", "init": "setup", "checkpoint": "load", "inference": "train"}
+_GROUP_OF = (
+    (frozenset({"driver"}), "driver"),
+    (frozenset({"gcc", "clang", "glibc"}), "compiler"),
+    (frozenset({"gpu"}), "gpu-arch"),
+    (frozenset({"toolkit"}), "cuda-torch-mismatch"),
+)
+
+
+def taxonomy_of(finding: Finding) -> Taxonomy:
+    """Return the study's taxonomy of a finding of a rule: as the table says, else by its components."""
+    row = catalogue().taxonomy.get(finding.rule, {})
+    names = set(finding.components)
+    groups = (group for parts, group in _GROUP_OF if names & parts)
+    return Taxonomy(
+        stage=_STAGE_OF_RULE.get(finding.stage or "", finding.stage or ""),
+        group=row.get("group") or next(groups, "python-version-pair"),
+        cause=row.get("cause", finding.rule),
+        pattern=row.get("pattern", "version-and-dependency-management"),
+    )

@@ -7,10 +7,11 @@ fill too.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from envsmith import solver
 from envsmith.base.json_types import JsonFields
@@ -20,10 +21,11 @@ from envsmith.doctor.facts import Draft, Facts, StatedVersion
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
 from envsmith.doctor.rules import features_of, judge_launches, judge_setup, judge_stated
 from envsmith.doctor.vocabulary import words
-from envsmith.errors import UsageError
+from envsmith.errors import EnvsmithError, UsageError
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
-from envsmith.model.rule import Severity
+from envsmith.model.rule import PassedRun, Severity
 from envsmith.model.version import ABSENT, local_cuda, minor_of
 
 _GRAVITY = tuple(Severity)
@@ -85,6 +87,7 @@ def _stated_beside(facts: Facts) -> dict[str, str]:
     return {**dict.fromkeys(sorted(absent), "none"), **exact}
 
 
+@one_state()
 def check_environment(
     versions: Mapping[str, str], draft: Draft, platform: Platform | None = None, *, keep: Collection[str] = ()
 ) -> Judgement:
@@ -105,6 +108,29 @@ def check_environment(
     of_facts = [dataclasses.replace(d.finding, where=d.where) for d in findings_of(facts)]
     findings = (*judgement.findings, *(f for f in of_facts if (f.rule, f.severity) not in of_versions))
     return dataclasses.replace(judgement, findings=findings).settled()
+
+
+def check_versions(facts: Facts, platform: Platform, keep: Collection[str], runs: Sequence[PassedRun]) -> Judgement:
+    """Judge the versions of facts, without those that the solver cannot read."""
+
+    def judged(versions: Mapping[str, str]) -> Judgement:
+        if not versions:
+            return Judgement(status="unknown")
+        return solver.check(versions, platform, keep=keep, features=features_of(facts), runs=runs)
+
+    versions = versions_of(facts)
+    try:
+        return judged(versions)
+    except EnvsmithError:
+        readable = {}
+    for name, version in versions.items():
+        with contextlib.suppress(EnvsmithError):
+            solver.check({name: version}, platform)
+            readable[name] = version
+    try:
+        return judged(readable)
+    except EnvsmithError as error:
+        return Judgement(status="unknown", unknown=(error.message,))
 
 
 def versions_of(facts: Facts) -> dict[str, str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.errors import LockError, NetworkError
-from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.runtime import (
     TorchSource,
@@ -25,20 +24,18 @@ from envsmith.knowledge.graph.runtime import (
 )
 from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
+from envsmith.lock.cell_query import overrides, query_of
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
+from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
 from envsmith.lock.later import Later, days_from, later_wheel, later_wheels
 from envsmith.lock.query import Query, Resolution, cutoff, resolve
 from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
-from envsmith.model.cell import RUNTIME, TRAIN, Cell, Platform
+from envsmith.model.cell import RUNTIME, TRAIN, Cell
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
-from envsmith.model.rule import Severity
-from envsmith.model.version import minor_of, public
 from envsmith.model.wheel import ReadyWheel
 from envsmith.net.http import HttpClient
-from envsmith.solver import check
 
 if TYPE_CHECKING:
     from envsmith.net.http import Fetcher
@@ -54,15 +51,6 @@ class Beside:
 
     constraints: tuple[tuple[str, str], ...] = ()
     date: str | None = None
-
-
-# Judges a cell with every pin that is a component.
-Judge = Callable[[Cell, Mapping[str, str]], Judgement]
-
-
-def judge_cell(cell: Cell, components: Mapping[str, str]) -> Judgement:
-    """Judge by every rule. A repair may change what is pinned beside the cell, never the cell."""
-    return check(components, cell.platform, keep=tuple(cell.components))
 
 
 # The package layer of a lock: uv resolves under the cell's constraints, everything is hashed, the result is judged
@@ -113,12 +101,9 @@ def lock_pip(
     compile = compile or Compile()  # noqa: A001 - as above
     beside = beside or Beside()
     toolkit = toolkit_requirements(cell, flavour)
-    minor = _minor(cell)
-    query = replace(
-        query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver)),
-        interpreter=(find_interpreter(minor) or running_interpreter()).path,
-        find_links=resolver.find_links,
-    )
+    query = query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver))
+    interpreter = find_interpreter(query.python) or running_interpreter()
+    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 
@@ -198,7 +183,7 @@ def _judged(
             return resolution, query, added
         constraints = [line for line in repairs(cell, judged, by.table) if line not in added]
         if not constraints:
-            raise _refusal(cell, judged)
+            raise refusal(cell, judged)
         added = (*added, *constraints)
         query = replace(query, constraints=tuple(sorted({*query.constraints, *(text for text, _ in constraints)})))
     raise LockError(
@@ -314,196 +299,3 @@ def _facts(resolution: Resolution, forced: tuple[str, ...]) -> dict[str, str]:
     if forced:
         facts["overrides"] = f"{', '.join(forced)} in place of the release that torch pins"
     return facts
-
-
-# Is what uv resolved still the cell? Versions against the cell, then every pin against every rule.
-
-_HOST_FACTS = ("python", "cuda", "driver", "gpu", "toolkit", "gcc", "clang", "glibc", "cmake", "openmpi")
-
-
-def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple[str, ...]:
-    """Return a sentence for each component that is pinned in another version than the cell's, or not at all."""
-    versions = {pin.name: pin.version for pin in pins}
-    lines = []
-    for name, version in cell.components.items():
-        component = table.by_name.get(name)
-        if component is None or name in _HOST_FACTS or not component.distributions:
-            continue
-        pinned = {d: versions[d] for d in component.distributions if d in versions}
-        exact = _exact(name, version, cell)
-        if exact == "none":
-            lines += [f"{name}: the cell says none, the resolver pinned {d} {v}" for d, v in pinned.items()]
-        elif not pinned and name in {*cell.frameworks, "torch"}:
-            lines.append(f"{name}: the cell says {version}, the resolver pinned none")
-        else:
-            # A torch that ships its own NCCL or cuDNN inside the wheel has no pin to compare.
-            lines += [
-                f"{name}: the cell says {version}, the resolver pinned {d} {v}"
-                for d, v in pinned.items()
-                if not _same(v, exact) and (name == "torch" or not _same(public(v), exact))
-            ]
-    return tuple(lines)
-
-
-def _exact(name: str, version: str, cell: Cell) -> str:
-    """Return the version as the index has it: on the default index the build is not part of torch's."""
-    return public(version) if name == "torch" and cell.index == "default" else version
-
-
-def _same(pinned: str, version: str) -> bool:
-    try:
-        return Version(pinned) == Version(version)
-    except InvalidVersion:
-        return pinned == version
-
-
-def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dict[str, str]:
-    """Return the cell with every pin that is a component: what the rules are asked about."""
-    versions = dict(cell.components)
-    for pin in pins:
-        component = table.find(pin.name)
-        if component is not None and pin.name in component.distributions:
-            versions.setdefault(component.name, pin.version)
-    return versions
-
-
-def broken_rules(cell: Cell, pins: tuple[Pin, ...], table: ComponentTable, judge: Judge) -> Judgement | None:
-    """Return the judgement of cell and pins together when a rule is broken, else ``None``."""
-    judged = judge(cell, as_components(cell, pins, table))
-    return judged if any(f.severity is Severity.ERROR for f in judged.findings) else None
-
-
-def repairs(cell: Cell, judged: Judgement, table: ComponentTable) -> tuple[tuple[str, str], ...]:
-    """Return the solved repair as constraints with their rule, or nothing where it would change the cell."""
-    rules = ", ".join(sorted({f.rule for f in judged.findings if f.severity is Severity.ERROR}))
-    changes = judged.repair.changes if judged.repair else ()
-    lines = []
-    for change in changes:
-        component = table.by_name.get(change.component)
-        if change.component in cell.components or component is None or not component.distributions or not change.new:
-            return ()
-        lines.append((f"{component.distributions[0]}=={change.new}", rules))
-    return tuple(lines)
-
-
-def _refusal(cell: Cell, judged: Judgement) -> LockError:
-    errors = [f for f in judged.findings if f.severity is Severity.ERROR]
-    return LockError(
-        f"Cannot lock {cell.id}: its pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}.",
-        details=[f"{f.message} [{f.rule}]" for f in errors],
-        hint=errors[0].fix or "Choose another release of one of the packages with --with.",
-    )
-
-
-# What a cell wants of the package resolver: pure, a cell in, requirement lines out.
-
-
-# What torch brings in exact versions: checked afterwards, never asked for.
-_FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
-# The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
-DEFAULT_GLIBC = "2.28"
-# The platforms that uv knows by their C library (uv 0.13), ascending.
-_UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
-
-
-def query_of(
-    cell: Cell,
-    table: ComponentTable,
-    constraints: Sequence[tuple[str, str]] = (),
-    *,
-    archives: tuple[GivenArchive | ReadyWheel, ...] = (),
-) -> Query:
-    """Return the request to uv: the cell, and what is asked for beside it.
-
-    ``archives`` are what of the cell is a file of the user's, or a ready wheel. ``LockError`` names the rule whose constraint is not a requirement.
-    """
-    own = {archive.name for archive in archives}
-    lines: dict[str, str] = {
-        canonicalize_name(Requirement(line).name): line for line in _requirements(cell, table, own)
-    }
-    lines = {name: line for name, line in lines.items() if name not in own}
-    # Object collectives of torch pickle through numpy, which it does not declare.
-    for name in ("numpy", *(n for framework in cell.frameworks for n in FRAMEWORKS[framework].undeclared)):
-        lines.setdefault(name, name)
-    for text, rule in constraints:
-        _parse(text, rule)
-    return Query(
-        requirements=tuple(sorted({*lines.values(), *(line.partition(" --hash=")[0] for line in cell.further)})),
-        constraints=tuple(sorted({*(text for text, _ in constraints), *_further(cell, table)})),
-        python=_minor(cell),
-        platform=uv_platform(cell.platform, cell.components.get("glibc")),
-        backend=cell.torch_backend,
-        archives=archives,
-    )
-
-
-def _further(cell: Cell, table: ComponentTable) -> Iterator[str]:
-    """Yield for the further distributions of a component that they have its version, should one of them come along.
-
-    So with triton: torch 2.2 and 2.3 do not declare it for Python 3.12, and others may.
-    """
-    for name, version in cell.components.items():
-        component = table.by_name.get(name)
-        follows = name in _FOLLOW - {"triton"}
-        if component and component.role is not Role.HOST and not follows and version != "none":
-            further = component.distributions[name != "triton" :]
-            yield from (f"{distribution}=={_exact(name, version, cell)}" for distribution in further)
-
-
-def _minor(cell: Cell) -> str:
-    return minor_of(cell.components["python"])
-
-
-def _parse(text: str, rule: str) -> Requirement:
-    try:
-        return Requirement(text)
-    except InvalidRequirement:
-        raise LockError(
-            f"Cannot use the rule {rule}: {text!r} is not a requirement that a package resolver understands."
-        ) from None
-
-
-def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) -> list[str]:
-    lines = []
-    for name, version in cell.components.items():
-        component = table.by_name.get(name)
-        if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
-            continue
-        if not component.distributions and name in archives:
-            continue
-        if not component.distributions:
-            raise LockError(
-                f"Cannot lock {cell.id}: {component.title} is not on the package index.",
-                hint="Give its source archive, which is then compiled for the cell: --source "
-                f"'{name}@ARCHIVE#sha256=…'.",
-            )
-        lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={_exact(name, version, cell)}")
-    return lines
-
-
-def _extras(name: str, cell: Cell) -> str:
-    if name in FRAMEWORKS and FRAMEWORKS[name].extras:
-        return f"[{','.join(FRAMEWORKS[name].extras)}]"
-    if name != "transformer-engine":
-        return ""
-    major = cell.components.get("cuda", "12").partition(".")[0]
-    # Releases up to 2.8 have no such extra; uv only warns about one that does not exist.
-    return f"[pytorch,core_cu{major}]" if major.isdigit() else "[pytorch]"
-
-
-def uv_platform(platform: Platform, glibc: str | None) -> str:
-    """Return the newest of uv's platforms that ``glibc`` can run, such as ``x86_64-manylinux_2_28``."""
-    limit = Version(glibc or DEFAULT_GLIBC)
-    fitting = [release for release in _UV_GLIBC if Version(release) <= limit] or [_UV_GLIBC[0]]
-    return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
-
-
-def overrides(cell: Cell, table: ComponentTable, resolved: dict[str, str]) -> tuple[str, ...]:
-    """Return override lines for an NCCL that is not the one torch pins exactly."""
-    version = cell.components.get("nccl")
-    component = table.by_name.get("nccl")
-    if version in {None, "none"} or component is None:
-        return ()
-    return tuple(
-        f"{dist}=={version}" for dist in component.distributions if dist in resolved and resolved[dist] != version
-    )

@@ -12,8 +12,8 @@ from pathlib import Path
 from envsmith.base.files import read_bounded, scratch
 from envsmith.errors import DataError, EnvsmithError, StorageError, os_errors, storage_errors
 from envsmith.knowledge.graph.load import components, gpu_names
+from envsmith.lock.kept_cell import Judge, broken_rules, judge_cell
 from envsmith.lock.pip_files import parse_beside
-from envsmith.lock.resolve import Judge, broken_rules, judge_cell
 from envsmith.model.cell import RUNTIME, Cell, Platform
 from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 from envsmith.model.version import Spec

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry
-from envsmith.model.cell import CellId
+from envsmith.matrix.vouchers import UNSIGNED, Voucher
+from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import Expected, Record, Rung
 from envsmith.model.version import public
 
 _LADDER = list(Rung)
 # What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in
 # the same texts.
-ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}"
+ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}{host}"
 TOOLS = {
     "venv": "envsmith build {ask} --engine venv",
     "docker": "envsmith build {ask} --engine docker",
@@ -43,7 +44,9 @@ def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
     flags = [f"--{'framework' if n in FRAMEWORKS else 'with'} {n}=={v}" for n, v in chosen.items()]
     if not any(name in FRAMEWORKS for name in chosen):
         flags.insert(0, f"--framework {CORE}")
-    values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags)}
+    platform = CellId.parse(cell).platform
+    host = "" if platform is Platform.LINUX_64 else f" --platform {platform.value}"
+    values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags), "host": host}
     values["ask"] = ASK.format(**values)
     values["pins"] = " ".join([f"torch=={torch}", *(f"{n}=={v}" for n, v in chosen.items())])
     return {tool: text.format(**values) for tool, text in templates.items()}
@@ -69,6 +72,16 @@ class CellState:
     expires: dt.date
     stale: bool
     counts_as: Rung
+    vouchers: Mapping[str, Voucher] = field(default_factory=dict)
+
+    def voucher(self, record: Record) -> Voucher:
+        """Return who vouches for a record of the cell."""
+        return self.vouchers.get(record.name, UNSIGNED)
+
+    @property
+    def is_proved(self) -> bool:
+        """Return whether the run that speaks for the cell passed."""
+        return self.status is Status.PROVED
 
     def to_json(self) -> JsonDict:
         """Return one entry of ``cells`` in ``matrix.json``."""
@@ -98,7 +111,14 @@ class CellState:
             "lock": best.lock or None,
             "image": best.image,
             "records": [
-                {"name": r.name, "engine": r.engine, "date": r.day, "passed": r.passed, "rung": r.rung.value}
+                {
+                    "name": r.name,
+                    "engine": r.engine,
+                    "date": r.day,
+                    "passed": r.passed,
+                    "rung": r.rung.value,
+                    "vouched_by": str(self.voucher(r)),
+                }
                 for r in self.records
             ],
         }
@@ -112,15 +132,22 @@ def agreement(record: Record) -> bool | None:
     return bool(record.passed == (expected is Expected.GOOD))
 
 
-def cell_states(records: Iterable[Record], expiry: Expiry, today: dt.date) -> list[CellState]:
-    """Return the state of each cell, by id. The highest of each engine's newest records speaks for it."""
+def cell_states(
+    records: Iterable[Record], expiry: Expiry, today: dt.date, people: Mapping[str, Voucher] | None = None
+) -> list[CellState]:
+    """Return the state of each cell, by id. The highest of each engine's newest records speaks for it.
+
+    ``people`` vouch for records by their names.
+    """
     by_cell: dict[str, list[Record]] = {}
     for record in records:
         by_cell.setdefault(record.cell, []).append(record)
-    return [_state(name, by_cell[name], expiry, today) for name in sorted(by_cell)]
+    return [_state(name, by_cell[name], expiry, today, people or {}) for name in sorted(by_cell)]
 
 
-def _state(name: str, records: list[Record], expiry: Expiry, today: dt.date) -> CellState:
+def _state(
+    name: str, records: list[Record], expiry: Expiry, today: dt.date, people: Mapping[str, Voucher]
+) -> CellState:
     ordered = sorted(records, key=lambda r: (r.started, r.name), reverse=True)
     newest: dict[str, Record] = {}
     for record in ordered:
@@ -135,4 +162,5 @@ def _state(name: str, records: list[Record], expiry: Expiry, today: dt.date) -> 
         expires=expiry.until(best),
         stale=expiry.is_stale(best, today),
         counts_as=expiry.rung(best, today),
+        vouchers={record.name: people[record.name] for record in ordered if record.name in people},
     )

@@ -15,6 +15,7 @@ from envsmith.knowledge.graph.stacks import Stack, load_stacks, stacks_of
 from envsmith.matrix.builds import gpus_json, torch_json
 from envsmith.matrix.cells import CellState, cell_states
 from envsmith.matrix.grid import grid_json, stable
+from envsmith.matrix.vouchers import vouchers
 from envsmith.model.cell import CellId
 from envsmith.model.record import Rung, read_records
 from envsmith.model.rule import Evidence, Knowledge, Row, Rule, Severity
@@ -28,7 +29,7 @@ SCHEMA = 1
 def states(root: Path, knowledge: Knowledge, today: dt.date) -> tuple[list[CellState], Expiry]:
     """Return every cell that has a record, and the table of expiry."""
     expiry = load_expiry(root, [r.version for r in knowledge.releases.get("torch", ())])
-    return cell_states(read_records(root / "records"), expiry, today), expiry
+    return cell_states(read_records(root / "records"), expiry, today, vouchers(root)), expiry
 
 
 def document(
@@ -60,7 +61,7 @@ def _summary(cells: Sequence[CellState]) -> JsonDict:
     per = {
         name: {
             "cells": len(own := [s for s in cells if name in frameworks_of(s.best.components)]),
-            "proved": sum(s.status.value == "proved" for s in own),
+            "proved": sum(s.is_proved for s in own),
             "failed": sum(s.status.value == "failed" for s in own),
             "stale": sum(s.stale for s in own),
             "newest": max((s.best.day for s in own), default=None),

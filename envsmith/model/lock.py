@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from packaging.utils import is_normalized_name
@@ -18,7 +19,6 @@ from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import (
     UNWRITTEN,
     AsJson,
-    Checked,
     Flag,
     Made,
     Parsed,
@@ -27,6 +27,8 @@ from envsmith.base.schema import (
     UnreadableError,
     WrongValueError,
     check,
+    each_once,
+    not_empty,
     parse_json,
     strict,
     text_of,
@@ -71,20 +73,6 @@ def _of_form(pattern: str, minimum: int = 1) -> Parsed:
     return text_of(4000, re.compile(pattern), minimum=minimum)
 
 
-def _hashed(files: tuple[Artifact, ...], _context: object) -> tuple[Artifact, ...]:
-    if not files:
-        raise WrongValueError("no file: every package of a lock is hashed")
-    return files
-
-
-def _pinned_once(pins: tuple[Pin, ...], _context: object) -> tuple[Pin, ...]:
-    names = [pin.name for pin in pins]
-    for name in names:
-        if names.count(name) > 1:
-            raise WrongValueError(f"{name} is pinned twice")
-    return pins
-
-
 _Word = Annotated[str, text_of(4000)]
 _Name = Annotated[str, text_of(200)]
 _FileName = Annotated[str, _of_form(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,254}")]
@@ -124,7 +112,9 @@ class Pin(AsJson):
     name: Annotated[str, Parsed(_parse_name)]
     version: Annotated[str, Parsed(_parse_version)]
     layer: Layer
-    artifacts: Annotated[tuple[Artifact, ...], Checked(_hashed)] = field(metadata=written("files"))
+    artifacts: Annotated[tuple[Artifact, ...], not_empty("no file: every package of a lock is hashed")] = field(
+        metadata=written("files")
+    )
     requires: tuple[str, ...] = field(default=(), metadata=UNWRITTEN)
     sdist: Flag = False
     address: _WheelAddress = field(default="", metadata=written(when_set=True))
@@ -239,7 +229,7 @@ class Lock(AsJson):
     request: Annotated[str, text_of(20_000, minimum=0)]
     exclude_newer: Annotated[str, _of_form(r"\d{4}-\d{2}-\d{2}.{0,40}")]
     python_version: Annotated[str, Parsed(_parse_version)]
-    pins: Annotated[tuple[Pin, ...], Checked(_pinned_once)] = field(metadata=written("packages"))
+    pins: Annotated[tuple[Pin, ...], each_once(attrgetter("name"))] = field(metadata=written("packages"))
     build_pins: tuple[Pin, ...] = field(default=(), metadata=written("build_packages"))
     constraints: tuple[Annotated[tuple[str, str], Parsed(_parse_pair)], ...] = ()
     base: BaseImage | None = None

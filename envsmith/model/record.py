@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
+from envsmith.base import ssh
 from envsmith.base.files import read_bounded, write_whole
 from envsmith.base.json_types import JsonFields
 from envsmith.base.schema import (
@@ -28,12 +29,13 @@ from envsmith.base.schema import (
     WrongValueError,
     check,
     exactly,
+    not_empty,
     parse_document,
     strict,
     text_of,
     written,
 )
-from envsmith.base.text import places_here, redact_values
+from envsmith.base.text import names_here, places_here, redact_values
 from envsmith.errors import DataError, LeftAsideWarning, os_errors
 from envsmith.model.cell import CellId
 from envsmith.model.version import version_key
@@ -45,7 +47,7 @@ SCHEMA = 2
 _MAX_BAD = 6
 _MAX_TEXT = 220
 _MAX_LOG = 600
-_HOST = ("cpus", "memory_bytes", "kernel", "machine", "os", "container", "driver", "gpus")
+_HOST = ("cpus", "memory_bytes", "kernel", "machine", "os", "container", "driver", "gpus", "links", "rdma")
 _LOADED = (
     "python", "glibc", "torch", "torch_git", "cuda", "cxx11_abi", "numpy", "nccl", "nccl_runtime", "cudnn", "installed",
     "backend_implementation", "nccl_transport",
@@ -218,12 +220,6 @@ def _version(text: str, _context: object) -> str:
     return text
 
 
-def _some_rung(rungs: tuple[Rung, ...], _context: object) -> tuple[Rung, ...]:
-    if not rungs:
-        raise WrongValueError("rungs of the ladder belong here")
-    return rungs
-
-
 def _time(text: str, _context: object) -> str:
     try:
         if _TIME.fullmatch(text):
@@ -248,12 +244,10 @@ class Record(AsJson):
     ``lock``, ``environment`` and ``image`` are digests. ``loaded`` are versions as loaded in the cell, not as declared.
     Times are UTC ISO 8601, durations seconds. ``expected`` and ``rules`` are what the graph said before. ``earlier``
     are attempts of the same run that failed before this one. ``bandwidth`` holds the peak of each operation when that
-    tier was run. ``audit`` is what earlier releases wrote of pip-audit.
+    tier was run.
     """
 
-    schema: Annotated[
-        int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA} (tools/migrate_records.py brings 1 to {SCHEMA})")
-    ] = SCHEMA
+    schema: Annotated[int, exactly(SCHEMA, f"this envsmith reads schema {SCHEMA}")] = SCHEMA
     cell: Annotated[str, text_of(), Checked(_cell)]
     components: Mapping[str, Annotated[str, Checked(_version)]]
     campaign: str | None = None
@@ -263,7 +257,7 @@ class Record(AsJson):
     engine: _Engine
     environment: str
     image: str | None = None
-    rungs: Annotated[tuple[Rung, ...], Checked(_some_rung)]
+    rungs: Annotated[tuple[Rung, ...], not_empty("rungs of the ladder belong here")]
     passed: Flag
     summary: str
     failure: Failure | None = None
@@ -278,7 +272,6 @@ class Record(AsJson):
     steps: tuple[StepOutcome, ...] = ()
     bandwidth: Mapping[str, Mapping[str, float]] | None = field(default=None, metadata=written(when_set=True))
     notes: tuple[str, ...] = ()
-    audit: Facts | None = field(default=None, metadata=written(when_set=True))
     name: str = field(default="", metadata=UNWRITTEN)
 
     @property
@@ -347,6 +340,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.[a-z]{1,20}-[0-9a-f]{12}\
 _MAX_BYTES = 64_000
 # What a build writes beside its lock.
 RECORD_FILE = "record.json"
+# What stands behind a record's name in that of its signature: by an SSH key, or by sigstore without a key.
+KEYLESS_SUFFIX = ".sigstore"
+SIGNATURES = (ssh.SUFFIX, KEYLESS_SUFFIX)
 # Files that are named of a folder full of broken ones.
 _MAX_SHOWN = 5
 
@@ -358,7 +354,10 @@ def record_text(record: Record, **places: Path) -> str:
 
     ``places`` are folders by the word that stands for them (``cell`` is ``.``), besides those that every machine has.
     """
-    text = redact_values(record.trimmed().to_json(), places_here(**places))
+    # A user who is called as a package is would change what the record is about.
+    own = [record.cell, record.engine, record.backend, *record.components, *(step.name for step in record.steps)]
+    keep = frozenset(re.findall(r"[\w-]+", " ".join(own)))
+    text = redact_values(record.trimmed().to_json(), places_here(**places), names_here(keep))
     return json.dumps(text, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -467,12 +466,16 @@ def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
     A source is a file, a folder of records, a folder with one in ``records/`` (a campaign's, a smoke test's), a cell's
     folder with its ``record.json``, or a folder of cells' folders. A record is taken only when it parses. A build's
     ``record.json`` gets the name that its content gives, any other file must have it. ``DataError`` and
-    ``StorageError``. What was copied before an error stays.
+    ``StorageError``. What was copied before an error stays. A signature that stands beside a record goes with it.
     """
     new, present = [], 0
     for source in sources:
-        for path in _records_of(source):
+        for path in records_of(source):
             name, text = _checked(path)
+            for suffix in SIGNATURES:
+                signature = path.with_name(path.name + suffix)
+                if signature.is_file():
+                    write_whole(target / (name + suffix), read_bounded(signature, _MAX_BYTES).decode())
             if (target / name).exists():
                 present += 1
                 continue
@@ -481,7 +484,7 @@ def merge(sources: Iterable[Path], target: Path) -> tuple[Sequence[str], int]:
     return new, present
 
 
-def _records_of(source: Path) -> list[Path]:
+def records_of(source: Path) -> list[Path]:
     """Return the files that a source stands for. ``DataError`` when it is a folder without any."""
     if not source.is_dir():
         return [source]

@@ -163,6 +163,7 @@ class PassedRun:
 
     components: Mapping[str, str]
     evidence: Evidence
+    platform: Platform = Platform.LINUX_64
     stages: frozenset[str] = frozenset()
     unused: frozenset[str] = frozenset()
 
@@ -180,6 +181,7 @@ class Knowledge:
     tested: tuple[Tested, ...] = ()
     runs: tuple[PassedRun, ...] = ()
     gpus: Mapping[str, str] = field(default_factory=dict)
+    gpus_on_arm: tuple[str, ...] = ()
     digest: str = ""
     left_aside: tuple[str, ...] = ()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from envsmith.base.files import read_text, read_toml
+from envsmith.base.files import expand_home, read_text, read_toml
 from envsmith.errors import DataError, UsageError
 
 # Beginnings of the variables that say what is in :func:`uv_settings`. Some of them are passwords.
@@ -42,21 +42,17 @@ def pip_files(environ: Mapping[str, str]) -> tuple[Path, ...]:
     paths = [
         *(folder / "pip" / "pip.conf" for folder in reversed(folders)),
         Path("/etc/pip.conf"),
-        _home(environ) / ".pip" / "pip.conf",
+        expand_home("~", environ) / ".pip" / "pip.conf",
         own_folder / "pip" / "pip.conf",
         Path(sys.prefix) / "pip.conf",
     ]
     return (*paths, *([Path(own)] if own else []))
 
 
-def _home(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("HOME") or Path.home())
-
-
 def _config_folders(environ: Mapping[str, str]) -> tuple[Path, list[Path]]:
     """Return the user's folder of configurations, and those of the system, strongest first."""
     system = [Path(folder) for folder in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":") if folder]
-    return Path(environ.get("XDG_CONFIG_HOME") or _home(environ) / ".config"), system
+    return Path(environ.get("XDG_CONFIG_HOME") or expand_home("~", environ) / ".config"), system
 
 
 def _file_values(path: Path) -> dict[str, str]:
@@ -94,7 +90,7 @@ def pip_values(environ: Mapping[str, str]) -> dict[str, str]:
 
 def netrc_file(environ: Mapping[str, str]) -> Path | None:
     """Return the file of logins that uv and pip read, or ``None`` where there is none."""
-    path = Path(environ.get("NETRC") or _home(environ) / ".netrc")
+    path = Path(environ.get("NETRC") or expand_home("~", environ) / ".netrc")
     return path if os.access(path, os.R_OK) else None
 
 

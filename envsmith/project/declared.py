@@ -11,7 +11,7 @@ import configparser
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.dependency_groups import DependencyGroupResolver
@@ -71,7 +71,8 @@ class Declared:
 class Declaration:
     """All that one library declares.
 
-    ``skipped`` are lines that could not be read, with the reason: they constrain nothing.
+    ``skipped`` are lines that could not be read, with the reason: they constrain nothing. ``read_by_setup`` are files of
+    requirements that a ``setup.py`` reads: it may change what stands in them.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Declaration:
     requirements: tuple[Declared, ...] = ()
     skipped: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    read_by_setup: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,14 @@ class DeclaredLines:
     entries: list[DeclaredRequirement] = field(default_factory=list)
     python: list[tuple[str, str, int]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    # Files of requirements, as the paths that may be meant, that a setup.py reads.
+    read_by_setup: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def declaring_files(root: Path) -> list[str]:
     """Return the files below ``root`` that may declare something: :data:`FILES`, and files of requirements."""
     requirements = [
-        path for path in sorted(root.glob("requirements/*.txt"))[:20] if not _DEVELOPERS.fullmatch(path.stem)
+        path for path in sorted(root.glob("requirements/*.txt"))[:50] if not _DEVELOPERS.fullmatch(path.stem)
     ]
     return [*(name for name in FILES if (root / name).is_file()), *(f"requirements/{p.name}" for p in requirements)]
 
@@ -128,19 +132,34 @@ def read_declared(root: Path) -> Declaration:
     ``DataError`` when there is none, or one is no such file.
     """
     lines, files = DeclaredLines(), declaring_files(root)
+    read_by_setup: list[str] = []
     for name in files:
         if name == "setup.py" and lines.entries:  # an installer reads the other one
             continue
+        if name == "requirements.txt" and read_by_setup:
+            continue
         if name in FILES:
             read_into(lines, root / name, name)
-        else:
-            _requirements(_text(root / name), name, lines)
+            read_by_setup = [n for names in lines.read_by_setup for n in names if (root / n).is_file()]
+    if read_by_setup:
+        files = [name for name in files if name != "requirements.txt" and not _serves_developers(name)]
+    for name in dict.fromkeys((*read_by_setup, *(name for name in files if name not in FILES))):
+        # A file that is not read for every installation is taken for an extra of its name.
+        extra = Path(name).stem if read_by_setup and name not in read_by_setup else None
+        _requirements(_text(root / name), name, lines, extra)
     if not files:
         raise DataError(
             f"Cannot read what {root} declares: it has no file for that.",
             hint=f"Give one of {', '.join(FILES)}. A setup.py is not run: build a wheel and give its METADATA.",
         )
-    return _declaration(lines, files, root.resolve().name)
+    declaration = _declaration(lines, list(dict.fromkeys([*files, *read_by_setup])), root.resolve().name)
+    return replace(declaration, read_by_setup=tuple(dict.fromkeys(read_by_setup)))
+
+
+def _serves_developers(name: str) -> bool:
+    """Return whether a file of requirements is for those who work on a library: ``_docs.txt``, ``audio_test.txt``."""
+    stem = Path(name).stem
+    return name not in FILES and (stem.startswith("_") or any(map(_DEVELOPERS.fullmatch, re.split(r"[-_]", stem))))
 
 
 def read_metadata(text: str, file: str) -> Declaration:
@@ -235,11 +254,11 @@ def _metadata(text: str, file: str, lines: DeclaredLines) -> None:
                 lines.entries.append(DeclaredRequirement(value, file, number))
 
 
-def _requirements(text: str, file: str, lines: DeclaredLines) -> None:
+def _requirements(text: str, file: str, lines: DeclaredLines, extra: str | None = None) -> None:
     for number, line in itertools.islice(logical_lines(text), _MAX_LINES):
         requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
         if not requirement.startswith("-"):
-            lines.entries.append(DeclaredRequirement(requirement, file, number))
+            lines.entries.append(DeclaredRequirement(requirement, file, number, extra))
 
 
 def _setup_cfg(text: str, file: str, lines: DeclaredLines) -> None:
@@ -263,6 +282,7 @@ def _setup_py(text: str, file: str, lines: DeclaredLines) -> None:
     script = read_setup(text)
     lines.name = lines.name or script.name
     lines.entries += (DeclaredRequirement(one, file, line, extra) for line, one, extra in script.lines)
+    lines.read_by_setup += (names for _, names in script.files)
     lines.skipped += (f"{file}:{line}: it is computed, and {file} is not run" for line in script.computed)
     if script.python:
         lines.python.append((script.python[1], file, script.python[0]))

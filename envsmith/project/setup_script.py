@@ -58,8 +58,17 @@ class _Reader:
         self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         # The requirement of each name that stands in some list: what a table made of that list holds.
         self.by_name: dict[str, ast.Constant] = {}
+        # What is put under a key of a table, by the name of the table: extras["rich"] = [...].
+        self.entries: dict[str, list[tuple[str, ast.expr]]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if (
+                        isinstance(target, ast.Subscript)
+                        and isinstance(target.value, ast.Name)
+                        and isinstance(target.slice, ast.Constant)
+                    ):
+                        self.entries.setdefault(target.value.id, []).append((str(target.slice.value), node.value))
                 self.names |= {t.id: node.value for t in node.targets if isinstance(t, ast.Name)}
             elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
                 self.names[node.optional_vars.id] = node.context_expr
@@ -111,6 +120,8 @@ class _Reader:
             for key, listed in zip(value.keys, value.values, strict=True):
                 if isinstance(key, ast.Constant):
                     self.requirements(listed, str(key.value))
+        for extra, listed in self.entries.get(node.id, ()) if isinstance(node, ast.Name) else ():
+            self.requirements(listed, extra)
 
     def _note_computed(self, node: ast.expr, extra: str | None) -> None:
         if extra is None:

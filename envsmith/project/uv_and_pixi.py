@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from envsmith.base.files import read_text
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.lock.resolve import DEFAULT_GLIBC
+from envsmith.lock.cell_query import DEFAULT_GLIBC
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.version import minor_of, public
@@ -128,9 +128,9 @@ def _exactly(pin: Pin) -> str:
 
 
 def _overrides(lock: Lock) -> list[str]:
-    """Return the requirements that count in place of what torch declares."""
-    forced = lock.facts.get("overrides", "").partition(" in place of")[0]
-    return forced.split(", ") if forced else []
+    """Return the pins that count in place of what torch declares: an NCCL of the cell's own."""
+    own = components().by_name["nccl"].distributions if "overrides" in lock.facts else ()
+    return [f"{pin.name}=={pin.version}" for pin in lock.pins if pin.name in own]
 
 
 def _array(lines: Iterable[str]) -> Any:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from envsmith.base.files import digest_of
 from envsmith.errors import ContentError
 from envsmith.model.lock import MAX_BYTES
+from envsmith.net.keyless import open_bundle
 from envsmith.net.oci.spec import EMPTY, Manifest
 from envsmith.net.oci.store import Store, load_manifest, read_blob
 from envsmith.publish.attachments import BUNDLE_ARTIFACT, CARRIERS, ENVELOPE_ARTIFACT, TITLE, image_annotations
 from envsmith.publish.provenance import PREDICATE_TYPE as SLSA
 from envsmith.publish.report import CheckState, Covered, PartCheck, Trust, VerifyReport
 from envsmith.publish.sbom import PREDICATE_TYPE as CYCLONEDX
-from envsmith.publish.sign import Opened, is_keyless, open_bundle, open_envelope, predicate_type
+from envsmith.publish.sign import Opened, is_keyless, open_envelope, predicate_type
 from envsmith.publish.statement import PREDICATE_TYPE, Claim, parse_statement
 
 # What a report calls the statements that are signed beside the one that covers everything.
@@ -83,10 +84,10 @@ def find_statements(
             if (kind := predicate_type(raw)) not in {"", PREDICATE_TYPE}:
                 opened = Opened(payload=b"", claimed=())
                 with suppress(ContentError):
-                    opened = _open(raw, trust)
+                    opened = open_trusted(raw, trust)
                 further.append(Attestation(carrier=one, kind=kind, opened=opened))
                 continue
-            opened = _open(raw, trust)
+            opened = open_trusted(raw, trust)
             if opened.signer:
                 claim = parse_statement(opened.payload)
                 if claim.image != manifest.digest:
@@ -143,7 +144,7 @@ def _say_who_signed(
         report.add("statement", CheckState.UNPROVED, "there is none, so no one vouches for this image")
 
 
-def _open(raw: bytes, trust: Trust) -> Opened:
+def open_trusted(raw: bytes, trust: Trust) -> Opened:
     """Open an envelope, or a keyless one where an identity is given: without it nothing of that can be checked."""
     if not is_keyless(raw):
         return open_envelope(raw, trust.keys)
@@ -181,7 +182,7 @@ def check_attachments(
         with PartCheck(report, "attachment"):
             read_blob(store, one.config, "attachment", limit=MAX_BYTES)
             _annotations(report, one, names, {**signed, _KIND: {kinds.get(one.digest, "")}})
-    newest = max(statements, key=moment_of)
+    newest = max(statements, key=lambda one: one.claim.recorded)
     for kind, documents in CARRIERS.items():
         for name in documents:
             if (kind, newest.claim.parts[name].digest) not in carried:
@@ -192,18 +193,11 @@ def check_attachments(
         )
 
 
-def moment_of(one: Covered) -> tuple[dt.datetime, str]:
-    """Return what orders statements by time: when the record was made, then when it was audited."""
-    return one.claim.recorded, str(one.claim.audit.get("when") or "")
-
-
 def _signed_annotations(claims: Sequence[Claim], today: dt.date) -> dict[str, set[str]]:
     """Return what each annotation of an attachment may say: several statements may be signed of one image."""
     signed: dict[str, set[str]] = {
         "io.envsmith.expired": set(),
         "dev.sigstore.bundle.content": {"dsse-envelope"},
-        # A bare envelope of an earlier release.
-        "in-toto.io/predicate-type": {PREDICATE_TYPE},
     }
     for claim in claims:
         for key, text in image_annotations(claim, expired=today > claim.expires).items():

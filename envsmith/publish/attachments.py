@@ -39,7 +39,6 @@ def image_annotations(claim: Claim, *, source: str = "", expired: bool = False) 
 
     They stand on what is attached, not on the image: its own digest follows from the lock alone.
     """
-    audit = claim.audit
     pairs = {
         "org.opencontainers.image.created": _time(claim.recorded),
         "org.opencontainers.image.version": claim.cell,
@@ -50,7 +49,6 @@ def image_annotations(claim: Claim, *, source: str = "", expired: bool = False) 
         "io.envsmith.recorded": _time(claim.recorded),
         "io.envsmith.expires": claim.expires.isoformat(),
         "io.envsmith.expired": "true" if expired else "",
-        "io.envsmith.audit": str(audit.get("status", "not audited")),
     }
     return {key: value for key, value in pairs.items() if value}
 

@@ -12,6 +12,7 @@ from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.errors import ContentError, EnvsmithError, UsageError
 from envsmith.model.record import RECORD_FILE
+from envsmith.net.keyless import sign_keyless
 from envsmith.net.oci.canonical import repack
 from envsmith.net.oci.image import open_image
 from envsmith.net.oci.packing import packing_of
@@ -19,7 +20,7 @@ from envsmith.publish.bundle import BundleWriter
 from envsmith.publish.image_folder import write_folder
 from envsmith.publish.proof import load_proof, refuse_unproved
 from envsmith.publish.push import OWN_NAME, Naming, Published, PushTarget, Seal, image_names, publish
-from envsmith.publish.sign import load_signer, open_envelope, sign, sign_keyless
+from envsmith.publish.sign import load_signer, open_envelope, sign
 
 
 def find_cell(named: str | None, output: Path) -> Path:

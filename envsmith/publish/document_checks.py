@@ -71,7 +71,7 @@ def _predicate(one: Attestation) -> Any:
 
 
 def _record(report: VerifyReport, manifest: Manifest, claim: Claim, lock: Lock, record: Record) -> None:
-    images = {"manifest": manifest.digest, "config": manifest.config.digest, "engine's image": claim.built_from}
+    images = {"manifest": manifest.digest, "config": manifest.config.digest}
     reasons = unproved(lock, record, images=images)
     stated = (list(claim.rungs), claim.recorded, claim.config)
     if stated != ([rung.value for rung in record.rungs], record.moment, manifest.config.digest):

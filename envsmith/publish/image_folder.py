@@ -129,7 +129,7 @@ def read_folder(folder: Path) -> tuple[Lock, dict[str, Any], Record]:
             f"Cannot use {folder / IMAGE_FILE}: it names no image and configuration by digest.",
             hint="Publish the cell again with --images-dir.",
         )
-    images = {"manifest": facts["image"], "config": facts["config"], "engine's image": str(facts.get("builtFrom", ""))}
+    images = {"manifest": facts["image"], "config": facts["config"]}
     if why := unproved(lock, record, images=images):
         raise DataError(
             f"Cannot list {folder}: its record does not prove the image.",

@@ -190,7 +190,6 @@ def _claim(proof: Proof, image: OciImage, **fields: Any) -> Claim:
         rungs=tuple(rung.value for rung in proof.record.rungs),
         recorded=proof.record.moment,
         expires=load_expiry(find_matrix()).until(proof.record),
-        audit=proof.record.audit or {},
         **fields,
     )
 

@@ -92,7 +92,6 @@ class VerifyReport:
             "rungs": list(claim.rungs) if claim else [],
             "recorded": claim.recorded.isoformat() if claim else None,
             "expires": claim.expires.isoformat() if claim else None,
-            "audit": dict(claim.audit) if claim else {},
             "checks": [check.to_json() for check in self.checks],
         }
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from envsmith.base.about import command_for
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import UnreadableError, parse_json
-from envsmith.errors import ContentError, EngineError, NetworkError, UsageError
+from envsmith.errors import ContentError, UsageError
+from envsmith.net.keyless import PAYLOAD_TYPE, missing_extra
 from envsmith.net.oci.spec import canonical
-from envsmith.publish.statement import PAYLOAD_TYPE
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -40,12 +39,6 @@ class Opened:
     signer: str = ""
 
 
-def _missing_extra(work: str, extra: str = "publish") -> EngineError:
-    return EngineError(
-        f"Cannot {work}: packages for it are not installed.", hint=f"Install them: {command_for(extra)}."
-    )
-
-
 def load_signer(path: Path) -> CryptoSigner:
     """Return the private key in a PEM file. ``UsageError`` when it is not one that signs here."""
     data = _read(path)
@@ -54,7 +47,7 @@ def load_signer(path: Path) -> CryptoSigner:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
         from securesystemslib.signer import CryptoSigner
     except ImportError:
-        raise _missing_extra("sign an image") from None
+        raise missing_extra("sign an image") from None
     if data.startswith((b"-----BEGIN ENCRYPTED SIGSTORE", b"-----BEGIN ENCRYPTED COSIGN")):
         raise UsageError(
             f"Cannot sign with {path}: cosign has encrypted it in a form of its own.",
@@ -81,7 +74,7 @@ def load_key(path: Path) -> SSlibKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
         from securesystemslib.signer import SSlibKey
     except ImportError:
-        raise _missing_extra("check a signature") from None
+        raise missing_extra("check a signature") from None
     if b"PRIVATE KEY" in data:
         raise UsageError(
             f"Cannot check a signature with {path}: it is a private key.",
@@ -152,7 +145,7 @@ def open_envelope(raw: bytes, keys: Sequence[SSlibKey]) -> Opened:
         from securesystemslib.dsse import Envelope
         from securesystemslib.exceptions import FormatError, UnverifiedSignatureError
     except ImportError:
-        raise _missing_extra("check a signature") from None
+        raise missing_extra("check a signature") from None
     try:
         value = envelope_of(raw)
         # A bundle names the key beside the envelope. cosign names none.
@@ -190,70 +183,3 @@ def predicate_type(raw: bytes) -> str:
         return str(parse_json(text)["predicateType"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""
-
-
-# Signing without a key of one's own: sigstore's short-lived certificate for the identity that a CI job has. Needs a
-# network and the extra.
-#
-# The identity token is the one that the CI gives (``SIGSTORE_ID_TOKEN``, or what sigstore detects by itself); no
-# browser is opened.
-
-
-def sign_keyless(payload: bytes) -> bytes:
-    """Return a sigstore bundle around a statement.
-
-    ``UsageError`` when there is no identity, ``NetworkError`` when sigstore cannot be reached, ``EngineError`` without
-    the extra.
-    """
-    try:
-        from sigstore.dsse import Statement
-        from sigstore.errors import Error as SigstoreError
-        from sigstore.models import ClientTrustConfig
-        from sigstore.oidc import IdentityError, IdentityToken, IssuerError, detect_credential
-        from sigstore.sign import SigningContext
-    except ImportError:
-        raise _missing_extra("sign without a key", "keyless") from None
-    try:
-        token = os.environ.get("SIGSTORE_ID_TOKEN") or detect_credential()
-        if token:
-            context = SigningContext.from_trust_config(ClientTrustConfig.production())
-            with context.signer(IdentityToken(token)) as signer:
-                bundle: str = signer.sign_dsse(Statement(payload)).to_json()
-            return bundle.encode()
-    except (SigstoreError, IdentityError, IssuerError, OSError, ValueError) as error:
-        raise NetworkError(
-            f"Cannot sign without a key: {type(error).__name__}: {str(error)[:200]}.",
-            hint="Check that sigstore's services can be reached. --key FILE signs without a network.",
-        ) from None
-    raise UsageError(
-        "Cannot sign without a key: there is no identity here.",
-        hint="Run it in a CI job with an OIDC token, set SIGSTORE_ID_TOKEN, or sign with --key FILE.",
-    )
-
-
-def open_bundle(raw: bytes, *, identity: str, issuer: str) -> bytes:
-    """Return the statement in a bundle that ``identity`` signed (an address or a workflow), as ``issuer`` knows it.
-
-    ``ContentError`` when it was not, ``NetworkError`` when the root of trust can neither be fetched nor is cached.
-    """
-    try:
-        from sigstore.errors import Error as SigstoreError
-        from sigstore.errors import VerificationError
-        from sigstore.models import Bundle, InvalidBundle
-        from sigstore.verify import Verifier
-        from sigstore.verify.policy import Identity
-    except ImportError:
-        raise _missing_extra("check a keyless signature", "keyless") from None
-    try:
-        verifier = Verifier.production()
-    except (SigstoreError, OSError, ValueError) as error:
-        raise NetworkError(f"Cannot fetch sigstore's root of trust: {str(error)[:200]}.") from None
-    try:
-        kind, payload = verifier.verify_dsse(Bundle.from_json(raw), Identity(identity=identity, issuer=issuer))
-    except (VerificationError, InvalidBundle, ValueError) as error:
-        raise ContentError(
-            f"Cannot verify the statement: its keyless signature is not valid ({str(error)[:200]})."
-        ) from None
-    if kind != PAYLOAD_TYPE:
-        raise ContentError("Cannot verify the statement: its envelope does not hold an in-toto statement.")
-    return bytes(payload)

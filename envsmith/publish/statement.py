@@ -10,20 +10,26 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from envsmith.base.files import digest_of, read_bounded, write_whole
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
 from envsmith.model.lock import LOCK_FILE
-from envsmith.model.record import RECORD_FILE
+from envsmith.model.record import KEYLESS_SUFFIX, RECORD_FILE
+from envsmith.net.keyless import sign_keyless
 from envsmith.net.oci.spec import Descriptor, canonical, is_digest
 from envsmith.publish.sbom import SBOM_FILE
 
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
 PREDICATE_TYPE = "https://in-toto.io/attestation/test-result/v0.1"
+# A statement about one file: a record, or an archive.
+RECORD_TYPE = "urn:envsmith:record:v1"
+ARCHIVE_TYPE = "urn:envsmith:archive:v1"
 # The documents that every statement names.
 _DOCUMENTS = frozenset({LOCK_FILE, RECORD_FILE, SBOM_FILE})
 _STATEMENT = "https://in-toto.io/Statement/v1"
+_MAX_RECORD = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +38,7 @@ class Claim:
 
     ``tags`` are the names under which this image was published; ``expires`` the day (UTC) after which the record is
     old. ``attests`` are the signer's further statements about it: the digest of each payload by its predicate type.
-    ``replaces`` is the image to which its tag led before. ``built_from`` is what earlier releases said: the id of the
-    engine's image that the record names.
+    ``replaces`` is the image to which its tag led before.
     """
 
     image: str
@@ -45,8 +50,6 @@ class Claim:
     rungs: tuple[str, ...]
     recorded: dt.datetime
     expires: dt.date
-    built_from: str = ""
-    audit: Mapping[str, Any] = field(default_factory=dict)
     attests: Mapping[str, str] = field(default_factory=dict)
     replaces: str = ""
 
@@ -55,6 +58,14 @@ def attestation(image: str, cell: str, kind: str, predicate: Mapping[str, Any]) 
     """Return an in-toto statement about ``image`` in one spelling: what is signed."""
     subject = {"name": cell, "digest": {"sha256": image[7:]}}
     return canonical({"_type": _STATEMENT, "subject": [subject], "predicateType": kind, "predicate": predicate})
+
+
+def sign_record(record: Path) -> Path:
+    """Sign the file of a record with the identity of this CI job. Return the bundle beside it."""
+    statement = attestation(digest_of(read_bounded(record, _MAX_RECORD)), record.name, RECORD_TYPE, {})
+    bundle = record.with_name(record.name + KEYLESS_SUFFIX)
+    write_whole(bundle, sign_keyless(statement).decode())
+    return bundle
 
 
 def statement_bytes(claim: Claim) -> bytes:
@@ -76,7 +87,6 @@ def statement_bytes(claim: Claim) -> bytes:
         "rungs": list(claim.rungs),
         "recorded": claim.recorded.isoformat(timespec="seconds"),
         "expires": claim.expires.isoformat(),
-        "audit": dict(claim.audit),
         "attests": dict(claim.attests),
         "replaces": claim.replaces,
     }
@@ -100,14 +110,12 @@ def parse_statement(payload: bytes) -> Claim:
             cell=str(ours["cell"]),
             lock=str(ours["lock"]),
             config=str(ours["config"]),
-            built_from=str(ours.get("builtFrom", "")),
             tags=tuple(str(tag) for tag in ours["tags"]),
             rungs=tuple(str(rung) for rung in ours["rungs"]),
             recorded=dt.datetime.fromisoformat(str(ours["recorded"])),
             expires=dt.date.fromisoformat(str(ours["expires"])),
-            audit=dict(ours["audit"]),
-            attests={str(kind): str(digest) for kind, digest in ours.get("attests", {}).items()},
-            replaces=str(ours.get("replaces", "")),
+            attests={str(kind): str(digest) for kind, digest in ours["attests"].items()},
+            replaces=str(ours["replaces"]),
             parts={str(part["name"]): _part(part) for part in predicate["configuration"]},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -17,7 +17,7 @@ from envsmith.model.lock import MAX_BYTES
 from envsmith.net.oci.layout import LayoutStore
 from envsmith.net.oci.spec import Manifest
 from envsmith.net.oci.store import Store, load_manifest, read_blob
-from envsmith.publish.attachment_checks import check_attachments, find_attachments, find_statements, moment_of
+from envsmith.publish.attachment_checks import check_attachments, find_attachments, find_statements
 from envsmith.publish.document_checks import check_documents
 from envsmith.publish.layer_checks import check_layers
 from envsmith.publish.report import CheckState, PartCheck, Trust, VerifyReport
@@ -70,7 +70,7 @@ def verify(
     if not statements:
         return report
     today = today or dt.datetime.now(dt.timezone.utc).date()
-    newest = max(statements, key=moment_of)
+    newest = max(statements, key=lambda one: one.claim.recorded)
     report.covered = covered = check_documents(report, store, manifest, config, newest, system=system.packages)
     check_attachments(report, store, attachments, statements, today)
     if tag is not None:
@@ -120,5 +120,3 @@ def _tag(report: VerifyReport, claim: Claim, tag: str) -> None:
 def _age(report: VerifyReport, claim: Claim, today: dt.date) -> None:
     if today > claim.expires:
         report.add("age", CheckState.NOTE, f"the record expired on {claim.expires}: what it proved is old news")
-    audit = str(claim.audit.get("status") or "not audited")
-    report.add("audit", CheckState.NOTE, f"{audit} ({str(claim.audit.get('when', ''))[:10]})" if claim.audit else audit)

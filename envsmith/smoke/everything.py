@@ -85,7 +85,8 @@ class SmokeMachine:
 class SmokePart:
     """One run.
 
-    ``limit`` are the seconds that it may take at most, together with the others of its ``share``. ``why_not`` says why
+    ``limit`` are the seconds that it may take, together with the others of its ``share``, and what the parts before it
+    left over is added when it is run. ``why_not`` says why
     it is not run here, and has no plan. ``judge`` says what is wrong with a result, nothing when it is right;
     without it the result's own verdict counts. ``work`` is run in place of a plan.
     """
@@ -298,18 +299,33 @@ def _patient(plan: Plan, limit: float) -> Plan:
 
 @dataclass(slots=True)
 class _Clock:
-    """What is left of the budget, and what the parts of a share have taken together."""
+    """What is left of the budget and of the present share, and what earlier shares have left over."""
 
     budget: float
     now: Callable[[], float]
     started: float = field(init=False)
-    spent: dict[str, float] = field(default_factory=dict)
+    share: str = ""
+    remaining: float = 0.0
+    left_over: float = 0.0
 
     def __post_init__(self) -> None:
         self.started = self.now()
 
     def left(self) -> float:
         return self.budget - (self.now() - self.started)
+
+    def limit_of(self, part: SmokePart) -> float:
+        """Return the seconds that a part may take: what its share has left, and what the shares before left over."""
+        if part.share != self.share:
+            self.left_over += max(0.0, self.remaining)
+            self.share, self.remaining = part.share, part.limit
+        return min(self.remaining + self.left_over, self.left())
+
+    def spend(self, seconds: float) -> None:
+        """Take seconds from the present share, and from what was left over where the share has no more."""
+        self.remaining -= seconds
+        self.left_over += min(0.0, self.remaining)
+        self.remaining = max(0.0, self.remaining)
 
 
 def run_parts(
@@ -343,7 +359,7 @@ def _run_part(
 ) -> Done:
     if part.why_not:
         return Done(part=part)
-    limit = min(part.limit - clock.spent.get(part.share, 0.0), clock.left())
+    limit = clock.limit_of(part)
     if limit < _LEAST:
         of = clock.budget if clock.left() < _LEAST else part.limit
         return Done(part=replace(part, why_not=f"{max(0.0, limit):.0f} s of {of:.0f} s were left"))
@@ -358,7 +374,7 @@ def _run_part(
     except SmokeError as error:
         return Done(part=replace(part, why_not=f"could not be started: {error.message}"), seconds=clock.now() - started)
     seconds = clock.now() - started
-    clock.spent[part.share] = clock.spent.get(part.share, 0.0) + seconds
+    clock.spend(seconds)
     return Done(part=part, result=result, seconds=seconds)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
 from envsmith.base.json_types import JsonDict
-from envsmith.base.schema import Checked, Prepared, Text, WrongValueError, strict, whole_number
+from envsmith.base.schema import Prepared, Text, each_once, strict, whole_number
 from envsmith.knowledge.graph.fields import Sources, SpecText, load_table
 from envsmith.model.rule import Evidence
 
@@ -34,7 +35,7 @@ _Words = Annotated[
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selectors:
-    """What a line speaks of. One that is absent means any."""
+    """What a line speaks of. One that is absent means any. ``without`` names packages that are not installed."""
 
     backend: _Words | None = None
     op: _Words | None = None
@@ -44,13 +45,16 @@ class Selectors:
     engine: _Words | None = None
     torch: SpecText | None = None
     nccl: SpecText | None = None
+    without: _Words | None = None
 
     def admit(self, facts: Mapping[str, str], versions: Mapping[str, str]) -> bool:
-        """Return whether a case is meant. An unknown version is in no range."""
+        """Return whether a case is meant. An unknown version is in no range, one of ``none`` is known to be absent."""
         for name in ("backend", "op", "dtype", "redop", "n", "engine"):
             words = getattr(self, name)
             if words is not None and facts[name] not in words:
                 return False
+        if self.without is not None and not any(versions.get(name) == "none" for name in self.without):
+            return False
         ranges = (("torch", self.torch), ("nccl", self.nccl))
         return all(not s or s.is_any or (n in versions and s.contains(versions[n])) for n, s in ranges)
 
@@ -77,20 +81,12 @@ class Expectation:
 WORKS = Expectation(id="", when=Selectors(), expect=Expect.OK, evidence=())
 
 
-def _each_once(lines: tuple[Expectation, ...], _context: object) -> tuple[Expectation, ...]:
-    ids = [line.id for line in lines]
-    for name in ids:
-        if ids.count(name) > 1:
-            raise WrongValueError(f"the id {name} is used twice")
-    return lines
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Expectations:
     """All lines, in the order of the file."""
 
-    expectations: Annotated[tuple[Expectation, ...], Checked(_each_once)]
+    expectations: Annotated[tuple[Expectation, ...], each_once(attrgetter("id"))]
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
     def of(self, case: Mapping[str, str], backend: str, versions: Mapping[str, str]) -> Expectation:

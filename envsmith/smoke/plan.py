@@ -105,7 +105,7 @@ class Plan:
         engine: str | None = None,
         sharing: str | None = None,
     ) -> Plan:
-        """Make the plan for a cell, or for a mapping of component to version: ``{"torch": "2.13.0"}``.
+        """Make the plan for a cell, or for a mapping of component to version: ``{"torch": "2.13.0", "numpy": "none"}``.
 
         ``ranks`` is 4 unless given (the agent takes two where a single GPU has to hold them all). ``steps=False``
         leaves the framework steps out. ``engine`` is ``legacy`` or ``2``: which of torch 2.15's two NCCL engines.
@@ -115,7 +115,8 @@ class Plan:
         kind = _tier(tier)
         count = 4 if ranks is None else ranks
         _refuse(count=count, backend=backend, engine=engine, sharing=sharing)
-        components = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
+        stated = dict(cell.components) if isinstance(cell, Cell) else dict(cell or {})
+        components = {name: version for name, version in stated.items() if version != "none"}
         versions: dict[str, str] = {
             name: components[name] for name in ("torch", "nccl", "python", "cuda") if name in components
         }
@@ -140,7 +141,7 @@ class Plan:
             backend=backend,
             cases=listed,
             steps=chosen,
-            expected=_expected(listed, versions, engine, load_expectations()),
+            expected=_expected(listed, {**stated, **versions}, engine, load_expectations()),
             versions=versions,
             frameworks=frameworks,
             timeouts=Timeouts(case=3.0 if kind is Tier.QUICK else 10.0, tier=60.0 if kind is Tier.QUICK else 900.0),

@@ -42,6 +42,7 @@ _PROBE = (
     "import json,sys\nfrom importlib import metadata as m\nf={'python':'%d.%d.%d'%sys.version_info[:3]}\n"
     f"for n in {_PROBED!r}:\n"
     " try:f[n]=m.version(n)\n except Exception:pass\n"
+    "f.setdefault('numpy','none')\n"
     "for n in ('nvidia-nccl-cu11','nvidia-nccl-cu12','nvidia-nccl-cu13'):\n"
     " try:f['nccl']=m.version(n)\n except Exception:pass\n"
     "print(json.dumps(f))"

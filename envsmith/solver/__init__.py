@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.finding import Finding, Judgement, Solution
 from envsmith.model.rule import PassedRun, Severity
-from envsmith.model.version import Spec
+from envsmith.model.version import Spec, version_key
 from envsmith.solver.explain import conflict_members, explain_cell, explain_rule, explain_upgrade, reasons, refuse
 from envsmith.solver.request import Posed, demands_of
 from envsmith.solver.solver import Solver, default_solver, solver_of
@@ -28,13 +29,14 @@ __all__ = [
 ]
 
 
+@one_state()
 def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     """Return the best cell for a request: one that runs on its machine, or with a warning one that does not.
 
     ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``.
     """
     solver = solver or default_solver()
-    posed = solver.pose(request.here)
+    posed = solver.pose(_here(solver, request))
     answer = solver.best(posed)
     if answer is not None:
         return reasons(solver, posed, answer)
@@ -44,6 +46,18 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
         raise refuse(solver, elsewhere)
     solution = reasons(solver, elsewhere, answer)
     return replace(solution, warnings=(_not_here(solver, posed), *solution.warnings))
+
+
+def _here(solver: Solver, request: Request) -> Request:
+    """Return the request with what its machine says. A glibc that every wheel of torch loads with says nothing."""
+    here, machine = request.here, request.machine
+    if machine is None or machine.platform is not request.platform or not machine.glibc or "glibc" in here.constraints:
+        return here
+    own, *floors = map(version_key, (machine.glibc, *solver.compiled.versions.get("glibc", ())[-1:]))
+    if own is None or all(floor is None or own >= floor for floor in floors):
+        return here
+    narrowed = (Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}")
+    return replace(here, narrowed={**here.narrowed, "glibc": narrowed})
 
 
 def _not_here(solver: Solver, posed: Posed) -> Finding:
@@ -74,7 +88,7 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
     There is none when the request cannot be satisfied.
     """
     solver = solver or default_solver()
-    here, elsewhere = request.here, replace(request, machine=None)
+    here, elsewhere = _here(solver, request), replace(request, machine=None)
     answers = solver.cells(solver.pose(here))
     first = next(answers, None)
     if first is None and here != elsewhere:
@@ -85,6 +99,7 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
         yield from (answer.cell for answer in answers)
 
 
+@one_state()
 def check(
     versions: Mapping[str, str],
     platform: Platform | None = None,

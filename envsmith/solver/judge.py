@@ -37,7 +37,7 @@ from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest
 from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, exact_version, pose
-from envsmith.solver.proof import own_run, proof_of, ran_together, unproved
+from envsmith.solver.proof import proof_of, ran_together, run_of_set, unproved
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
 from envsmith.solver.words import finding_of_row, join_words, message_of, name_release, strongest
@@ -98,8 +98,8 @@ def judge(
     findings += _only_on_cpu(case, inferred)
     findings += _of_nightly(case, versions, platform, findings)
     findings += _notes(case, {**read.plain, **inferred}, platform)
-    findings = _refuted(findings, own_run(case, inferred, runs))
-    runs = (*runs, *solver.graph.runs)
+    findings = _refuted(findings, run_of_set(case, inferred, runs))
+    runs = (*runs, *(run for run in solver.graph.runs if run.platform is platform))
     proof = proof_of(case, inferred, runs)
     findings = [_foretold(case, f, runs) for f in findings] if proof is None else findings
     bad = any(f.severity is Severity.ERROR for f in findings)
@@ -347,8 +347,13 @@ def _unknown_pairs(case: JudgementDraft, inferred: Mapping[str, str]) -> list[st
     if not any(n == "torch" or case.solver.compiled.roles[n] is Role.FRAMEWORK for n in subject.components.values()):
         components = {*subject.components.values()}
         related = (r for r in case.solver.compiled.rules_of(components) if not r.locking)
-        if not any(set(r.components) <= components for r in related):
-            reasons.append("no rule relates " + join_words(sorted(components)) if components else "nothing was given")
+        if components and not any(set(r.components) <= components for r in related):
+            named = join_words(sorted(components))
+            several = f"no rule speaks of {named} together"
+            alone = f"only {named} is known, and a rule speaks of two components or more"
+            reasons.append(several if len(components) > 1 else alone)
+        elif not components and not subject.unknown:
+            reasons.append("nothing was given")
     return reasons
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.rule import Evidence, PassedRun, Tested
 from envsmith.model.version import minor_of, public
@@ -25,7 +26,7 @@ def proof_of(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[P
     return max(proofs, key=lambda evidence: evidence.date, default=None)
 
 
-def own_run(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
+def run_of_set(case: JudgementDraft, inferred: Mapping[str, str], runs: Iterable[PassedRun]) -> PassedRun | None:
     """Return the run of the very set in the environment at hand."""
     packages = _Packages(case, inferred)
     return next((run for run in runs if run.stages and not packages.differences(run)), None)
@@ -116,6 +117,8 @@ def _is_line_of(case: JudgementDraft, inferred: Mapping[str, str], line: Tested)
     packages, roles = _packages(case), case.solver.compiled.roles
     if line.framework not in packages or not line.trains or not line.version.contains(packages[line.framework]):
         return False
+    if line.kind == "record" and case.problem.platform is not Platform.LINUX_64:
+        return False  # the runs of a platform are compared themselves
     if any(name != line.framework and roles[name] is not Role.CORE for name in packages):
         return False
     python = packages.get("python")

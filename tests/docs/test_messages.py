@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
 from envsmith.doctor.signatures import catalogue
 from envsmith.knowledge.graph.load import knowledge
 
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("messages", ROOT / "tools" / "messages.py")
-messages = importlib.util.module_from_spec(spec)
-sys.modules["messages"] = messages
-spec.loader.exec_module(messages)
-PAGE = messages.page()
+
+@pytest.fixture(scope="module")
+def messages(load_file):
+    return load_file("tools/messages.py")
 
 
-def test_every_signature_and_every_rule_with_a_symptom_is_on_the_page():
+@pytest.fixture(scope="module")
+def page(messages):
+    return messages.page()
+
+
+def test_every_signature_and_every_rule_with_a_symptom_is_on_the_page(page):
     ids = {s.id for s in catalogue().signatures} | {r.id for r in knowledge().rules if any(w.symptom for w in r.rows)}
-    missing = {name for name in ids if f"`{name}`" not in PAGE}
+    missing = {name for name in ids if f"`{name}`" not in page}
     assert not missing
 
 
-def test_every_entry_has_its_evidence():
-    entries = PAGE.split("\n### ")[1:]
+def test_every_entry_has_its_evidence(page):
+    entries = page.split("\n### ")[1:]
     assert len(entries) > 500
     assert all(re.search(r"\. Evidence: (validated|measured|declared|documented|reported) \d{4}-", e) for e in entries)
 
@@ -41,5 +41,5 @@ def test_every_entry_has_its_evidence():
         ("launcher '(pdsh|openmpi)' not installed", "launcher 'pdsh' not installed"),
     ],
 )
-def test_a_pattern_is_shown_as_a_text_that_it_stands_for(pattern, sample):
+def test_a_pattern_is_shown_as_a_text_that_it_stands_for(messages, pattern, sample):
     assert messages.sample_of(pattern) == sample

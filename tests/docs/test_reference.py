@@ -6,6 +6,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 from envsmith.cli.app import VERBS
 from envsmith.cli.variables import VARIABLES
 from envsmith.errors import EXIT_CODES
@@ -44,10 +46,18 @@ def test_every_variable_that_the_code_reads_is_in_the_table():
     assert not missing, f"add to envsmith/cli/variables.py: {sorted(missing)}"
 
 
-def test_findings_on_real_libraries_carry_their_evidence():
-    page = reference.library_findings()
-    lines = [line for line in page.splitlines() if line.startswith("- **")]
-    assert len(lines) > 30
-    assert all(
-        re.search(r"\*\((validated|measured|declared|documented|reported) \d{4}-\d\d-\d\d: ", line) for line in lines
-    )
+# `make docs` makes this page too.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_the_pages_of_the_repository_are_those_of_the_code(name):
+    assert (reference.FOLDER / name).read_text(encoding="utf-8") == reference.text_of(name), "run tools/reference.py"
+
+
+def test_there_is_no_page_that_nothing_makes():
+    assert {path.name for path in reference.FOLDER.iterdir()} == set(reference.PAGES)
+
+
+def test_links_to_the_reference_lead_to_its_pages():
+    for page in (ROOT / "docs").rglob("*.md"):
+        for name in re.findall(r"\]\((?:\.\./)?reference/([^)#]+)", page.read_text(encoding="utf-8")):
+            assert name in reference.PAGES, f"{page.relative_to(ROOT)}: {name}"

@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 
 def test_two_ranks_measure_every_operation(tmp_path: Path) -> None:

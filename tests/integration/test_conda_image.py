@@ -24,7 +24,7 @@ import pytest
 
 from envsmith.base.progress import silent
 from envsmith.builder.engines import buildkit
-from envsmith.builder.engines.conda import content_digest
+from envsmith.builder.engines.conda_content import content_digest
 from envsmith.builder.image.conda_dockerfile import render_conda
 from envsmith.builder.image.context import HostSettings, read_host_settings, write_secrets
 from envsmith.builder.image.dockerfile import ImageOptions, step_files

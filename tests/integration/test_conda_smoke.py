@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.torch,
     pytest.mark.network,
-    pytest.mark.skipif(not TORCH_PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
 ]
 
 DAY = "2099-01-01"  # the index of a channel that was made just now says when it was made

@@ -348,7 +348,6 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
     assert EventKind.DONE in steps.kinds("distribution packages")
 
 
-@pytest.mark.torch
 @pytest.mark.skipif(
     not os.environ.get("ENVSMITH_TEST_SLOW"),
     reason="ENVSMITH_TEST_SLOW is not set: a deepspeed cell takes gigabytes and minutes",

@@ -187,7 +187,6 @@ def test_two_nodes_are_compared(venv, tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.network
-@pytest.mark.skipif(not TORCH, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch 2.13")
 def test_deepspeed_0_14_0_on_torch_2_13_imported_for_real(tmp_path):
     """deepspeed 0.14.0 is installed over an environment that has torch, and its import fails as the rule says."""
     root = tmp_path / "env"

@@ -118,7 +118,6 @@ def test_nvcc_13_beside_a_torch_of_cuda_12_is_what_torch_itself_refuses(old_torc
     assert "CUDA_HOME=/usr/local/cuda-12.1" in found["toolkit-cuda-major"]["fix"]
 
 
-NEEDS_TORCH = pytest.mark.skipif(not TORCH, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch 2.13")
 STEP = ("--tier", "quick", "--framework-only", "--ranks", "2")
 
 
@@ -169,7 +168,6 @@ def trains_in(setup: str, python: Path) -> None:
 
 
 @pytest.mark.torch
-@NEEDS_TORCH
 def test_without_ninja_deepspeed_stops_and_the_printed_line_mends_it(without_ninja):
     """The machine's own ninja is hidden behind an empty mount; DeepSpeed compiles an op when it starts on a CPU."""
     hidden = 'set -e; n=$(command -v ninja || true); test -z "$n" || mount --bind /dev/null "$n"'
@@ -181,7 +179,6 @@ def test_without_ninja_deepspeed_stops_and_the_printed_line_mends_it(without_nin
 
 
 @pytest.mark.torch
-@NEEDS_TORCH
 def test_a_tiny_dev_shm_stops_deepspeed_and_the_printed_line_mends_it(without_ninja):
     """DeepSpeed's op for the CPU takes 66 MiB of /dev/shm for each rank. The line is the one for a host: a container's is another ``docker run``."""
     tiny = "set -e; mount -t tmpfs -o size=1M tmpfs /dev/shm"
@@ -194,7 +191,6 @@ def test_a_tiny_dev_shm_stops_deepspeed_and_the_printed_line_mends_it(without_ni
 
 
 @pytest.mark.torch
-@NEEDS_TORCH
 def test_a_variable_that_is_no_longer_read_is_told_and_breaks_nothing(without_ninja):
     """No proof by a smoke test that fails: such a variable has no effect, which is what the doctor says of it."""
     stale = {"TORCH_NCCL_ABORT_IN_DESTROY_PG": "1"}
@@ -207,7 +203,6 @@ def test_a_variable_that_is_no_longer_read_is_told_and_breaks_nothing(without_ni
 
 
 @pytest.mark.torch
-@NEEDS_TORCH
 def test_deepspeed_0_14_0_on_torch_2_13_trains_after_the_printed_command(tmp_path):
     root = tmp_path / "env"
     run(TORCH, "-m", "venv", str(root))

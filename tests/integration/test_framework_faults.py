@@ -21,11 +21,7 @@ from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import LocalTarget
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 # What a fault is called, the verdict, the exit code, and what the summary says of it.
 FAULTS = [
     ("raise", "error", 1, ["rank 1 in train step 2", "injected: this rank raises"]),

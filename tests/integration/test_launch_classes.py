@@ -16,11 +16,7 @@ from .launch_classes import CLASSES, LaunchClass
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 
 def free_port() -> int:

@@ -12,8 +12,9 @@ from envsmith.builder.engines.venv import VenvEngine
 from envsmith.errors import EngineError, LockError, NetworkError
 from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.uv import Uv
+from envsmith.lock.kept_cell import differences
 from envsmith.lock.pip_files import layer_text, pylock_text, requirement_files
-from envsmith.lock.resolve import Resolver, differences, lock_pip
+from envsmith.lock.resolve import Resolver, lock_pip
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock
 

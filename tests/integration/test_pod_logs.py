@@ -18,7 +18,6 @@ PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.torch,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
 ]
 
 

@@ -13,11 +13,7 @@ import pytest
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 SCRIPT = """
 import os, sys, time
 rank = int(os.environ["RANK"])

@@ -14,11 +14,7 @@ import pytest
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")
 ROOT = Path(__file__).parents[2]
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 # The script of docs/how-to/failures.md, with a fault where step 5 of rank 1 begins.
 SCRIPT = """
 import ctypes, datetime, os, signal, sys, time

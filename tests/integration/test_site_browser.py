@@ -77,6 +77,23 @@ def test_choosing_leads_to_a_cell_and_its_command(page):
     assert page.locator("#command").inner_text().startswith("uv venv --python")
 
 
+def test_a_gpu_with_an_arm_host_brings_it_and_another_takes_it_away(page):
+    page.locator("#gpu-gb200").check(force=True)
+    assert page.locator("#permalink").inner_text().endswith("-aarch64")
+    assert "--platform linux-aarch64" in page.locator("#command").inner_text()
+    page.locator("#gpu-h100").check(force=True)
+    assert not page.locator("#permalink").inner_text().endswith("-aarch64")
+
+
+def test_what_nvidia_smi_prints_chooses_gpu_and_driver(page):
+    page.locator(".paste summary").click()
+    page.locator("#smi").fill("Driver Version: 535.183.01   CUDA Version: 12.2\n| 0  NVIDIA A100-SXM4-80GB |")
+    assert page.locator("#smi-said").inner_text() == "Read: A100, driver 535.183.01."
+    assert "gpu=a100&driver=535.54.03" in page.url
+    page.locator("#smi").fill("nothing of use")
+    assert page.locator("#smi-said").inner_text() == "Neither a GPU nor a driver stands in it."
+
+
 def test_what_cannot_be_is_dimmed_and_says_why(page):
     page.locator("[id='driver-535.54.03']").check(force=True)
     label = page.locator("label[for='cuda-13.0']")

@@ -8,9 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,11 +22,7 @@ NAMES = tuple(f"esm-t{i}" for i in range(1, COUNT + 1))
 ADDRESSES = {name: f"10.99.8.{i}" for i, name in enumerate(NAMES, 1)}
 SHELL = "ip netns exec {host}"
 CASE = "all_reduce[int64,sum,1027]"
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(not PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 
 def _ip(*args: str) -> None:
@@ -162,23 +157,6 @@ def test_torchrun_brings_two_nodes_together_and_both_have_the_verdict_of_all(nod
         # Of two ranks every other one is not a group.
         assert answer["counts"] == {"pass": len(answer["cases"]) - 2, "skipped": 2}
         assert sorted(rank for ranks in answer["nodes"].values() for rank in ranks) == [0, 1]
-
-
-def _everywhere(nodes: tuple[str, ...], *args: str, env: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    """The same command on every node, as a batch script would start it; ``env`` are further variables of single nodes."""
-    started = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", name, *_smoke(*args, "--json")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **env.get(name, {})},
-        )
-        for name in nodes
-    ]
-    answers = [process.communicate(timeout=550) for process in started]
-    for process, (out, err) in zip(started, answers, strict=True):
-        assert process.returncode == 1, (out[-500:], err.decode()[-2000:])
-    return [json.loads(out) for out, _ in answers]
 
 
 def test_command_line_with_a_remote_shell(nodes: tuple[str, ...], tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_any_json_is_a_snapshot_or_a_clear_error(value):
         return
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_noise_take_bounded_memory():
     class Noise(io.RawIOBase):
         left = 100 << 20
@@ -125,9 +126,10 @@ SHAPES = {
 }
 
 
+@pytest.mark.parametrize("part", [4, pytest.param(1, marks=pytest.mark.slow)], ids=["quarter", "whole"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_shape_of_text_takes_more_than_seconds(shape):
-    text = SHAPES[shape]
+def test_no_shape_of_text_takes_more_than_seconds(shape, part):
+    text = SHAPES[shape][: len(SHAPES[shape]) // part]
     started = time.process_time()
     diagnose(read_texts([("t", text)]), [("t", clean(text))])
-    assert time.process_time() - started < 8
+    assert time.process_time() - started < 8 / part

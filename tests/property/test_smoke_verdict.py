@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ RECORDED = [
     for document in (json.loads(path.read_text()) for path in FAULTS)
     for event in document["events"]
 ]
+EXAMPLES = int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "100"))
 PLAN = Plan.build({"deepspeed": "1"}, ranks=4, backend="gloo").with_(
     cases=tuple(Case(**case) for case in RECORDED[0][0]), expected={}
 )
@@ -48,7 +50,7 @@ def damaged(draw: st.DrawFn) -> Any:
     return event
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(damaged() | junk, max_size=12), st.integers(-15, 20) | st.none(), st.text(max_size=50))
 def test_no_stream_makes_the_judge_raise_and_none_without_an_end_passes(
     events: list[Any], status: int | None, words: str
@@ -62,7 +64,7 @@ def test_no_stream_makes_the_judge_raise_and_none_without_an_end_passes(
         assert not result.passed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.permutations(list(range(12))))
 def test_order_in_which_ranks_lines_arrive_does_not_change_the_result(order: list[int]) -> None:
     document = json.loads(next(path for path in FAULTS if path.stem == "different_reduction").read_text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import sys
 import time
 import types
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from envsmith.agent.cases import OPERATIONS, timing
 from envsmith.agent.cases.kit import Kit
+from envsmith.agent.machine import loaded_facts
 from envsmith.agent.protocol import Board, Skip
 from envsmith.agent.steps.stage import Stage
 from envsmith.agent.world import World, bound_device, free_bytes
@@ -238,7 +240,18 @@ def sums_of_float8_are_exact(world: Any) -> None:
     say("ok float8")
 
 
+def forks_may_use_cuda() -> None:
+    """What the nursery asks before it forks the ranks leaves CUDA to them. The first run on a GPU failed here."""
+    assert loaded_facts()["torch"] == torch.__version__
+    pid = os.fork()
+    if pid == 0:
+        os._exit(int(torch._C._cuda_isInBadFork()))
+    assert os.waitpid(pid, 0)[1] == 0, "torch refuses CUDA to what is forked after loaded_facts()"
+    say("ok forks")
+
+
 def main() -> None:
+    forks_may_use_cuda()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     world = world_of()
     symm.empty = bound(symm.empty, "symm.empty", lambda n, dtype, device: torch.empty(n, dtype=dtype, device=device))

@@ -8,13 +8,7 @@ from pathlib import Path
 import faultlib
 import pytest
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        not faultlib.torch_python(), reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"
-    ),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 
 def test_every_gpu_path_calls_this_torch_as_it_wants_to_be_called() -> None:
@@ -25,6 +19,7 @@ def test_every_gpu_path_calls_this_torch_as_it_wants_to_be_called() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     ok = {line[3:] for line in done.stdout.splitlines() if line.startswith("ok ")}
     assert {
+        "forks",
         "cuda_graph",
         "symmetric_memory",
         "compute_overlap",

@@ -12,13 +12,7 @@ from envsmith.agent.protocol import TIME_IS_OVER
 from envsmith.smoke.everything import SmokeMachine, parts_of, run_parts
 from envsmith.smoke.run import LocalTarget, probe
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        not faultlib.torch_python(), reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"
-    ),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 SHORT = {"full": 20.0, "bandwidth": 20.0}
 
 

@@ -11,13 +11,7 @@ import pytest
 from envsmith.smoke import run
 from envsmith.smoke.run import LocalTarget
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        not faultlib.torch_python(), reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"
-    ),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 
 
 def _alive(pid: int) -> bool:

@@ -20,7 +20,6 @@ from envsmith.smoke.run import LocalTarget, run
 
 _PYTHON = os.environ.get("ENVSMITH_TEST_HOROVOD_PYTHON", "")
 pytestmark = [
-    pytest.mark.torch,
     pytest.mark.integration,
     pytest.mark.skipif(not _PYTHON, reason="ENVSMITH_TEST_HOROVOD_PYTHON names no interpreter with horovod"),
 ]

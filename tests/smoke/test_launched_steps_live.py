@@ -15,13 +15,7 @@ from envsmith.smoke import bundle
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.run import LocalTarget, run
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        not faultlib.torch_python(), reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch"
-    ),
-]
+pytestmark = [pytest.mark.torch, pytest.mark.integration]
 SOURCE = """
 import sys
 from envsmith.agent.steps import LAUNCHERS, STEPS

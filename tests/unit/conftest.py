@@ -220,6 +220,20 @@ def server():
         yield running
 
 
+@pytest.fixture
+def ssh_key(tmp_path: Path) -> Path:
+    """A private key of SSH, its public half beside it. Who has none here cannot sign either."""
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("ssh-keygen is not installed")
+    key = tmp_path / "id_ed25519"
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me@a-host", "-f", key]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "No user exists for uid" in made.stderr:
+        pytest.skip("ssh-keygen works for a user whom the system knows")
+    assert made.returncode == 0, made.stderr
+    return key
+
+
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     """(CA bundle, server context): an authority of the tests' own, and what it vouches for: localhost and ``*.corp.invalid``."""

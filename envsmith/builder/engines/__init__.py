@@ -38,6 +38,20 @@ def load_engine(name: str, *, offline: bool = False, channels: tuple[str, ...] =
     return kind.create(offline=offline, channels=channels)
 
 
+def _instead_of(engine: Engine, *, offline: bool) -> str:
+    """Return what to do where an engine that was asked for is not here: an image can be made by another one, or elsewhere."""
+    if engine.images is None:
+        return "Leave --engine out to use an engine of this host."
+    others = [load_engine(word, offline=offline) for word in ENGINES if word != engine.name]
+    here = [other.name for other in others if other.images is not None and not other.available()]
+    if here:
+        return f"Use --engine {here[0]}, which makes the same image and is here."
+    return (
+        f"Run envsmith lock with the same flags, and docker build with the folder that it writes where there is {engine.name}. "
+        "For an environment here without an image, use --engine venv."
+    )
+
+
 def choose_engine(name: str | None = None, *, offline: bool = False, channels: tuple[str, ...] = ()) -> EngineChoice:
     """Return the engine asked for, or the first that can be used here.
 
@@ -46,9 +60,7 @@ def choose_engine(name: str | None = None, *, offline: bool = False, channels: t
     if name is not None:
         engine = load_engine(name, offline=offline, channels=channels)
         if reason := engine.available():
-            raise EngineError(
-                f"Cannot use the engine {name}: {reason}.", hint="Leave --engine out to use an engine of this host."
-            )
+            raise EngineError(f"Cannot use the engine {name}: {reason}.", hint=_instead_of(engine, offline=offline))
         return EngineChoice(engine=engine, why=f"{name} was asked for")
     reasons: list[str] = []
     for candidate in (word for word in ENGINES if word not in ON_REQUEST):

@@ -42,10 +42,14 @@ class ReleaseStep:
     skipped: tuple[str, ...] = ()
 
     @property
+    def is_older(self) -> bool:
+        """Return whether the bad release is the older one."""
+        return Version(self.bad.version) < Version(self.good.version)
+
+    @property
     def remedy(self) -> str:
         """Return the requirement that stays clear of it."""
-        older = Version(self.bad.version) < Version(self.good.version)
-        return f"{self.name}{'>' if older else '<'}{self.bad.version}"
+        return f"{self.name}{'>' if self.is_older else '<'}{self.bad.version}"
 
 
 def narrow_releases(

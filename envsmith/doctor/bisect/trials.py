@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from envsmith.base.files import read_bounded, read_text, write_whole
 from envsmith.base.interpreter import python_in
 from envsmith.base.json_types import JsonDict, JsonFields, number_in, seconds_in, text_in
-from envsmith.base.programs import execute
+from envsmith.base.programs import ending_orphans, execute
 from envsmith.doctor.bisect.changes import Pins
 from envsmith.doctor.bisect.journal import Journal, key_of
 from envsmith.doctor.bisect.outcome import UNUSABLE, TrialOutcome, outcome_of
@@ -171,7 +171,8 @@ class Trials:
         start = time.monotonic()
         limit = self.limit or _FIRST_LIMIT
         try:
-            finished = execute(self.command, seconds=limit, env=variables)
+            with ending_orphans():
+                finished = execute(self.command, seconds=limit, env=variables)
         except subprocess.TimeoutExpired:
             return {"status": -9, "error": f"no end after {limit:.0f} s", "seconds": limit, "output": ""}
         except OSError as error:

@@ -12,6 +12,7 @@ from envsmith.doctor.read.lines import read_lines
 from envsmith.doctor.read.logs import kinds_of_log, read_files, read_log
 from envsmith.doctor.read.package_lists import is_dockerfile, read_dockerfile, read_packages, read_whole
 from envsmith.doctor.read.pasted import clean, decode, read_bounded, unprefixed
+from envsmith.knowledge.graph.tables import one_state
 
 __all__ = ["Draft", "Facts", "Read", "clean", "decode", "read_bounded", "read_text", "read_texts"]
 
@@ -55,6 +56,7 @@ def _read_parts(text: str, draft: Draft, source: str) -> list[str]:
     return kinds
 
 
+@one_state()
 def read_texts(texts: list[tuple[str, str]]) -> Facts:
     """Return the facts of several ``(source, text)`` together."""
     draft = Draft()

@@ -90,6 +90,7 @@ class Compiled:
     tested: tuple[tuple[str, int, int, int], ...]
     built_on_torch: tuple[str, ...]
     gpus: Mapping[str, str]
+    gpus_on_arm: tuple[str, ...]
 
     def rules_of(self, components: Iterable[str]) -> list[CompiledRule]:
         """Return the rules that speak of one of these components, in the order of the files."""
@@ -134,6 +135,7 @@ def compile_knowledge(knowledge: Knowledge) -> Compiled:
         tested=tuple(_tested(knowledge, specs)),
         built_on_torch=tuple(n for n, group in releases.items() if any("build_imports" in r.facts for r in group)),
         gpus=knowledge.gpus,
+        gpus_on_arm=knowledge.gpus_on_arm,
     )
 
 

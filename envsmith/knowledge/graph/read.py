@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from envsmith.base.json_types import JsonDict, JsonFields
 from envsmith.base.schema import (
-    Checked,
     Made,
     Parsed,
     Prepared,
@@ -20,6 +19,7 @@ from envsmith.base.schema import (
     UnreadableError,
     WrongValueError,
     check,
+    not_empty,
     parse_document,
     strict,
     text_of,
@@ -41,7 +41,7 @@ from envsmith.knowledge.graph.releases import (
 from envsmith.knowledge.graph.runtime import RUNTIME_FILE, Runtime, lock_rules
 from envsmith.knowledge.graph.torch_builds import Build, Device, TorchFile, torch_releases, torch_rules
 from envsmith.knowledge.graph.wheel_files import catalogue
-from envsmith.model.cell import Platform
+from envsmith.model.cell import CellId, Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.record import Record, Rung, Verdict, sound_records
 from envsmith.model.rule import (
@@ -151,6 +151,7 @@ def _assemble(
     tested: list[Tested] = []
     devices: tuple[Device, ...] = ()
     gpus: Mapping[str, str] = {}
+    on_arm: tuple[str, ...] = ()
     runtime: Runtime | None = None
     builds: Sequence[Build] = ()
     for name, document in documents.items():
@@ -164,7 +165,7 @@ def _assemble(
         elif name.startswith("releases/"):
             file = check_file(GpuFile if name == _GPU else ReleasesFile, name, document, problems, table)
             if isinstance(file, GpuFile):
-                devices, gpus = file.runs_on, file.folded_names()
+                devices, gpus, on_arm = file.runs_on, file.folded_names(), file.on_arm()
             if file:
                 if file.component in releases:
                     problems.add(name, f"{file.component} has releases in another file too", "join them")
@@ -195,6 +196,7 @@ def _assemble(
         tested=tuple(tested),
         runs=tuple(runs.values()),
         gpus=gpus,
+        gpus_on_arm=on_arm,
     )
 
 
@@ -230,16 +232,10 @@ def _platform_apart(line: object) -> object:
     return {**line, "when": specs, "platform": when["platform"]}
 
 
-def _some_component(specs: Mapping[str, Spec], _context: object) -> Mapping[str, Spec]:
-    if not specs:
-        raise WrongValueError("speaks of no component")
-    return specs
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RowLine:
-    when: Annotated[Specs, Checked(_some_component)] | None = None
+    when: Annotated[Specs, not_empty("speaks of no component")] | None = None
     platform: Platform | None = None
     needs: Specs | None = None
     severity: Severity | None = None
@@ -429,7 +425,8 @@ def passed_run(name: str, record: Record, table: ComponentTable) -> PassedRun:
     source = f"record of {record.cell}, proved up to {record.rungs[-1].value}: {name}"
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=source, date=record.day)
     own = {component: version for component, version in record.components.items() if component in table.by_name}
-    return PassedRun(components={**beside, **own}, evidence=evidence)
+    platform = CellId.parse(record.cell).platform
+    return PassedRun(components={**beside, **own}, evidence=evidence, platform=platform)
 
 
 def _tested(record: Record, evidence: Evidence, table: ComponentTable) -> list[Tested]:

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated
 
 from packaging.version import Version as Pep440
 
-from envsmith.base.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, strict, text_of
+from envsmith.base.schema import Checked, Day, Flag, Parsed, Sha256, WrongValueError, each_once, strict, text_of
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.fields import ComponentName, Sources, Specs, SpecText, Version
 from envsmith.knowledge.graph.torch_builds import Device, with_hash
@@ -124,22 +125,13 @@ _FACTS = tuple(
 )  # fmt: skip
 
 
-def _versions_once(lines: tuple[ReleaseLine, ...], _context: object) -> tuple[ReleaseLine, ...]:
-    versions: set[str] = set()
-    for number, line in enumerate(lines):
-        if line.version in versions:
-            raise WrongValueError(f"{line.version} stands in this file twice", "remove one line", path=f"[{number}]")
-        versions.add(line.version)
-    return lines
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReleasesFile:
     """``releases/<component>.yaml``."""
 
     component: ComponentName
-    releases: Annotated[tuple[ReleaseLine, ...], Checked(_versions_once)]
+    releases: Annotated[tuple[ReleaseLine, ...], each_once(attrgetter("version"))]
     evidence: object = None
 
 
@@ -149,6 +141,7 @@ class _GpuNames:
     gpu: Version
     names: tuple[Short, ...]
     evidence: Sources
+    platform: Platform | None = None
 
 
 def _fold(name: str) -> str:
@@ -177,6 +170,11 @@ class GpuFile(ReleasesFile):
     def folded_names(self) -> dict[str, str]:
         """Return the architecture of each name of a GPU, without hyphens, spaces and capitals."""
         return {_fold(name): line.gpu for line in self.names for name in line.names}
+
+    def on_arm(self) -> tuple[str, ...]:
+        """Return the names of GPUs that are built into an Arm host, folded."""
+        lines = [line for line in self.names if line.platform is Platform.LINUX_AARCH64]
+        return tuple(_fold(name) for line in lines for name in line.names)
 
 
 def in_order(lines: Iterable[ReleaseLine]) -> list[ReleaseLine]:

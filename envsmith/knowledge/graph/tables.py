@@ -7,7 +7,9 @@ files are those that it was made of: that is asked only when the user's cache ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +29,23 @@ BROUGHT = Path(__file__).resolve().parents[2] / "_tables"
 _MAKING = 12
 
 
+# The tables of one state of the files, by kind.
+_STATE: ContextVar[dict[str, Any] | None] = ContextVar("state", default=None)
+
+
+@contextmanager
+def one_state() -> Iterator[None]:
+    """Answer all that is asked within from one state of the files. They are looked at once for each table."""
+    if _STATE.get() is not None:
+        yield
+        return
+    token = _STATE.set({})
+    try:
+        yield
+    finally:
+        _STATE.reset(token)
+
+
 @dataclass(frozen=True, slots=True)
 class Table(Generic[_Value]):
     """What ``make`` makes of files of the knowledge: a value of ``shape``, as :mod:`envsmith.base.packed` keeps it.
@@ -43,7 +62,15 @@ class Table(Generic[_Value]):
 
     def load(self, files: DataFiles | None = None) -> _Value:
         """Return the value of ``files``: in this process once, from the cache while none of them changes."""
-        files = files or self.files()
+        state = _STATE.get()
+        if files is not None or state is None:
+            return self._load(files or self.files())
+        if self.kind not in state:
+            state[self.kind] = self._load(self.files())
+        value: _Value = state[self.kind]
+        return value
+
+    def _load(self, files: DataFiles) -> _Value:
         stamp = files.stamp()
         if stamp not in self._values:
             self._values[stamp] = cached(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from envsmith.base.json_types import JsonDict
-from envsmith.base.schema import Checked, Day, Flag, Sha256, Text, WrongValueError, strict, text_of
+from envsmith.base.schema import Day, Flag, Sha256, Text, each_once, strict, text_of
 from envsmith.knowledge.graph.fields import Sources, SpecText, Version
 from envsmith.model.cell import Platform
 from envsmith.model.rule import WHEELS_ONLY, Evidence, Release, Row, Rule, RuleKind
@@ -95,23 +95,13 @@ def with_hash(evidence: tuple[Evidence, ...], sha256: str | None) -> tuple[Evide
     return (replace(evidence[0], sha256=sha256), *evidence[1:]) if sha256 else evidence
 
 
-def _each_once(builds: tuple[Build, ...], _context: object) -> tuple[Build, ...]:
-    keys = set()
-    for number, build in enumerate(builds):
-        if (build.version, build.platform) in keys:
-            text = f"{build.version} on {build.platform.value} stands in this file twice"
-            raise WrongValueError(text, "remove one line", path=f"[{number}]")
-        keys.add((build.version, build.platform))
-    return builds
-
-
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchFile:
     """``releases/torch.yaml``."""
 
     component: Text
-    builds: Annotated[tuple[Build, ...], Checked(_each_once)]
+    builds: Annotated[tuple[Build, ...], each_once(lambda build: f"{build.version} on {build.platform.value}")]
     evidence: object = None
 
 

@@ -10,6 +10,7 @@ from packaging.version import Version
 
 from envsmith.base.files import read_text
 from envsmith.errors import DataError
+from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.names_file import NamesFile
 from envsmith.knowledge.names.presence import Presence
 from envsmith.knowledge.names.walk import Availability, NamePlace, Walk
@@ -26,6 +27,11 @@ class NameIndex:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._walks: dict[str, Walk] = {}
+
+    @classmethod
+    def installed(cls) -> NameIndex:
+        """Return the index of the knowledge in use. Nothing is opened yet."""
+        return cls(find_matrix() / "names")
 
     @cached_property
     def roots(self) -> dict[str, str]:

@@ -329,8 +329,8 @@ def late_to_most(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-# What is a rank's own by its nature: which GPU it sees.
-_OWN = ("CUDA_VISIBLE_DEVICES", "NCCL_DEBUG_FILE")
+# What is a rank's own by its nature: which GPU it sees, and for which host it passes where ranks share a GPU.
+_OWN = ("CUDA_VISIBLE_DEVICES", "NCCL_DEBUG_FILE", "NCCL_HOSTID")
 _MOST = 5
 
 

@@ -95,6 +95,25 @@ def waits(one: RankEvidence) -> bool:
     return main is None or any(frame.function == "_engine_run_backward" for frame in _above_user(one))
 
 
+def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
+    """Return the living ranks that wait, and those whose call a rank that does not wait has not made.
+
+    On a GPU a rank waits wherever it first asks for a number: no frame shows for what.
+    """
+    living = _living(evidence)
+    waiting = [one for one in living if waits(one)]
+    elsewhere = [one for one in living if one not in waiting]
+    ahead = [one for one in elsewhere if any(_has_not_come(peer, one) for peer in elsewhere)]
+    return [one for one in living if one in waiting or one in ahead]
+
+
+def _has_not_come(peer: RankEvidence, one: RankEvidence) -> bool:
+    """Tell whether a rank makes the collectives of a group and has not called the one that is open on another rank."""
+    call = in_flight(one)
+    made = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
+    return call is not None and not call.is_p2p and bool(made) and max(made) < call.sequence
+
+
 def _above_user(one: RankEvidence) -> list[Frame]:
     """Return the innermost frames down to the first one that is the user's."""
     rows = []
@@ -124,7 +143,7 @@ def _living(evidence: LaunchEvidence) -> list[RankEvidence]:
 
 def _waiting_words(evidence: LaunchEvidence, ranks: Sequence[int]) -> str:
     """Return a sentence that says in what the other ranks wait."""
-    waiting = [one for one in _living(evidence) if one.rank not in ranks and waits(one)]
+    waiting = [one for one in waiting_ranks(evidence) if one.rank not in ranks]
     if not waiting:
         return ""
     call, place = in_flight(waiting[0]), _place(waiting[0])
@@ -261,8 +280,8 @@ def _loop_behind(frames: Sequence[Frame], peer: Sequence[Frame]) -> str:
 
 def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that are not in a collective while the others are."""
-    living = _living(evidence)
-    late = [one for one in living if not waits(one)]
+    living, waiting = _living(evidence), waiting_ranks(evidence)
+    late = [one for one in living if one not in waiting]
     if not late or len(late) == len(living) > 1:
         return None
     if len(living) == 1 and evidence.world > 1:

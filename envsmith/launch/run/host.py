@@ -7,7 +7,7 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,7 @@ _TOOL_SECONDS = 10.0
 # PIDFD_GET_INFO of Linux 6.13, whose exit code Linux 6.15 fills in once the process was waited for.
 _GET_INFO, _INFO, _EXIT_KNOWN = 0xC040FF0B, "QQ" + "I" * 11 + "i", 1 << 3
 _STAMP = re.compile(r"(?:<\d+>)?\[ *(\d{1,9}\.\d{1,9})\]")
+_XID_OF = re.compile(r"NVRM: Xid.*\bpid='?(\d+)")
 _TELLING = re.compile(r"NVRM: Xid|oom-kill|Out of memory|segfault at|traps: |general protection", re.IGNORECASE)
 
 
@@ -114,15 +115,29 @@ def oom_kills(pid: int | str = "self") -> int:
     return 0
 
 
-def kernel_lines(since: float) -> tuple[tuple[str, ...], str]:
-    """Return the telling lines of the kernel's log from ``since`` on, in seconds of its clock, and why there are none."""
+def kernel_lines(since: float, processes: Collection[int]) -> tuple[tuple[str, ...], str]:
+    """Return the telling lines of the kernel's log from ``since`` on, in seconds of its clock, and why there are none.
+
+    A driver's line about a process that is none of ``processes`` is another program's, where the kernel's numbers are ours.
+    """
     text, failure = _output(["dmesg"])
-    return parse_kernel_lines(text.splitlines()[-200:], since), failure
+    known = processes if _counts_as_the_kernel() else None
+    return parse_kernel_lines(text.splitlines()[-200:], since, known), failure
 
 
-def parse_kernel_lines(lines: Iterable[str], since: float) -> tuple[str, ...]:
-    """Return the telling lines that are not older."""
+def _counts_as_the_kernel() -> bool:
+    """Tell whether this process is in the first namespace of process numbers (PROC_PID_INIT_INO of the kernel)."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == f"pid:[{0xEFFFFFFC}]"
+    except OSError:
+        return False
+
+
+def parse_kernel_lines(lines: Iterable[str], since: float, processes: Collection[int] | None = None) -> tuple[str, ...]:
+    """Return the telling lines that are not older. With ``processes`` without the Xids of others."""
     rows = [(_STAMP.match(line), line.strip()[:300]) for line in lines if _TELLING.search(line)]
+    if processes is not None:
+        rows = [row for row in rows if not (xid := _XID_OF.search(row[1])) or int(xid[1]) in processes]
     return tuple(line for stamp, line in rows if stamp and float(stamp[1]) >= since)[-20:]
 
 

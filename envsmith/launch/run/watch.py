@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -105,9 +105,8 @@ class LaunchWatch:
 
     def _judge_attempt(self, number: int) -> None:
         """Judge the ranks that the launcher has ended, because it has started them again."""
-        rows = [self._rank(rank, time.monotonic()) for rank in sorted(self.ranks.former, key=lambda each: each.rank)]
-        ranks = around_divergence(with_launcher_ends(rows))
-        evidence = replace(self.evidence(stalled=0.0), ranks=ranks, launcher=ExitStatus(code=None))
+        rows = around_divergence(with_launcher_ends(self._rows(self.ranks.former, time.monotonic())))
+        evidence = replace(self.evidence(stalled=0.0), ranks=rows, launcher=ExitStatus(code=None))
         blame = decide_end(self.stalled_at, evidence)
         self.stalled_at, self.has_begun = None, False
         text = blame.message if blame else "The evidence does not say which rank was first."
@@ -218,12 +217,11 @@ class LaunchWatch:
         """Return all that is known now."""
         now = time.monotonic()
         self.ranks.find_silent()
-        rows = [self._rank(rank, now) for rank in sorted(self.ranks.all, key=lambda each: each.rank)]
-        rows = with_drivers_errors(rows, self.ranks.folder)
+        rows = with_drivers_errors(self._rows(self.ranks.all, now), self.ranks.folder)
         on_gpu = gpu_memory()
         rows = [replace(row, gpu_bytes=on_gpu.get(row.pid, row.gpu_bytes)) for row in rows]
         self._measure_disks()
-        lines, failure = kernel_lines(self.booted_for)
+        lines, failure = kernel_lines(self.booted_for, {row.pid for row in rows})
         if failure:
             self.unread.add(f"the kernel's log cannot be read: {failure}")
         status = self.launcher.status
@@ -247,11 +245,16 @@ class LaunchWatch:
             unread=tuple(sorted(self.unread)),
         )
 
-    def _rank(self, rank: WatchedRank, now: float) -> RankEvidence:
+    def _rows(self, ranks: Iterable[WatchedRank], now: float) -> list[RankEvidence]:
+        ordered = sorted(ranks, key=lambda each: each.rank)
+        answers = comparable([rank.answer for rank in ordered])
+        return [self._rank(rank, answer, now) for rank, answer in zip(ordered, answers, strict=True)]
+
+    def _rank(self, rank: WatchedRank, answer: JsonFields, now: float) -> RankEvidence:
         process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
         row = rank_evidence(
             rank.stem,
-            answer={} if process and process.became else rank.answer,
+            answer={} if process and process.became else answer,
             code=rank.code,
             ended_at=rank.ended_at,
             process=process,
@@ -271,6 +274,17 @@ class LaunchWatch:
                 self.unread.add(failure)
             row = replace(row, stacks=stacks or row.stacks)
         return row
+
+
+def comparable(answers: Sequence[JsonFields]) -> list[JsonFields]:
+    """Return what ranks answered, without their variables unless each has named its own.
+
+    A rank that ended before it was asked never said which variables its program sets. All are compared by those of
+    their start then.
+    """
+    if all(texts_in(answer, "variables") for answer in answers):
+        return list(answers)
+    return [{key: value for key, value in answer.items() if key != "variables"} for answer in answers]
 
 
 def _with_state(stack: ThreadStack, state: tuple[int, ProcessState] | None) -> ThreadStack:

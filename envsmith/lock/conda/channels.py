@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlunsplit
 
-from envsmith.base.files import read_bounded, scratch
+from envsmith.base.files import expand_home, read_bounded, scratch
 from envsmith.base.schema import Parsed, Problems, WrongValueError, one_or_many, parse_json, read_document
 from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
 from envsmith.lock.conda.copies import drop_changed, sealed
@@ -158,7 +158,7 @@ def _merged(environ: Mapping[str, str]) -> Condarc:
 
 def _condarcs(environ: Mapping[str, str]) -> list[Path]:
     """Return the files that conda reads, in its order: the last one wins."""
-    home = Path(environ.get("HOME") or "~").expanduser()
+    home = expand_home("~", environ)
     folders = ["/etc/conda", "/var/lib/conda", environ.get("CONDA_ROOT")]
     folders += [f"{xdg}/conda"] if (xdg := environ.get("XDG_CONFIG_HOME")) else []
     folders += [f"{home}/.config/conda", f"{home}/.conda"]
@@ -184,7 +184,7 @@ def _verify(environ: Mapping[str, str], conda: Condarc) -> bool | Path:
         return ca_bundle(environ) or True
     if word in {"false", "no", "0"}:
         return False
-    return Path(str(value)).expanduser()
+    return expand_home(str(value), environ)
 
 
 def _slash(url: str) -> str:

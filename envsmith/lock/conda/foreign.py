@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -25,12 +25,13 @@ from envsmith.base.schema import (
 )
 from envsmith.errors import DataError
 from envsmith.lock.conda.names import clean, component_version, cuda_of_build, fold
+from envsmith.model.version import local_cuda
 from envsmith.net.address import parts_of
 
 MAX_BYTES = 64 << 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.!+-]{0,127}")
-_PLATFORM = re.compile(r"(?:linux|osx|win|noarch|freebsd|emscripten|wasi)(?:-[a-z0-9]+)?")
+_PLATFORM = "linux-64"
 _Name = Annotated[str, text_of(128, _NAME, complaint="not a package name")]
 _Version = Annotated[str, text_of(128, _VERSION, complaint="not a version")]
 
@@ -66,19 +67,11 @@ _RANK = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CondaFile:
-    """The versions in a file.
+    """The versions in a file: ``conda`` and ``pip`` map names to them, ``builds`` Conda names to build strings."""
 
-    ``conda`` and ``pip`` map names to versions, ``builds`` Conda names to build strings, ``specs`` names to specs that
-    fix no version (``environment.yml``). ``platforms`` are those the file speaks of, the versions are of the one that
-    was asked for.
-    """
-
-    kind: str
     conda: dict[str, str] = field(default_factory=dict)
     pip: dict[str, str] = field(default_factory=dict)
     builds: dict[str, str] = field(default_factory=dict)
-    specs: dict[str, str] = field(default_factory=dict)
-    platforms: tuple[str, ...] = ()
 
     @property
     def components(self) -> dict[str, str]:
@@ -112,10 +105,8 @@ def kind_of(text: str) -> str | None:
     return "environment" if re.search(r"^dependencies:", text, re.MULTILINE) else None
 
 
-def read_conda_file(
-    text: str, *, kind: str | None = None, platform: str | None = None, where: str = "input"
-) -> CondaFile:
-    """Return the versions of a file: of a lock for several platforms those of ``platform``."""
+def read_conda_file(text: str, *, kind: str | None = None, where: str = "input") -> CondaFile:
+    """Return the versions of a file: of a lock for several platforms those of linux-64, else of the first."""
     reader = _READERS.get(kind or kind_of(text) or "")
     if reader is None:
         raise DataError(
@@ -126,7 +117,7 @@ def read_conda_file(
         raise DataError(
             f"Cannot read {where}: its {len(text)} characters are more than a Conda file has ({MAX_BYTES})."
         )
-    return reader(text, platform, where)
+    return reader(text, where)
 
 
 def load_document(text: str, where: str, *, name: str = ".yml") -> Any:
@@ -147,13 +138,8 @@ def _read_document(kind: Any, text: str, where: str, *, name: str = ".yml") -> A
     return value
 
 
-def _pick(platforms: list[str], chosen: str | None, where: str) -> str | None:
-    if chosen is None:
-        return "linux-64" if "linux-64" in platforms else (platforms[0] if platforms else None)
-    if chosen not in platforms:
-        names = clean(", ".join(platforms[:8]))
-        raise DataError(f"Cannot read {where}: it has nothing for {chosen}, only for {names or 'no platform'}.")
-    return chosen
+def _platform(platforms: Iterable[str]) -> str:
+    return min(platforms, key=lambda platform: platform != _PLATFORM, default="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,11 +157,10 @@ class _CondaLock:
     package: tuple[_Locked, ...]
 
 
-def _read_conda_lock(text: str, platform: str | None, where: str) -> CondaFile:
+def _read_conda_lock(text: str, where: str) -> CondaFile:
     packages = _read_document(_CondaLock, text, where).package
-    platforms = list(dict.fromkeys(p.platform for p in packages))
-    chosen = _pick(platforms, platform, where)
-    file = CondaFile(kind="conda-lock", platforms=tuple(platforms))
+    chosen = _platform(p.platform for p in packages)
+    file = CondaFile()
     for package in packages:
         if package.platform == chosen and package.manager == "pip":
             file.pip[fold(package.name)] = package.version
@@ -207,17 +192,17 @@ class _PixiLock:
     packages: tuple[_PixiPackage, ...] = ()
 
 
-def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
+def _read_pixi_lock(text: str, where: str) -> CondaFile:
     """Read the environment ``default``, else the first."""
     lock = _read_document(_PixiLock, text, where)
     name = "default" if "default" in lock.environments else next(iter(lock.environments), "")
     if not name:
         raise DataError(f"Cannot read {where}: it has no environments.")
     by_platform = lock.environments[name].packages
-    chosen = _pick(list(by_platform), platform, where)
+    chosen = _platform(by_platform)
     pypi = {entry.pypi or entry.url: entry for entry in lock.packages}
-    file = CondaFile(kind="pixi-lock", platforms=tuple(by_platform))
-    for number, item in enumerate(by_platform.get(chosen or "", ())):
+    file = CondaFile()
+    for number, item in enumerate(by_platform.get(chosen, ())):
         if parts := split_filename(item.conda):
             file.add(*parts)
         elif item.pypi:
@@ -234,10 +219,9 @@ def _read_pixi_lock(text: str, platform: str | None, where: str) -> CondaFile:
     return file
 
 
-def _read_explicit(text: str, platform: str | None, where: str) -> CondaFile:
+def _read_explicit(text: str, where: str) -> CondaFile:
     """Read addresses of packages, one a line, and envsmith's own pip lines."""
-    platforms = re.findall(r"^#\s*platform:\s*(\S{1,40})\s*$", text, re.MULTILINE)
-    file = CondaFile(kind="explicit", platforms=tuple(platforms))
+    file = CondaFile()
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if match := re.fullmatch(r"# pip (\S{1,128}) @ (\S+)(?: --hash=\S+)?", line):
@@ -254,8 +238,6 @@ def _read_explicit(text: str, platform: str | None, where: str) -> CondaFile:
                     f"Cannot read line {number} of {where}: {clean(line, 100)!r} is not the address of a Conda package."
                 )
             file.add(*package)
-    if platform and platforms and platform not in platforms:
-        raise DataError(f"Cannot read {where}: it has nothing for {platform}, only for {clean(platforms[0], 40)}.")
     return file
 
 
@@ -271,39 +253,31 @@ def _dependency(value: object, _context: object) -> str | tuple[str, ...]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Environment:
     dependencies: tuple[Annotated[Any, Parsed(_dependency)], ...]
-    platforms: tuple[str, ...] | None = None
 
 
-def _read_environment(text: str, platform: str | None, where: str) -> CondaFile:
-    """Read what somebody wants: exact pins are versions, everything else is wanted."""
-    environment = _read_document(_Environment, _for_platform(text, platform or "linux-64"), where)
-    file = CondaFile(kind="environment", platforms=environment.platforms or ())
-    for number, item in enumerate(environment.dependencies):
+def _read_environment(text: str, where: str) -> CondaFile:
+    """Read what somebody wants: exact pins are versions."""
+    file = CondaFile()
+    for number, item in enumerate(_read_document(_Environment, _of_platform(text), where).dependencies):
         if isinstance(item, tuple):
             for line in item:
                 _note_requirement(line, file)
             continue
-        name, version, build, spec = _match_spec(item, where, f"dependencies[{number}]")
+        name, version, build = _match_spec(item, where, f"dependencies[{number}]")
         if version:
             file.add(name, version, build)
-        elif spec:
-            file.specs[name] = spec
-        else:
-            file.specs.setdefault(name, "*")
     return file
 
 
-def _for_platform(text: str, platform: str) -> str:
+def _of_platform(text: str) -> str:
     """Leave out the lines whose conda-build selector (``# [aarch64]``) is another platform's."""
-    own = {"linux-64": {"linux64", "linux", "unix"}, "linux-aarch64": {"aarch64", "linux", "unix"}}.get(
-        platform, {"unix"}
-    )
+    own = {"linux64", "linux", "unix"}
     selectors = ((line, re.search(r"#[^\[\]]{0,80}\[([a-z0-9]{1,20})\]\s*$", line)) for line in text.splitlines())
     return "\n".join(line for line, selector in selectors if not selector or selector[1] in own)
 
 
-def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
-    """Split ``channel::name=version=build`` into name, exact version, build and, without those, the spec."""
+def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str]:
+    """Split ``channel::name=version=build`` into name, version and build, which are empty where they are not exact."""
     body = text.strip().rsplit("::", 1)[-1].split("[", maxsplit=1)[0]
     match = re.match(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,127})\s*(.{0,400})$", body, re.DOTALL)
     if not match:
@@ -311,10 +285,10 @@ def _match_spec(text: str, where: str, what: str) -> tuple[str, str, str, str]:
     name, spec = match[1].lower(), match[2].strip()
     exact = re.fullmatch(r"(?:={1,2}\s*|)([0-9][A-Za-z0-9_.!+-]*)(?:[=\s]+([A-Za-z0-9_.*+]+))?", spec)
     if not exact:
-        return name, "", "", spec
+        return name, "", ""
     # "name 1.2" is exactly 1.2 for conda; "name=1.2" is 1.2.*
     full = not spec.startswith("=") or spec.startswith("==") or exact[2] is not None or exact[1].count(".") > 1
-    return (name, exact[1], exact[2] or "", "") if full else (name, "", "", f"{exact[1]}.*")
+    return (name, exact[1], exact[2] or "") if full else (name, "", "")
 
 
 def _note_requirement(line: str, file: CondaFile) -> None:
@@ -324,13 +298,11 @@ def _note_requirement(line: str, file: CondaFile) -> None:
     exact = re.fullmatch(r"={2,3}\s*([A-Za-z0-9][A-Za-z0-9_.!+-]{0,127})\s*(?:--hash.*)?", match[2].strip())
     if exact:
         file.pip[fold(match[1])] = exact[1]
-    else:
-        file.specs[fold(match[1])] = match[2].strip() or "*"
 
 
-def _read_list(text: str, _platform: str | None, where: str) -> CondaFile:
+def _read_list(text: str, where: str) -> CondaFile:
     """Read columns name, version, build, channel. Rows of channel ``pypi`` were installed by pip."""
-    file = CondaFile(kind="conda-list")
+    file = CondaFile()
     for line in text.splitlines():
         columns = line.split()
         if len(columns) < 2 or line.lstrip().startswith("#") or not _NAME.fullmatch(columns[0]):
@@ -358,12 +330,10 @@ class _Row:
     build: str | None = None
 
 
-def _read_list_json(text: str, _platform: str | None, where: str) -> CondaFile:
+def _read_list_json(text: str, where: str) -> CondaFile:
     """Read rows. Those of channel or platform ``pypi`` were installed by pip."""
-    rows = _read_document(tuple[_Row, ...], text, where, name=".json")
-    platforms = dict.fromkeys(r.platform for r in rows if r.platform and _PLATFORM.fullmatch(r.platform))
-    file = CondaFile(kind="conda-list-json", platforms=tuple(p for p in platforms if p not in {"noarch", "pypi"}))
-    for row in rows:
+    file = CondaFile()
+    for row in _read_document(tuple[_Row, ...], text, where, name=".json"):
         if "pypi" in {row.channel, row.platform}:
             file.pip[fold(row.name)] = row.version
         else:
@@ -371,7 +341,7 @@ def _read_list_json(text: str, _platform: str | None, where: str) -> CondaFile:
     return file
 
 
-_READERS: Mapping[str, Callable[[str, str | None, str], CondaFile]] = {
+_READERS: Mapping[str, Callable[[str, str], CondaFile]] = {
     "conda-lock": _read_conda_lock,
     "pixi-lock": _read_pixi_lock,
     "environment": _read_environment,
@@ -408,14 +378,6 @@ def components_of(conda: Mapping[str, str], pip: Mapping[str, str], builds: Mapp
         folded = fold(name)
         match = re.fullmatch(r"nvidia-(nccl|cudnn)-cu\d+", folded)
         components[match[1] if match else folded] = version
-        if folded == "torch" and ("+cu" in version or "+cpu" in version):
-            components["cuda"] = _local_cuda(version)
+        if folded == "torch" and (cuda := local_cuda(version)):
+            components["cuda"] = cuda
     return components
-
-
-def _local_cuda(version: str) -> str:
-    local = version.split("+", maxsplit=1)[1]
-    digits = local.removeprefix("cu").split(".")[0]
-    if local.startswith("cpu") or len(digits) < 3 or not digits.isdigit():
-        return "cpu"
-    return f"{digits[:-1]}.{digits[-1]}"

@@ -26,7 +26,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envsmith.base.files import read_bounded, read_toml
+from envsmith.base.files import expand_home, read_bounded, read_toml
 from envsmith.errors import ContentError, LockError, NetworkError, UsageError
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.metadata import MAX_MEMBER, tar_members
@@ -129,7 +129,7 @@ def _fetch(wish: SourceWish, fetcher: Fetcher) -> tuple[bytes, str]:
                 f"Cannot use --source {wish.name}: {wish.place[:200]} is not the file with sha256 {wish.sha256[:16]}….",
                 hint="Compare the hash with the one that the project publishes. Nothing of the file was used.",
             ) from None
-    path = Path(parts_of(wish.place).path if wish.place.startswith("file:") else wish.place).expanduser()
+    path = expand_home(parts_of(wish.place).path if wish.place.startswith("file:") else wish.place)
     try:
         data = read_bounded(path, MAX_ARCHIVE, failure=UsageError)
     except UsageError as error:

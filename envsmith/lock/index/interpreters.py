@@ -20,6 +20,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from envsmith.base.files import expand_home
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
 from envsmith.lock.index.uv import find_uv, uv_environment
@@ -90,7 +91,7 @@ def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
 
 def _path(env: Mapping[str, str]) -> str:
     """Return where uv looks: also where pyenv keeps its interpreters, whose shims answer for one of them only."""
-    home = Path(env.get("HOME") or Path.home())
+    home = expand_home("~", env)
     pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv") / "versions"
     named = map(Path, env.get("PATH", "").split(os.pathsep))
     folders = [str(folder) for folder in named if folder.is_absolute() and "shims" not in folder.parts]

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import (
-    Checked,
     Day,
     Parsed,
     Problems,
@@ -19,6 +18,7 @@ from envsmith.base.schema import (
     WrongValueError,
     check,
     exactly,
+    not_empty,
     one_or_many,
     parse_document,
     strict,
@@ -31,7 +31,6 @@ from envsmith.knowledge.graph.stacks import find_stack
 from envsmith.lock.index.archives import parse_wish
 from envsmith.matrix.campaign.job import CampaignSettings
 from envsmith.model.component import ComponentTable
-from envsmith.model.version import Spec
 
 _SCHEMA = 1
 _MAX = 100_000
@@ -121,15 +120,9 @@ def _component(value: object, table: ComponentTable) -> str:
     return component.name
 
 
-def _some_spec(specs: tuple[Spec, ...], _table: object) -> tuple[Spec, ...]:
-    if not specs:
-        raise WrongValueError("an empty list admits no version")
-    return specs
-
-
 # What the parts of a line are checked against.
 _WORDS: Any = tuple[Annotated[str, text_of(200)], ...]
-_SPECS = Annotated[tuple[SpecText, ...], Checked(_some_spec), one_or_many()]
+_SPECS = Annotated[tuple[SpecText, ...], not_empty("an empty list admits no version"), one_or_many()]
 _WHERE: Any = Mapping[Annotated[str, Parsed(_component)], _SPECS]
 _DAY: Any = Day
 

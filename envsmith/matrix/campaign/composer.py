@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from envsmith.errors import UsageError
+from envsmith.lock.index.interpreters import find_interpreters
 from envsmith.matrix.campaign.job import CampaignJob
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Role
@@ -13,6 +14,7 @@ from envsmith.model.record import Expected
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public
 from envsmith.solver import check as judge
+from envsmith.solver import default_solver
 from envsmith.solver.known_bad import stated_by_metadata
 from envsmith.solver.solver import Solver
 
@@ -37,6 +39,11 @@ class Composer:
     platform: Platform = Platform.LINUX_64
     pythons: tuple[str, ...] = ()
     _reduced: dict[frozenset[str], Solver] = field(default_factory=dict)
+
+    @classmethod
+    def of_host(cls) -> Composer:
+        """Return what composes cells for the interpreters of this host."""
+        return cls(default_solver(), pythons=tuple(i.minor for i in find_interpreters()))
 
     def compose(self, releases: Mapping[str, str], why: str = "") -> CampaignJob | str:
         """Return the job of a combination, or one sentence why such a cell cannot exist.

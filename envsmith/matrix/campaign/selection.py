@@ -83,7 +83,9 @@ def _combinations(choice: CellChoice, composer: Composer) -> Iterator[Combinatio
     elif choice.kind == "bad":
         # Cells next to the bounds of the rules that a run can show.
         for bad in known_bad(composer.solver.knowledge(), worst=True):
-            if bad.stage in (choice.words or _CPU_STAGES) and _installable(bad.components, composer):
+            stated = {name: texts for name, texts in choice.where.items() if name in bad.components}
+            is_meant = bad.stage in (choice.words or _CPU_STAGES) and _fits(bad.components, stated)
+            if is_meant and _installable(bad.components, composer):
                 yield dict(bad.components), f"known bad: {bad.rule}"
     elif choice.kind == "expired":
         yield from _expired(choice)

@@ -9,8 +9,9 @@ import datetime as dt
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,15 @@ from envsmith.base.about import VERSION
 from envsmith.base.files import now, write_folder
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry, latest, load_expiry
-from envsmith.matrix.cells import ASK, TOOLS, Status, cell_states, commands_of
+from envsmith.knowledge.graph.stacks import Stack, load_stacks, stacks_of
+from envsmith.matrix.cells import ASK, TOOLS, CellState, Status, cell_states, commands_of
 from envsmith.matrix.document import document
 from envsmith.matrix.site.figures import KINDS, STEPS, bandwidth_plot, freshness_plot, grids, kind_of
 from envsmith.matrix.site.script_data import Hosts, make_choices, search_data
 from envsmith.matrix.tables import export_texts
-from envsmith.model.record import Failure, Record, Rung, read_records
+from envsmith.matrix.vouchers import UNSIGNED, Voucher, vouchers
+from envsmith.model.cell import CellId
+from envsmith.model.record import Expected, Failure, Record, Rung, read_records
 from envsmith.model.version import public
 from envsmith.solver import default_solver
 from envsmith.solver.words import join_words
@@ -52,6 +56,8 @@ class Page:
     expiry: Expiry
     today: dt.date
     version: str
+    vouchers: Mapping[str, Voucher] = field(default_factory=dict)
+    stacks: Sequence[Stack] = ()
 
 
 def site_texts(page: Page) -> dict[str, str]:
@@ -70,6 +76,7 @@ def site_texts(page: Page) -> dict[str, str]:
             for number, (framework, part) in enumerate(_parts(page, newest, tables))
         },
         "search.js": f"window.ENVSMITH_SEARCH={_script(page.search)};\n",
+        "arm.js": f"window.ENVSMITH_ARM={_script(page.choices['arm'])};\n",
     }
     for cell, records in cells.items():
         files[f"cell/{cell}.html"] = _cell_page(page, cell, records)
@@ -85,7 +92,7 @@ def _script(value: object) -> str:
 def _data(page: Page, newest: Sequence[Record]) -> dict[str, object]:
     """Return what all frameworks share. What is a framework's own, its script puts into ``parts``."""
     return {
-        **page.choices,
+        **{key: value for key, value in page.choices.items() if key != "arm"},
         "frameworks": [{key: f[key] for key in _NAMES} for f in page.choices["frameworks"]],
         "parts": [],
         "tools": {"ask": ASK, **TOOLS},
@@ -153,17 +160,46 @@ def _mark(letter: str, words: str, *, stale: bool = False) -> str:
 
 def _index(page: Page, newest: Sequence[Record], tables: Mapping[str, str]) -> str:
     states = cell_states(page.records, page.expiry, page.today)
-    proved = sum(state.status is Status.PROVED for state in states)
+    proved = sum(state.is_proved for state in states)
     last = f" Last run on {_words(max(r.day for r in newest))}." if newest else ""
     first = next(iter(tables))
     values = {
-        "COUNTS": f"<b>{proved}</b> of {len(states)} combinations passed their smoke test.{last}",
+        "COUNTS": f"<b>{proved}</b> of {len(states)} combinations passed their smoke test. {_others(states)}{last}",
+        "STACKS": _stacks(page, states),
         "LEGEND": _legend(page),
         "FIRST": html.escape(first),
         "TITLES": html.escape(join_words([f["title"] for f in page.choices["frameworks"]])),
         "GRID": tables[first],
     }
     return _fill("index.html", {**values, "VERSION": html.escape(page.version), "MADE": _words(page.today.isoformat())})
+
+
+def _others(states: Sequence[CellState]) -> str:
+    """Return how many did not pass, and why they were run."""
+    counts = Counter(state.status for state in states if state.status is not Status.PROVED)
+    foretold = sum(state.status is Status.FAILED and state.best.expected is Expected.BAD for state in states)
+    return (
+        f"{foretold} failed on purpose: a rule had foretold it. {counts[Status.FAILED] - foretold} failed otherwise, "
+        f"{counts[Status.NOT_SHOWN]} need what the test machine lacks."
+    )
+
+
+def _stacks(page: Page, states: Sequence[CellState]) -> str:
+    """Return a table of the stacks: what belongs to each, how many cells of it passed, and the newest that did."""
+    stacks = [stacks_of((name for name, _ in CellId.parse(state.id).components), page.stacks) for state in states]
+    rows = []
+    for stack in page.stacks:
+        own = [state for state, those in zip(states, stacks, strict=True) if stack in those]
+        passed = [state for state in own if state.status is Status.PROVED]
+        newest = max(passed, key=lambda state: (state.best.started, state.id), default=None)
+        link = f'<a href="cell/{html.escape(newest.id)}.html">{html.escape(newest.id)}</a>' if newest else "none"
+        members = html.escape(join_words(list(stack.requires)))
+        rows.append(
+            f"<tr><th scope='row'>{html.escape(stack.title)}</th><td>{members}</td>"
+            f"<td>{len(passed)} of {len(own)}</td><td class='id'>{link}</td></tr>"
+        )
+    head = "".join(f"<th scope='col'>{name}</th>" for name in ("Stack", "Packages", "Passed", "Newest that passed"))
+    return f"<div class='scroll' tabindex='0'><table class='stacks'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
 
 def _legend(page: Page) -> str:
@@ -212,10 +248,12 @@ def _run(page: Page, record: Record) -> str:
     state = _mark(letter, KINDS[letter][1] if letter != "x" else "Failed", stale=stale)
     facts = [
         ("Run on", f"{_words(record.day)}, {age} day{'s' * (age != 1)} before this page was made" + _OLD * stale),
+        ("Vouched for by", str(page.vouchers.get(record.name, UNSIGNED))),
         ("Lock", str(data.get("lock", ""))),
         ("Image", str(data.get("image") or "")),
         ("Backend", f"{data.get('backend', '')}, {data.get('ranks', '')} ranks"),
         ("Host", ", ".join(f"{k} {v}" for k, v in dict(data.get("host") or {}).items() if v not in ("", [], None))),
+        ("Foretold", f"{_FORETOLD} {', '.join(record.rules)}" if record.expected is Expected.BAD else ""),
         ("Summary", str(data.get("summary", ""))),
         ("Notes", "\n".join(map(str, data.get("notes") or ()))),
     ]
@@ -238,6 +276,7 @@ def _run(page: Page, record: Record) -> str:
     )
 
 
+_FORETOLD = "It was run to show that it fails, as the rules say:"
 _OLD = ". The proof is stale: counts only as locked"
 
 
@@ -272,6 +311,8 @@ def read_page(root: Path, *, hosts: Hosts | None = None) -> Page:
         expiry=load_expiry(root),
         today=now().date(),
         version=VERSION,
+        vouchers=vouchers(root),
+        stacks=tuple(load_stacks(root).values()),
     )
 
 

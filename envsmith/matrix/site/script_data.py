@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from envsmith.frameworks import FRAMEWORKS, beside_core
+from envsmith.knowledge.graph.support import support_ends
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
@@ -23,14 +24,19 @@ from envsmith.solver.solver import Solver
 class Hosts:
     """The GPUs and drivers that the page offers, of the many that are known."""
 
-    gpus: tuple[str, ...] = ("b200", "h200", "h100", "a100", "l40s", "rtx5090", "rtx4090", "rtx3090", "t4", "v100")
+    gpus: tuple[str, ...] = (
+        "b300", "gb200", "b200", "gh200", "h200", "h100", "a100", "l40s", "l4", "rtx5090", "rtx4090", "rtx3090", "t4", "v100",
+    )  # fmt: skip
     drivers: tuple[str, ...] = ("580.65.06", "570.86.15", "550.54.14", "535.54.03", "525.60.13", "470.82.01")
 
 
 def make_choices(
     solver: Solver, *, keep: Mapping[str, Iterable[str]] | None = None, hosts: Hosts | None = None
 ) -> dict[str, Any]:
-    """Return the tables for linux-64, with short keys, for the page only. ``matrix.json`` is the documented form.
+    """Return the tables with short keys, for the page only. ``matrix.json`` is the documented form.
+
+    They are of linux-64. ``arm`` has those of Arm hosts, ``armGpus`` the GPUs that come with one, ``ends`` the last
+    month with fixes of series of Python and of the driver.
 
     The page has the newest release of each minor series, what ``keep`` (versions by component) names, and what answers
     have.
@@ -51,27 +57,48 @@ def make_choices(
     gpus = {name: knowledge.gpus[name] for name in hosts.gpus if name in knowledge.gpus}
     asked = list(product((None, *gpus.values()), (None, *hosts.drivers), (None, *pythons)))
     answers = {name: _answers(solver, name, asked) for name in FRAMEWORKS}
-    for cell in (cell for cells in answers.values() for cell in cells if cell):
+    on_arm = {name: _answers(solver, name, asked, Platform.LINUX_AARCH64) for name in FRAMEWORKS}
+    for cell in (cell for cells in (*answers.values(), *on_arm.values()) for cell in cells if cell):
         for name, version in cell.components.items():
             kept.setdefault(name, set()).add(public(version) if name == "torch" else version)
     publics = dict.fromkeys(public(v) for v in compiled.versions["torch"] if v in index)
     torches = _newest(publics, kept.get("torch", ()))
-    builds = _builds(compiled.versions["torch"], index, torches)
-    frameworks = []
+    arm_index = compiled.torch_index[Platform.LINUX_AARCH64.value]
+    builds = _builds(compiled.versions["torch"], {**arm_index, **index}, torches)
+    versions = [version for _, _, version in builds]
+    frameworks, arm = [], []
     for name, cells in answers.items():
         tables = _framework(solver, name, kept.get(name, ()), torches, builds=builds, pythons=pythons)
-        frameworks.append(tables | _numbered(cells, tables, [version for _, _, version in builds], pythons))
+        frameworks.append(tables | _numbered(cells, tables, versions, pythons))
+        own = beside_core(name)
+        rows = _rows(solver, own, tables["releases"], versions, pythons, platform=Platform.LINUX_AARCH64)
+        arm.append(_once(rows) | _numbered(on_arm[name], tables, versions, pythons))
     return {
         "pythons": pythons,
         "torches": torches,
-        "builds": [(t, cuda, "" if index[v] == "default" else v.partition("+")[2]) for t, cuda, v in builds],
+        "builds": [(t, cuda, _tag(v, index)) for t, cuda, v in builds],
         "gpus": gpus,
+        "armGpus": [name for name in gpus if name in compiled.gpus_on_arm],
+        "arm": {"tags": [_tag(version, arm_index) for version in versions], "frameworks": arm},
+        "ends": support_ends(),
         "hostDrivers": list(hosts.drivers),
         "archs": list(compiled.versions["gpu"]),
         "runs": [_gpus(solver, version) for _, _, version in builds],
         "drivers": [_driver(solver, version) for _, _, version in builds],
         "frameworks": frameworks,
     }
+
+
+def _tag(build: str, index: Mapping[str, str]) -> str:
+    """Return what names a build on PyTorch's own index, nothing for one of the default index or of none."""
+    return "" if index.get(build, "default") == "default" else build.partition("+")[2]
+
+
+def _once(rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the different rows as text, and the number of the row of each release."""
+    lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
+    different = list(dict.fromkeys(lines))
+    return {"rows": different, "row": [different.index(line) for line in lines]}
 
 
 def _framework(
@@ -92,16 +119,13 @@ def _framework(
         possible = {number for (number, _, _), mask in zip(builds, row, strict=True) if mask}
         why.append([_reason(solver, component, release, v) if t not in possible else "" for t, v in enumerate(torches)])
     reasons = list(dict.fromkeys(reason for line in why for reason in line if reason))
-    lines = [".".join(f"{mask:x}" if mask else "" for mask in row) for row in rows]
-    different = list(dict.fromkeys(lines))
     return {
         "name": name,
         "short": FRAMEWORKS[name].short,
         "title": FRAMEWORKS[name].title,
         "axis": "release" if component == name else component,
         "releases": releases,
-        "rows": different,
-        "row": [different.index(line) for line in lines],
+        **_once(rows),
         "reasons": reasons,
         "why": [".".join(str(reasons.index(reason)) if reason else "" for reason in line) for line in why],
         "tested": _tested(solver, torches, name, releases),
@@ -109,7 +133,10 @@ def _framework(
 
 
 def _answers(
-    solver: Solver, name: str, asked: Iterable[tuple[str | None, str | None, str | None]]
+    solver: Solver,
+    name: str,
+    asked: Iterable[tuple[str | None, str | None, str | None]],
+    platform: Platform = Platform.LINUX_64,
 ) -> list[Cell | None]:
     """Return the solver's best cells of a framework for GPU, driver and Python, in the order in which they are asked."""
     cells: dict[tuple[object, ...], Cell | None] = {}
@@ -121,6 +148,7 @@ def _answers(
                 constraints={"python": Spec.parse(python)} if python else {},
                 driver=driver,
                 gpus=(gpu,) if gpu else (),
+                platform=platform,
             )
         )
         key = (gpu, python, _left_by(posed))
@@ -214,10 +242,16 @@ def _driver(solver: Solver, build: str) -> str:
 
 
 def _rows(
-    solver: Solver, name: str, releases: Sequence[str], builds: Sequence[str], pythons: Sequence[str]
+    solver: Solver,
+    name: str,
+    releases: Sequence[str],
+    builds: Sequence[str],
+    pythons: Sequence[str],
+    *,
+    platform: Platform = Platform.LINUX_64,
 ) -> list[list[int]]:
     """Return, for each release and build, the Pythons for which there is a cell, as bits."""
-    problem = solver.pose(Request(constraints={name: Spec.parse("*")})).problem
+    problem = solver.pose(Request(constraints={name: Spec.parse("*")}, platform=platform)).problem
     net = problem.rules_net(Severity.ERROR)
     own, torch, python = (problem.names.index(n) for n in (name, "torch", "python"))
 

@@ -31,8 +31,8 @@ from envsmith.net.oci.store import blob_sha256, read_blob
 
 _STEP = "oci layout"
 _PACKING = "compress"
-# All that a layout consists of, "source" in those of earlier releases. A folder with anything else is not replaced.
-_PARTS = frozenset({"blobs", "index.json", "oci-layout", "source"})
+# All that a layout consists of. A folder with anything else is not replaced.
+_PARTS = frozenset({"blobs", "index.json", "oci-layout"})
 # What of a configuration says how a container starts; the hostname, the build container and the like are the engine's
 # own.
 _STARTS = ("Env", "Entrypoint", "Cmd", "WorkingDir", "User", "Labels", "ExposedPorts", "Volumes", "StopSignal")

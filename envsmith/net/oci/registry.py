@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote, urlencode, urljoin
 
-from envsmith.base.files import digest_of, read_bounded
+from envsmith.base.files import digest_of, expand_home, read_bounded
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, DataError, NetworkError, UsageError
@@ -515,7 +515,7 @@ def login(registry: str) -> Login | None:
 
     Looked for in ``DOCKER_CONFIG`` or ``~/.docker``, then in podman's ``REGISTRY_AUTH_FILE``.
     """
-    folder = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")
+    folder = os.environ.get("DOCKER_CONFIG") or expand_home("~/.docker")
     files = [Path(folder) / "config.json", *map(Path, filter(None, [os.environ.get("REGISTRY_AUTH_FILE")]))]
     keys = [registry, f"https://{registry}"]
     if registry == _DEFAULT_REGISTRY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from envsmith.base.json_types import JsonDict
 from envsmith.knowledge.graph.load import components
@@ -25,8 +25,27 @@ from envsmith.solver.words import join_words, rule_sentence, shown_spec, stronge
 
 
 def check_library(library: Library) -> tuple[Located, ...]:
-    """Return every finding, errors first, then by file and line."""
+    """Return every finding, errors first, then by file and line. What only an extra brings says with which."""
     solver = default_solver()
+    findings = list(_check(library, solver))
+    plain = {(f.finding.rule, f.file, f.line) for f in findings}
+    of_extras: dict[tuple[str, str, int, str], tuple[Located, list[str]]] = {}
+    for extra, ranges in library.extras.items():
+        if ranges == library.ranges:
+            continue
+        for located in _check(library.with_extra(extra), solver):
+            key = (located.finding.rule, located.file, located.line)
+            if key not in plain:
+                of_extras.setdefault((*key, located.finding.message), (located, []))[1].append(extra)
+    for located, extras in of_extras.values():
+        message = f"with the extra {join_words(extras, last='or')}: {located.finding.message}"
+        findings.append(replace(located, finding=replace(located.finding, message=message)))
+    order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
+    return tuple(sorted(findings, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
+
+
+def _check(library: Library, solver: Solver) -> list[Located]:
+    """Return the findings about the ranges of a library as it is installed with its extra."""
     case = LibraryCheck(library, solver, solver.knowledge(), solver.pose(judged_request(library, solver)))
     if _has_cell(case):
         _known_bad(case)
@@ -35,8 +54,7 @@ def check_library(library: Library) -> tuple[Located, ...]:
         _proved(case)
     _cuda_majors(case)
     _nccl_pin(case)
-    order = [Severity.ERROR, Severity.WARNING, Severity.NOTE]
-    return tuple(sorted(case.findings, key=lambda f: (order.index(f.finding.severity), f.file, f.line, f.finding.rule)))
+    return case.findings
 
 
 def _has_cell(case: LibraryCheck) -> bool:
@@ -224,7 +242,7 @@ def _cuda_majors(case: LibraryCheck) -> None:
     """Find dependencies built for one CUDA major beside a torch range whose default builds are of another."""
     platform = case.library.settings.platform
     builds = [r for r in case.admitted("torch") if r.index == "default" and platform in r.platforms]
-    for declared in case.library.declaration.requirements:
+    for declared in case.library.requirements:
         match = _FOR_CUDA.search(declared.name)
         if not match or not builds:
             continue
@@ -389,8 +407,8 @@ def _ours(case: LibraryCheck, row: Row) -> bool:
 
     A library can say nothing of a machine and bound nothing that it does not name.
     """
-    roles = case.solver.compiled.roles
-    named = set(case.library.ranges)
+    roles, library = case.solver.compiled.roles, case.library
+    named = {c for c in library.ranges if c == "python" or library.declared(c) or c in library.settings.requires}
     spoken = [c for c in row.scope if roles.get(c) is not Role.CORE or c in ("torch", "python")]
     return all(roles.get(c) is not Role.HOST for c in row.scope) and bool(spoken) and all(c in named for c in spoken)
 

@@ -20,11 +20,11 @@ from envsmith.base.json_types import JsonDict
 from envsmith.base.schema import AsJson
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.model.cell import Cell
+from envsmith.model.cell import Cell, CellId
 from envsmith.model.component import Role
 from envsmith.model.version import public
-from envsmith.project.ci.library import CONFIG, FRAMEWORK_STEP, Library, ranges_of
-from envsmith.project.ci.possible import Space, Unfit, space_of
+from envsmith.project.ci.library import CONFIG, FRAMEWORK_STEP, PAIRS, VALUES, Library, extras_of, ranges_of
+from envsmith.project.ci.possible import EXTRA, Combinations, Space, Unfit, combinations_of
 from envsmith.project.declared import Declaration, read_declared
 
 
@@ -43,6 +43,7 @@ class CiJob:
     constraints: tuple[str, ...]
     runner: str | list[str]
     backend: str = ""
+    extra: str = ""
     rule: str = ""
     symptom: str = ""
 
@@ -87,29 +88,28 @@ def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence
 
     :class:`~envsmith.model.finding.UnsatisfiableError` when the library's ranges admit no cell.
     """
-    space, limit = space_of(library), library.settings.limit
-    rows = space.rows()
-    newest_and_oldest = [_newest(space, rows), rows[-1]] if rows else []
+    combinations, settings = combinations_of(library), library.settings
+    rows, limit = combinations.rows(), settings.limit
+    plain = [row for row in rows if len(combinations.spaces) == 1 or not row[-1]]
+    newest_and_oldest = [_newest(combinations.spaces[""], plain), plain[-1]] if plain else []
     bad: list[Unfit] = []
     if small:
         cover = covering_subset(list(dict.fromkeys(newest_and_oldest)), limit=limit)
     else:
-        ends = list(dict.fromkeys([*rows[:1], *newest_and_oldest]))
-        bad = space.unfit(min(library.settings.known_bad, max(limit - len(ends), 0)))
-        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=limit - len(bad))
+        ends = list(dict.fromkeys([*plain[:1], *newest_and_oldest]))
+        bad = combinations.unfit(min(settings.known_bad, max(limit - len(ends), 0)))
+        strength = 2 if settings.cover == PAIRS else 1
+        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=limit - len(bad), strength=strength)
     notes = [f"small: {small}"] if small else []
     if cover.uncovered:
-        notes.append(f"{len(cover.uncovered)} pairs of values are left out by the limit of {limit} jobs")
-    jobs: dict[str, CiJob] = {}
-    for row in cover.rows:
-        job = _job(library, space, row, space.cell(row))
-        jobs[job.id] = job
-    for entry in bad:
-        job = _job(library, space, entry.row, entry.cell, rule=entry.rule, symptom=entry.symptom)
-        jobs.setdefault(job.id, job)
+        of_values = "pairs of values" if settings.cover == PAIRS else "values"
+        notes.append(f"{len(cover.uncovered)} {of_values} are left out by the limit of {limit} jobs")
+    notes += [f"no environment has the extra {extra}: envsmith ci check says why" for extra in combinations.empty]
+    jobs = [_job(library, combinations, row, combinations.cell(row)) for row in cover.rows]
+    jobs += [_job(library, combinations, one.row, one.cell, rule=one.rule, symptom=one.symptom) for one in bad]
     return Matrix(
         library=library.name,
-        jobs=tuple(jobs.values()),
+        jobs=tuple({job.id: job for job in jobs}.values()),
         possible=len(rows),
         lower_bound=cover.bound,
         uncovered=cover.uncovered,
@@ -120,23 +120,46 @@ def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence
 def _newest(space: Space, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the row that is nearest to the newest value of every axis."""
     return min(
-        rows, key=lambda row: [*sorted((a.values.index(v) for a, v in zip(space.axes, row, strict=True)), reverse=True)]
+        rows,
+        key=lambda row: [*sorted((a.values.index(v) for a, v in zip(space.axes, row, strict=False)), reverse=True)],
     )
 
 
-def _job(library: Library, space: Space, row: Sequence[str], cell: Cell, *, rule: str = "", symptom: str = "") -> CiJob:
+def _job(
+    library: Library, combinations: Combinations, row: Sequence[str], cell: Cell, *, rule: str = "", symptom: str = ""
+) -> CiJob:
     table = components().by_name
     pins = [(names[0], cell.components[each]) for each in cell.chosen if (names := table[each].distributions)]
+    axes = dict(zip(combinations.axes, row, strict=True))
     return CiJob(
-        id=str(cell.id),
-        axes=dict(zip((a.name for a in space.axes), row, strict=True)),
+        id=_job_id(library, cell, axes.get(EXTRA, ""), rule),
+        axes=axes,
         cell=cell,
         constraints=tuple(f"{name}=={public(version)}" for name, version in pins),
         runner=library.runner,
         backend=cell.components.get("torch", "").partition("+")[2] if cell.index == "pytorch" else "",
+        extra=axes.get(EXTRA, ""),
         rule=rule,
         symptom=symptom,
     )
+
+
+# A job's name is read in a list of checks. GitHub cuts longer ones off there.
+_LONGEST_ID = 60
+
+
+def _job_id(library: Library, cell: Cell, extra: str, rule: str) -> str:
+    """Return what varies in the grammar of cell ids, then the extra, and for a job that must fail the rule.
+
+    A longer one ends with a digest.
+    """
+    named = [name for name in cell.chosen if name in (*library.axes, "cuda")]
+    cell_id = str(CellId(tuple((name, cell.components[name]) for name in named), cell.platform))
+    text = "-".join(part for part in (cell_id, extra, f"fails-{rule}" if rule else "") if part)
+    if len(text) <= _LONGEST_ID:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return f"{text[: _LONGEST_ID - 7].rstrip('-.')}-{digest}"
 
 
 def _github(matrix: Matrix) -> str:
@@ -205,7 +228,7 @@ def _draft_config(declaration: Declaration) -> str:
     table = components()
     ranges = ranges_of(declaration)
     frameworks = [n for n in ranges if table.by_name[n].role is Role.FRAMEWORK]
-    own = table.find(declaration.name)
+    own, extras = table.find(declaration.name), extras_of(declaration)
     axes = ["python", "torch", *(f for f in frameworks if own is None or f != own.name)]
     declared_ranges = ", ".join(f"{n} {s}" for n, s in ranges.items()) or "nothing that envsmith knows"
     head = "# Which environments this library supports, for `envsmith ci`."
@@ -221,6 +244,8 @@ def _draft_config(declaration: Declaration) -> str:
         lines += ["# requires: {nccl: '>=2.18'}   # what metadata cannot say, or a narrower range than it declares"]
     lines += [
         f"axes: [{', '.join(axes)}]",
+        f"cover: {VALUES}   # each value of each axis is in some job; {PAIRS}: each pair of them, many more jobs",
+        *([f"extras: [{', '.join(map(json.dumps, extras))}]   # some jobs install one of them"] if extras else []),
         "# values: {torch: ['2.6', '2.9']}   # releases of an axis; default: the newest of each minor series",
         f"smoke: {FRAMEWORK_STEP}   # or a command: pytest -x tests/distributed",
         "runners:",
@@ -243,8 +268,7 @@ def _draft_config(declaration: Declaration) -> str:
 
 Row = tuple[str, ...]
 Pair = tuple[tuple[int, str], tuple[int, str]]
-# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on the real axes in
-# bench/cover.py.
+# Orders in which ties are broken; the smallest result is taken. More of them bring less than a row on real axes.
 _TRIES = 12
 # How many of the rows that hold least alone are tried two by two for one that replaces both.
 _LIGHT = 12
@@ -263,21 +287,26 @@ class Cover:
 
 
 def covering_subset(
-    rows: Sequence[Row], *, keep: Collection[Row] = (), earlier: Collection[Row] = (), limit: int = 256
+    rows: Sequence[Row],
+    *,
+    keep: Collection[Row] = (),
+    earlier: Collection[Row] = (),
+    limit: int = 256,
+    strength: int = 2,
 ) -> Cover:
     """Choose from ``rows`` so that every pair that occurs in one of them occurs in a chosen one.
 
-    The rows are of one length, the best first. ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so
+    With ``strength`` 1 every value does. The rows are of one length, the best first. ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so
     that a choice changes little when the rows do. With more than ``limit`` rows those that cover most are chosen, and
     the pairs that no row covers are listed.
     """
     if not rows:
         return Cover((), 0)
-    masks, pairs = _masks(rows)
+    masks, pairs = _masks(rows, strength)
     index = {row: i for i, row in enumerate(rows)}
     first = [index[row] for row in dict.fromkeys(keep) if row in index]
     everything = (1 << len(pairs)) - 1
-    bound = lower_bound(rows)
+    bound = lower_bound(rows, strength)
     floor = max(bound, len(first))
     before = {index[row] for row in earlier if row in index}
     best: list[int] = []
@@ -293,26 +322,26 @@ def covering_subset(
     return Cover(tuple(rows[i] for i in sorted(best)), bound, missing)
 
 
-def lower_bound(rows: Iterable[Row]) -> int:
+def lower_bound(rows: Iterable[Row], strength: int = 2) -> int:
     """Return a floor for every covering choice.
 
     A row holds one pair of two axes, so the two axes with most pairs set it.
     """
     listed = list(rows)
-    width = len(listed[0]) if listed else 0
-    if width < 2:
-        return len(set(listed))
-    return max(len({(row[a], row[b]) for row in listed}) for a, b in combinations(range(width), 2))
+    return max((len({(row[a], row[b]) for row in listed}) for a, b in _axes(listed, strength)), default=0)
 
 
-def _masks(rows: Sequence[Row]) -> tuple[list[int], list[Pair]]:
-    """Return each row as the set of its pairs.
+def _axes(rows: Sequence[Row], strength: int) -> list[tuple[int, int]]:
+    """Return the pairs of axes. An axis is paired with itself where each of its values is to be covered."""
+    width = len(rows[0]) if rows else 0
+    return list(combinations(range(width), 2)) if width > 1 and strength > 1 else [(n, n) for n in range(width)]
 
-    One axis alone is paired with itself, so that each of its values is covered.
-    """
+
+def _masks(rows: Sequence[Row], strength: int) -> tuple[list[int], list[Pair]]:
+    """Return each row as the set of its pairs."""
     numbers: dict[Pair, int] = {}
     masks = []
-    axes = list(combinations(range(len(rows[0])), 2)) or [(0, 0)]
+    axes = _axes(rows, strength)
     for row in rows:
         mask = 0
         for a, b in axes:

@@ -169,7 +169,8 @@ def _install(run: _Run, python: str) -> None:
         constraints.write_text("\n".join(job.constraints) + "\n", encoding="utf-8")
         arguments = ["pip", "install", "--python", str(run.python), "--constraint", str(constraints)]
         arguments += ["--torch-backend", job.backend] if job.backend else []
-        arguments += [*job.constraints, *([str(run.root.resolve())] if _installable(run.root) else [])]
+        library = f"{run.root.resolve()}[{job.extra}]" if job.extra else str(run.root.resolve())
+        arguments += [*job.constraints, *([library] if _installable(run.root) else [])]
         create = ["venv", "--quiet", "--no-project", "--allow-existing", "--python", python, str(place)]
         try:
             uv.check(create, work="create the virtual environment")

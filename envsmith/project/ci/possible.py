@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import islice
 from operator import or_
@@ -139,6 +139,67 @@ class Space:
                 symptom = line.symptom or rule_sentence(rule, [line], {})
                 best = rank, Unfit(row, cell_of(self.posed, answer), rule.id, symptom)
         return best[1] if best else None
+
+
+# The name of the column that says which extra is installed.
+EXTRA = "extra"
+
+
+@dataclass(frozen=True, slots=True)
+class Combinations:
+    """All combinations of a library's axes, without an extra (``""``) and with each one that has some.
+
+    ``empty`` are the extras with which there is no environment.
+    """
+
+    names: tuple[str, ...]
+    spaces: Mapping[str, Space]
+    empty: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return what varies: the axes, then the extra where the library has some."""
+        return (*self.names, EXTRA) if len(self.spaces) > 1 else self.names
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """List every combination that can occur, those without an extra first, the newest values of the first axis first."""
+        listed = [(*row, extra) for extra, space in self.spaces.items() for row in space.rows()]
+        return listed if len(self.spaces) > 1 else [row[:-1] for row in listed]
+
+    def space(self, row: Sequence[str]) -> tuple[Space, tuple[str, ...]]:
+        """Return the space that a row is of, and its values there."""
+        if len(self.spaces) > 1:
+            return self.spaces[row[-1]], tuple(row[:-1])
+        return self.spaces[""], tuple(row)
+
+    def cell(self, row: Sequence[str]) -> Cell:
+        """Return the best cell with these values."""
+        space, values = self.space(row)
+        return space.cell(values)
+
+    def unfit(self, limit: int) -> list[Unfit]:
+        """Find combinations that exactly one rule forbids, one for each rule, the library without an extra first."""
+        unfit: dict[str, Unfit] = {}
+        for extra, space in self.spaces.items():
+            if len(unfit) < limit:
+                for one in space.unfit(limit):
+                    row = (*one.row, extra) if len(self.spaces) > 1 else one.row
+                    unfit.setdefault(one.rule, replace(one, row=row))
+        return list(unfit.values())[:limit]
+
+
+def combinations_of(library: Library) -> Combinations:
+    """Return all combinations of a library. :class:`UnsatisfiableError` says why there is none without an extra."""
+    with_extras = {extra: _space_with(library, extra) for extra in library.extras}
+    spaces = {"": space_of(library)} | {extra: space for extra, space in with_extras.items() if space is not None}
+    return Combinations(library.axes, spaces, tuple(extra for extra, space in with_extras.items() if space is None))
+
+
+def _space_with(library: Library, extra: str) -> Space | None:
+    try:
+        return space_of(library.with_extra(extra))
+    except UnsatisfiableError:
+        return None
 
 
 def unstated_rules(posed: Posed, solver: Solver) -> Iterator[tuple[Net, RuleNogoods, Rule]]:

@@ -27,7 +27,7 @@ from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
 from envsmith.project.ci.check import Located
 from envsmith.project.ci.library import CONFIG, Library, read_library
-from envsmith.project.ci.possible import space_of
+from envsmith.project.ci.possible import combinations_of
 from envsmith.project.declared import FILES
 
 if TYPE_CHECKING:
@@ -151,11 +151,11 @@ def _library_at(root: Path, base: str) -> Library | None:
 def _values(library: Library) -> tuple[int, dict[str, set[str]]]:
     """Return how many combinations there are, and the values of each axis that occur in one."""
     try:
-        space = space_of(library)
-        rows = space.rows()
+        combinations = combinations_of(library)
+        rows = combinations.rows()
     except EnvsmithError:
         return 0, {}
-    return len(rows), {axis.name: {row[i] for row in rows} for i, axis in enumerate(space.axes)}
+    return len(rows), {name: {row[i] for row in rows if row[i]} for i, name in enumerate(combinations.axes)}
 
 
 def _without(values: Mapping[str, set[str]], without: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:

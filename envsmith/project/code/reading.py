@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
+from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.uses import Use, read_uses
-from envsmith.project.code.python_files import ProjectSources
+from envsmith.project.code.python_files import ProjectSources, read_project
 
 # Stands in front of the modules of the project, so that a relative import never names another package.
 _ROOT = "__project__"
@@ -62,6 +63,12 @@ def read_project_uses(project: ProjectSources, is_package: Callable[[str], bool]
         uses += [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
         unseen.update(package for _, package in content.unseen)
     return ProjectUses(uses=tuple(uses), unseen=dict(unseen), unreadable=tuple(unreadable))
+
+
+def read_code(path: Path, index: NameIndex) -> tuple[ProjectSources, ProjectUses]:
+    """Return the sources at a path, and what they take. A name that ``index`` has is that of a package."""
+    project = read_project(path)
+    return project, read_project_uses(project, lambda name: index.distribution_of(name) is not None)
 
 
 class _Names:

@@ -7,9 +7,11 @@ import datetime as dt
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ import envsmith
 from envsmith.base.files import (
     MARK,
     digest_of,
+    expand_home,
     mark,
     now,
     open_input,
@@ -122,17 +125,15 @@ def test_the_null_device_is_an_empty_file() -> None:
 
 
 def _limited(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command line in a process that may write no byte to any file, as on a full disk."""
+    """Run a command line in a process that may write no byte to any file, as on a full disk. The cache is filled."""
     code = (
         "import resource, sys; from envsmith.cli.app import run; import envsmith.cli.ci, envsmith.cli.doctor; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); sys.exit(run(sys.argv[1:]))"
     )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         check=False,
         cwd=folder,
-        env=environment,
         capture_output=True,
         text=True,
     )
@@ -162,6 +163,15 @@ def test_a_full_disk_leaves_the_earlier_file_of_every_output(tmp_path: Path, com
     assert "hint: Raise the limit" in finished.stderr
     assert (tmp_path / name).read_text() == before
     assert not list(tmp_path.rglob(".envsmith-*"))
+
+
+def test_a_container_s_user_without_a_home_has_the_root_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", dict[int, None]().__getitem__)
+
+    assert expand_home("~/.cache") == Path("/.cache")
+    assert expand_home("~/.cache", {"HOME": "/home/me"}) == Path("/home/me/.cache")
+    assert expand_home("cell/~") == Path("cell/~")
 
 
 def test_a_replaced_file_keeps_its_mode_and_a_link_its_place(tmp_path: Path) -> None:
@@ -372,13 +382,28 @@ def _writes(call: ast.Call) -> bool:
     return (name in _WRITING and not is_copy) or name in _TEMPORARY or opens
 
 
-def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() -> None:
-    package = Path(envsmith.__file__).parent
-    writers = {
+def _reads(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner = call.func.value.id if isinstance(call.func.value, ast.Name) else ""
+    parses = f"{owner}.{call.func.attr}" in {"json.loads", "json.load", "yaml.load", "tomllib.loads", "tomllib.load"}
+    return parses or (call.func.attr in {"read_bytes", "read_text"} and not call.args)
+
+
+def _modules_that_call(names: set[str], is_meant: Callable[[ast.Call], bool]) -> set[str]:
+    """Return the modules with such a call. Only a module that calls one of ``names`` is parsed."""
+    package, called = Path(envsmith.__file__).parent, re.compile(rf"\b(?:{'|'.join(sorted(names))})\(")
+    sources = ((path, path.read_text()) for path in package.rglob("*.py"))
+    return {
         path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if any(_writes(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+        for path, source in sources
+        if called.search(source)
+        if any(is_meant(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     }
+
+
+def test_nothing_else_in_envsmith_opens_a_file_for_writing_without_a_reason() -> None:
+    writers = _modules_that_call({"open", *_WRITING, *_TEMPORARY}, _writes)
     apart = {place for place in writers if place == "base/files.py" or place.startswith(("agent/", "preflight/"))}
 
     why = "write through envsmith.base.files (write_whole, writing, scratch), or say here why this one may not"
@@ -420,17 +445,7 @@ _OWN_READERS = {
 
 
 def test_what_comes_from_outside_is_read_and_parsed_in_one_place() -> None:
-    package = Path(envsmith.__file__).parent
-    readers = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and (
-            (isinstance(node.func, ast.Attribute) and node.func.attr in {"read_bytes", "read_text"} and not node.args)
-            or ast.unparse(node.func) in {"json.loads", "json.load", "yaml.load", "tomllib.loads", "tomllib.load"}
-        )
-    }
+    readers = _modules_that_call({"read_bytes", "read_text", "load", "loads"}, _reads)
     apart = {place for place in readers if place.startswith(("agent/", "preflight/"))}
 
     why = "use read_bounded, read_text and parse_json, or say here what makes this one safe"

@@ -14,12 +14,15 @@ from envsmith.base.text import (
     clean,
     counted,
     escaped_json,
+    names_here,
     places_here,
     printable,
+    private_parts,
     redact,
     redact_paths,
     redact_values,
     table_cell,
+    without_secrets,
 )
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.model.record import CaseOutcome, Failure, Record, Rung, Verdict, put_record, record_text
@@ -56,20 +59,42 @@ def test_what_was_redacted_stays_so(text: str) -> None:
 def test_secrets_and_addresses_go_and_digests_stay() -> None:
     digest = "sha256:" + "ab" * 32
     row = {"lock": digest, "notes": ["https://me:pw@host/simple", "mail a@b.example", "token hf_" + "a1" * 8], "n": 3}
-    assert redact_values(row, {}) == {
+    assert redact_values(row, {}, {}) == {
         "lock": digest,
         "notes": ["https://host/simple", "mail <address>", "token <removed>"],
         "n": 3,
     }
 
 
-def test_a_host_with_a_telling_name_is_not_told_and_a_word_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_user_and_host_go_and_words_that_say_nothing_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "gpu-17.lab.example")
-    assert redact_values("connect to [gpu-17]:29400, gpu-17.lab.example, gpu-170", {}) == (
-        "connect to [<host>]:29400, <host>, gpu-170"
-    )
-    monkeypatch.setattr("socket.gethostname", lambda: "torch")
-    assert redact_values("torch 2.9", {}) == "torch 2.9"
+    monkeypatch.setenv("USER", "alice")
+    text = "alice: connect to [gpu-17]:29400, gpu-17.lab.example, gpu-170, malice"
+    assert redact_values(text, {}, names_here(())) == "<user>: connect to [<host>]:29400, <host>, gpu-170, malice"
+
+
+@pytest.mark.parametrize("name", ["root", "Ubuntu", "worker", "torch"])
+def test_a_common_name_or_one_of_the_text_s_own_is_no_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: name)
+    for variable in ("USER", "LOGNAME", "SUDO_USER", "SLURM_JOB_USER"):
+        monkeypatch.setenv(variable, name)
+    assert names_here({"torch"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("read /data/alice/train.py", "read <folder>/train.py"),
+        ("in /mnt/x-1/y/z/run.sh:7 and /srv/a/b", "in <folder>/run.sh:7 and <folder>/b"),
+        ("/usr/lib/x.so, /proc/1/fd, /opt/nvidia/nsys, 1/2, and/or, https://h.example/a/b/c", None),
+        ("GPU-01234567-89ab-cdef-0123-456789abcdef fell", "GPU-<removed> fell"),
+        ("no answer from 10.1.2.3:29500 or 10.1.2.4<1234>", "no answer from <address>:29500 or <address><1234>"),
+        ("cudnn 9.20.0.48, 127.0.0.1:29500", None),
+    ],
+)
+def test_what_may_be_published_has_no_folder_address_or_number_of_a_gpu(text: str, shown: str | None) -> None:
+    assert redact_values(text, {}, {}) == (shown or text)
+    assert list(private_parts({"a": [text]})) == ([] if shown is None else ["a[0]"])
 
 
 def test_places_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -259,3 +284,21 @@ def test_no_printed_text_holds_a_secret_and_json_stays_json(form: str) -> None:
     written = printable(json.dumps({"message": text, "hint": None}))
     assert PLANTED not in written
     assert set(json.loads(written)) == {"message", "hint"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env:\n- name: HF_TOKEN\n  value: planted\n- name: PATH",
+        "  - name: 'WANDB_API_KEY'\n    value: \"planted words\"",
+        '{"name": "DB_PASSWORD", "value": "planted"}',
+        "name: my.registry.secret\nvalue: planted",
+    ],
+)
+def test_the_value_of_a_variable_in_two_fields_goes_by_its_name(text: str) -> None:
+    assert "planted" not in without_secrets(text)
+
+
+def test_a_harmless_variable_in_two_fields_stays() -> None:
+    text = "- name: OMP_NUM_THREADS\n  value: 8\n- name: monkey\n  value: see"
+    assert without_secrets(text) == text

@@ -7,22 +7,22 @@ import types
 import pytest
 from click.testing import CliRunner
 
-from envsmith.cli import matrix
+from envsmith.cli import site
 
 
 @pytest.fixture
 def launched(monkeypatch):
     """Makes no page: what would be shown is noted, and the browser's exit code is the first of ``codes``."""
     shown, codes = [], [0]
-    monkeypatch.setattr(matrix, "read_page", lambda _root: types.SimpleNamespace(records=()))
-    monkeypatch.setattr(matrix, "write_all", lambda *_a, **_k: 1)
-    monkeypatch.setattr(matrix, "FIRST", ())
-    monkeypatch.setattr(matrix.click, "launch", lambda place: shown.append(place) or codes[0])
+    monkeypatch.setattr(site, "read_page", lambda _root: types.SimpleNamespace(records=()))
+    monkeypatch.setattr(site, "write_all", lambda *_a, **_k: 1)
+    monkeypatch.setattr(site, "FIRST", ())
+    monkeypatch.setattr(site.click, "launch", lambda place: shown.append(place) or codes[0])
     return types.SimpleNamespace(shown=shown, codes=codes)
 
 
 def _site(folder, *arguments):
-    return CliRunner().invoke(matrix.site, ["--output", str(folder / "page"), *arguments], standalone_mode=False)
+    return CliRunner().invoke(site.site, ["--output", str(folder / "page"), *arguments], standalone_mode=False)
 
 
 def test_the_page_is_shown_only_when_that_is_asked(launched, tmp_path):

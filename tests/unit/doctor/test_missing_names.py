@@ -10,7 +10,6 @@ from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
-from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module
@@ -284,7 +283,7 @@ TypeError: SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer'
 
 
 def test_ones_own_code_comes_first_where_an_argument_moved_and_no_decorator_is_said_to_ask():
-    diagnosed = first(WRAPPED, NameIndex(find_matrix() / "names"))
+    diagnosed = first(WRAPPED, NameIndex.installed())
 
     assert "Your own code asks for it (/w/train.py)" in diagnosed.finding.message
     assert diagnosed.finding.fix.startswith(
@@ -315,7 +314,7 @@ def test_ones_own_code_comes_first_where_an_argument_moved_and_no_decorator_is_s
     ],
 )
 def test_what_took_the_place_of_an_argument_is_named_as_the_installed_release_has_it(message, fix):
-    finding = first(message, NameIndex(find_matrix() / "names")).finding
+    finding = first(message, NameIndex.installed()).finding
 
     assert finding.fix.startswith(fix)
 
@@ -323,7 +322,7 @@ def test_what_took_the_place_of_an_argument_is_named_as_the_installed_release_ha
 def test_an_older_release_is_not_offered_where_another_package_does_not_bear_it():
     text = "trl==0.24.0\ntransformers==5.2.0\nTypeError: SFTTrainer.__init__() got an unexpected keyword argument 'dataset_text_field'"
 
-    finding = first(text, NameIndex(find_matrix() / "names")).finding
+    finding = first(text, NameIndex.installed()).finding
 
     assert (
         finding.fix
@@ -334,7 +333,7 @@ def test_an_older_release_is_not_offered_where_another_package_does_not_bear_it(
 def test_a_package_of_several_distributions_is_not_said_to_be_damaged():
     text = "ImportError: cannot import name 'get_args' from 'megatron' (unknown location)"
 
-    finding = first(text, NameIndex(find_matrix() / "names")).finding
+    finding = first(text, NameIndex.installed()).finding
 
     assert finding.rule == "megatron-module-moved"
 
@@ -346,6 +345,6 @@ def test_the_bound_of_a_name_gives_way_to_what_else_its_importer_needs():
         "ImportError: cannot import name 'Cache' from 'transformers' (/v/transformers/__init__.py)"
     )
 
-    finding = first(text, NameIndex(find_matrix() / "names")).finding
+    finding = first(text, NameIndex.installed()).finding
 
     assert dict(finding.needs) == {"transformers": ">=4.43.0"}

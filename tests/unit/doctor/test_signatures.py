@@ -130,14 +130,6 @@ def test_consequence_of_names_signatures_that_exist():
     assert not [c for s in catalogue().signatures for c in s.consequence_of if c not in ids]
 
 
-def test_the_taxonomy_of_rules_names_rules_that_exist():
-    from envsmith.knowledge.graph.read import read_knowledge
-
-    known = {rule.id for rule in read_knowledge().rules}
-    # Rules of releases/ (…-declares-…) come and go with what a release declares.
-    assert not [r for r in catalogue().taxonomy if r not in known and "-declares-" not in r]
-
-
 def test_no_pattern_is_slow_on_a_hostile_line():
     signatures = catalogue().signatures
     for stuff in (

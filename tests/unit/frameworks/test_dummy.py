@@ -161,7 +161,6 @@ def test_it_is_built_in_a_virtual_environment(dummy, capsys):
 
 
 @pytest.mark.torch
-@pytest.mark.skipif(not TORCH_PYTHON, reason="ENVSMITH_TEST_TORCH_PYTHON names no interpreter with torch")
 def test_it_is_smoke_tested_and_its_record_is_listed(dummy, capsys, tmp_path):
     code = "import sys, torch as t; print(t.__version__, t.version.cuda or 'cpu', '%d.%d' % sys.version_info[:2], t.__path__[0])"
     done = subprocess.run([TORCH_PYTHON, "-c", code], capture_output=True, text=True, check=True)

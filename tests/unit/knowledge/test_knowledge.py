@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
@@ -45,6 +46,7 @@ def test_a_hundred_and_fifty_known_bad_cells_with_what_a_user_sees(knowledge):
     assert all(cell.symptom.strip() for cell in bad)
 
 
+@one_state()
 def missed(cells):
     """The known-bad cells that a judgement does not find by their rule, with what a user sees."""
     rows = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.doctor.read.lines import component_of
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Platform
 from envsmith.model.rule import Severity
 from envsmith.solver import default_solver
@@ -32,6 +33,7 @@ def errors_of(releases: dict[str, str]) -> list[str]:
     return [finding.rule for finding in findings if finding.severity is Severity.ERROR]
 
 
+@one_state()
 def test_no_rule_calls_a_set_bad_that_passed():
     passed = [record for path in RECORDS if (record := json.loads(path.read_text()))["passed"]]
     if not passed:

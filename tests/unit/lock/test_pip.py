@@ -317,7 +317,7 @@ def test_a_part_of_the_toolkit_that_torch_pins_stays_in_torch_s_release(
 def test_what_was_downloaded_for_a_lock_installs_without_an_index(
     index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv, tmp_path: Path
 ) -> None:
-    # As docs/how-to/air-gap.md says it: the packages, and what their source distributions are built with.
+    # As docs/how-to/offline.md says it: the packages, and what their source distributions are built with.
     lock = lock_pip(cell, exclude_newer=DAY, resolver=Resolver(table=table, uv=uv, judge=fine))
     wheels, site = tmp_path / "wheels", tmp_path / "site"
 

@@ -242,7 +242,7 @@ def test_a_package_that_is_pinned_twice_is_told(lock: Lock) -> None:
     document["packages"].append(document["packages"][0])
     with pytest.raises(DataError) as caught:
         parse_lock(json.dumps(document), where="lock.json")
-    assert any("pinned twice" in line for line in caught.value.details)
+    assert any("stands in this file twice" in line for line in caught.value.details)
 
 
 def test_a_lock_that_was_edited_is_refused(lock: Lock) -> None:

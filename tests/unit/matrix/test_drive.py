@@ -95,7 +95,7 @@ def test_killed_at_random_moments_it_goes_on_and_nothing_is_lost_or_doubled(tmp_
 
 
 def test_two_campaigns_in_one_folder_share_the_cells(tmp_path):
-    jobs = jobs_of(8)
+    jobs = jobs_of(5)
     state = begun(tmp_path, jobs)
     both = [start(tmp_path, workers=2) for _ in range(2)]
     for process in both:

@@ -65,7 +65,7 @@ def test_the_same_record_twice_is_one_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"schema": 1}, "migrate"),
+        ({"schema": 1}, "this envsmith reads schema 2"),
         ({"cell": 7}, "cell: `7`"),
         ({"rungs": ["flown"]}, "rungs[0]: `flown`: unknown word"),
         ({"rungs": []}, "rungs: rungs of the ladder"),
@@ -264,30 +264,6 @@ def test_a_failed_run_makes_its_cell_a_known_bad_one(tmp_path):
     }
     assert (row.severity, row.symptom) == (Severity.WARNING, "ImportError: no")
     assert "a.json" in row.evidence[0].source
-
-
-# -- schema 1
-
-
-def test_a_record_of_schema_1_is_brought_over(load_file):
-    module = load_file("tools/migrate_records.py")
-    new = record(passed=False).to_json()
-    old = {
-        **{k: new[k] for k in ("components", "lock", "engine", "environment", "image", "rungs", "passed", "started", "seconds", "host", "loaded", "backend", "ranks", "notes")},
-        "schema": 1, "cell": new["cell"], "summary": "deepspeed: rank 0 in import deepspeed: ImportError: x",
-        "cases": {"pass": ["a", "b"], "wrong": ["c"]}, "findings": [{"case": "c", "verdict": "wrong", "blame": "rank 1"}],
-        "steps": [{"name": "zero", "verdict": "error", "seconds": 2.0, "detail": "rank 0 in import deepspeed: ImportError: x; rank 1 in import deepspeed: ImportError: x", "facts": {"trace": "File\nImportError: x"}}],
-    }  # fmt: skip
-    made = module.migrated(old).to_json()
-    assert made["schema"] == 2
-    assert made["cases"]["counts"] == {"pass": 2, "wrong": 1}
-    assert made["cases"]["bad"] == [{"case": "c", "verdict": "wrong", "blame": "rank 1"}]
-    assert made["failure"] == {
-        "rung": "imported",
-        "symptom": "ImportError: x",
-        "of_host": False,
-        "log": ["File", "ImportError: x"],
-    }
 
 
 def test_commands_go_on_without_the_records_that_are_not_records(tmp_path, monkeypatch, capsys):

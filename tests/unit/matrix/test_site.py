@@ -18,7 +18,7 @@ from envsmith.matrix.cells import TOOLS, commands_of
 from envsmith.matrix.site.figures import KINDS, freshness_plot
 from envsmith.matrix.site.page import FIRST, SITE, STATIC, read_page, site_texts
 from envsmith.matrix.site.script_data import Hosts, make_choices
-from envsmith.model.cell import Request
+from envsmith.model.cell import Platform, Request
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.record import Rung, read_record
 from envsmith.model.version import Spec, public
@@ -27,7 +27,7 @@ from envsmith.solver import default_solver, solve
 HOSTILE = "</script><script>alert(1)</script>\u2028<img src=x onerror=alert(2)>"
 
 
-HOSTS = Hosts(gpus=("b200", "a100"), drivers=("535.54.03",))
+HOSTS = Hosts(gpus=("b200", "gb200", "a100"), drivers=("535.54.03",))
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,7 @@ def test_what_the_table_offers_is_what_the_solver_solves(site):
     draw = random.Random(20261121)
     solver = default_solver()
     index = solver.compiled.torch_index["linux-64"]
+    assert {v.split("+")[0] for v in solver.compiled.torch_index["linux-aarch64"]} <= {v.split("+")[0] for v in index}
     for framework in data["frameworks"]:
         for _ in range(12):
             r = draw.randrange(len(framework["releases"]))
@@ -206,6 +207,55 @@ def test_the_page_gives_the_answer_of_solve_for_seeded_requests(site, number):
         shown = (framework["releases"][row], data["torches"][torch], cuda, data["pythons"][place])
         parts = cell.components
         assert shown == (parts[axis], public(parts["torch"]), parts["cuda"], parts["python"]), (gpu, driver, python)
+
+
+def test_the_page_gives_the_answer_of_solve_for_arm_hosts(site):
+    import random
+
+    data, arm = _data(site), _script(site, "arm.js")
+    draw = random.Random(20261127)
+    gpus, drivers, pythons = ([None, *each] for each in (data["gpus"], data["hostDrivers"], data["pythons"]))
+    for _ in range(8):
+        number = draw.randrange(len(data["frameworks"]))
+        framework, tables = data["frameworks"][number], arm["frameworks"][number]
+        gpu, driver, python = draw.choice(gpus), draw.choice(drivers), draw.choice(pythons)
+        asked = (gpus.index(gpu) * len(drivers) + drivers.index(driver)) * len(pythons) + pythons.index(python)
+        answer = tables["answers"][asked]
+
+        try:
+            cell = solve(
+                Request(
+                    frameworks=[framework["name"]],
+                    constraints={"python": python} if python else {},
+                    driver=driver,
+                    gpus=(data["gpus"][gpu],) if gpu else (),
+                    platform=Platform.LINUX_AARCH64,
+                )
+            ).cell
+        except UnsatisfiableError:
+            assert answer == -1, (framework["name"], gpu, driver, python)
+            continue
+
+        row, build, place = tables["cells"][answer]
+        axis = framework["name"] if framework["axis"] == "release" else framework["axis"]
+        shown = (framework["releases"][row], data["torches"][data["builds"][build][0]], data["pythons"][place])
+        assert shown == (cell.components[axis], public(cell.components["torch"]), cell.components["python"])
+        assert int(tables["rows"][tables["row"][row]].split(".")[build], 16) >> place & 1
+
+
+def test_the_page_says_what_failed_on_purpose_the_stacks_and_when_support_ends(page, site):
+    index = (site / "index.html").read_text(encoding="utf-8")
+    assert re.search(r"\d+ failed on purpose: a rule had foretold it\.", index)
+    for stack in page.stacks:
+        assert html.escape(stack.title) in index
+    for cell in re.findall(r'href="cell/([^"]+)\.html"', index):
+        assert (site / "cell" / f"{cell}.html").is_file()
+    ends = _script(site, "data.js")["ends"]
+    assert (ends["python"]["3.12"], ends["driver"]["580"]) == ("2028-10", "2028-06")
+
+
+def test_a_gpu_that_comes_with_an_arm_host_is_marked(site):
+    assert _script(site, "data.js")["armGpus"] == ["gb200"]
 
 
 def test_every_pair_that_cannot_be_has_a_reason(site):

@@ -173,3 +173,10 @@ def test_a_setup_script_is_read_beside_a_pyproject_that_declares_nothing(tmp_pat
     (tmp_path / "setup.py").write_text("setup(name='x', install_requires=['torch>=2.0.0'])\n")
     declared = read_declared(tmp_path).requirements
     assert [(one.name, one.spec, one.file, one.line) for one in declared] == [("torch", ">=2.0.0", "setup.py", 1)]
+
+
+def test_extras_that_a_setup_script_puts_into_a_table_one_by_one_are_read(tmp_path):
+    text = "extras = {}\nextras['fast'] = ['deepspeed']\nsetup(name='x', install_requires=['torch'], extras_require=extras)\n"
+    (tmp_path / "setup.py").write_text(text)
+    declared = read_declared(tmp_path).requirements
+    assert [(one.name, one.extra, one.line) for one in declared] == [("torch", None, 3), ("deepspeed", "fast", 2)]

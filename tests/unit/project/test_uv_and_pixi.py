@@ -168,7 +168,8 @@ def test_a_ready_wheel_comes_from_its_address():
 
 
 def test_a_library_in_place_of_torch_s_is_an_override():
-    forced = dataclasses.replace(BARE_LOCK, facts={"overrides": "nvidia-nccl-cu13==2.29.2 in place of 2.28.9"})
+    nccl = Pin(name="nvidia-nccl-cu13", version="2.29.2", layer="torch", artifacts=FILE)
+    forced = dataclasses.replace(BARE_LOCK, pins=(*BARE_LOCK.pins, nccl), facts={"overrides": "in any words"})
 
     assert _manifest(lock=forced)["pypi-options"]["dependency-overrides"] == {"nvidia-nccl-cu13": "==2.29.2"}
 

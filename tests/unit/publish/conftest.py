@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 pytest.importorskip("securesystemslib", reason="the extra `publish` is not installed")
@@ -13,14 +15,20 @@ def kit(load_file):
     return load_file("tests/unit/publish/publish_kit.py")
 
 
-@pytest.fixture
-def cell(kit, tmp_path):
-    return kit.make_cell(tmp_path / "cell")
+@pytest.fixture(scope="session")
+def made_cell(kit, tmp_path_factory):
+    """The cell's folder, to be read only."""
+    return kit.make_cell(tmp_path_factory.mktemp("publish") / "cell")
 
 
 @pytest.fixture
-def keys(kit, tmp_path):
-    return kit.make_keys(tmp_path)
+def cell(made_cell, tmp_path):
+    return shutil.copytree(made_cell, tmp_path / "cell", symlinks=True)
+
+
+@pytest.fixture(scope="session")
+def keys(kit, tmp_path_factory):
+    return kit.make_keys(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture(autouse=True)

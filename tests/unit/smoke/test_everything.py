@@ -220,6 +220,22 @@ def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
     assert json.loads((tmp_path / "02-hostid.json").read_text())["result"]["summary"] == "rank 1 never entered"
 
 
+def test_time_that_parts_leave_over_is_given_to_those_after_them(tmp_path) -> None:
+    limits = {}
+
+    def script(plan, limit):
+        limits.setdefault("fault" if plan.fault else plan.tier.value, []).append(limit)
+        taken = limit if plan.fault else 5.0
+        return taken, _result(plan)
+
+    _run(NEW, tmp_path, script, budget=570.0)
+
+    assert limits["quick"] == [25.0, 40.0 + 20.0, 40.0 + 20.0 + 35.0]
+    assert limits["fault"] == [60.0 + 20.0 + 2 * 35.0], "and it took all that was left"
+    assert limits["full"][0] == 150.0
+    assert limits["framework"] == [60.0 + 145.0]
+
+
 def test_the_budget_is_kept_and_what_did_not_fit_is_told(tmp_path) -> None:
     limits = []
 
@@ -434,7 +450,7 @@ def _command(monkeypatch, tmp_path, script) -> object:
 
     monkeypatch.setattr("envsmith.smoke.run.probe", lambda _target: VERSIONS)
     monkeypatch.setattr(everything, "ask", lambda *_: NEW)
-    monkeypatch.setattr("envsmith.cli.smoke.find_cell", lambda *_: FOUND)
+    monkeypatch.setattr("envsmith.cli.prove.find_cell", lambda *_: FOUND)
 
     def run_all(parts, target, *, folder, **_):
         for part in parts:

@@ -36,12 +36,21 @@ def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_pat
     assert lines.of({"op": "reduce", "dtype": "int16"}, "gloo", {}) is WORKS
 
 
+def test_collectives_of_objects_are_left_out_where_numpy_is_known_to_be_absent() -> None:
+    objects = "all_gather_object"
+    without, unknown = (Plan.build({"torch": "2.13.0", **more}) for more in ({"numpy": "none"}, {}))
+
+    assert without.expect(objects, "gloo").expect is without.expect(objects, "nccl").expect is Expect.AVOID
+    assert "numpy is not installed" in str(without.expect(objects, "gloo").note)
+    assert unknown.expect(objects, "gloo") is WORKS
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         (("evidence: own}\n- {id: b", "}\n- {id: b"), "`evidence` is missing"),
         (("expect: refused", "expect: perhaps"), "perhaps"),
-        (("id: b", "id: a"), "used twice"),
+        (("id: b", "id: a"), "stands in this file twice"),
         (("op: all_reduce, dtype: [int16]}", "operation: all_reduce}"), "operation"),
         (('">=2.14"', '">=x"'), "not a version spec"),
         (("source: a run, ", ""), "evidence.own: `source` is missing"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,7 @@ def test_interrupt_ends_the_agent_before_it_is_passed_on() -> None:
 def test_probe_reads_versions_without_importing_torch() -> None:
     found = run.probe(LocalTarget(python=Path(sys.executable)))
     assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert found["numpy"] == (version("numpy") if find_spec("numpy") else "none")
 
 
 def test_wrong_torch_is_a_configuration_failure_whatever_the_cases_say() -> None:

@@ -42,6 +42,16 @@ def ran(knowledge, **components):
     return solver_of(dataclasses.replace(knowledge, tested=(), runs=(run,)))
 
 
+def test_a_run_on_x86_proves_nothing_of_arm():
+    versions = {"deepspeed": "0.19.8", "torch": "2.10.0+cu128"}
+    assert [check(versions, platform=platform).status for platform in Platform] == ["ok", "unknown"]
+
+
+def test_a_name_that_is_not_known_is_the_only_reason():
+    found = check({"depspeed": "0.14.2"})
+    assert found.unknown == ("depspeed 0.14.2: envsmith knows no such component, did you mean deepspeed?",)
+
+
 def test_a_run_proves_the_set_that_it_had_and_each_part_of_it(knowledge):
     solver = ran(knowledge, alpha="2.0.0", torch="2.3.0+cu130", python="3.11", numpy="2.1.0")
 

@@ -11,7 +11,9 @@ import yaml
 from click.testing import CliRunner
 
 from envsmith.cli.solve import solve
+from envsmith.model.cell import Machine, Request
 from envsmith.model.version import Spec
+from envsmith.solver import solve as api_solve
 
 FOLDER = Path(__file__).parents[2] / "golden" / "choices"
 CASES = [case for path in sorted(FOLDER.glob("*.yaml")) for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
@@ -29,6 +31,35 @@ def test_the_choice_is_one_that_an_experienced_person_would_make(case):
     assert answer["cell"].get("index", "default") == case.get("index", answer["cell"].get("index", "default")), case[
         "because"
     ]
+
+
+# A machine, what is asked there, and what its glibc leaves: since 2.7 all wheels of torch need 2.28.
+MACHINES = [
+    ("2.17", {"torch": "<2.7", "python": "*"}, [], None),
+    ("2.17", {"torch": "<2.7", "deepspeed": ">=0.14"}, ["deepspeed"], "535.183.01"),
+    ("2.17", {"torch": "<2.7", "accelerate": "*"}, ["accelerate"], "550.54.15"),
+    ("2.26", {"torch": "<2.7"}, ["lightning"], None),
+    ("2.28", {"torch": ">=2.14"}, [], None),
+    ("2.31", {"torch": ">=2.10"}, ["deepspeed"], "535.183.01"),
+    ("2.36", {"torch": ">=2.14"}, ["accelerate"], "580.65.06"),
+]
+
+
+@pytest.mark.parametrize(("glibc", "take", "frameworks", "driver"), MACHINES)
+def test_a_release_whose_wheels_need_a_newer_glibc_is_not_chosen(glibc, take, frameworks, driver):
+    machine = Machine(glibc=glibc, driver=driver, architectures=("sm_80",) if driver else ())
+    cell = api_solve(Request(frameworks=frameworks, machine=machine)).cell
+    assert not {
+        name: cell.components.get(name) for name, spec in take.items() if not _admits(spec, cell.components.get(name))
+    }
+    assert ("glibc" in cell.components) == (glibc < "2.28")
+
+
+def test_a_release_that_is_asked_for_and_needs_a_newer_glibc_is_warned_of():
+    solution = api_solve(Request(constraints={"torch": "2.10.0"}, machine=Machine(glibc="2.17")))
+    assert solution.cell.components["torch"].startswith("2.10.0")
+    assert "glibc 2.17" in solution.warnings[0].message
+    assert solution.warnings[0].message.startswith("This machine cannot run it")
 
 
 def test_there_are_forty_cases_and_more_each_with_its_reason():

@@ -12,18 +12,20 @@ function cellId({ f, r, b, p }) {
     tag = cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "");
   const { short: name, axis, releases } = D.frameworks[f],
     release = axis === "release" ? `${name}${releases[r]}-` : "";
-  return `${release}torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}`;
+  return `${release}torch${D.torches[torch]}-${tag}-py${D.pythons[p].replace(".", "")}${onArm(state) ? "-aarch64" : ""}`;
 }
 function command(option, tool) {
   const f = D.frameworks[option.f],
     release = f.axis === "release" ? `${f.name}==${f.releases[option.r]}` : "",
-    [number, cuda, tag] = D.builds[option.b];
+    [number, cuda] = D.builds[option.b],
+    tag = tagOf(option.b);
   const values = {
     id: cellId(option),
     torch: D.torches[number],
     cuda,
     python: D.pythons[option.p],
     chosen: "--framework " + (release || f.name),
+    host: onArm(state) ? " --platform linux-aarch64" : "",
   };
   const fill = (text) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
   values.pins = `${tag ? `--torch-backend ${tag} ` : ""}torch==${values.torch} ${release}`.trim();
@@ -108,7 +110,7 @@ function proof(record, kind, option) {
     const near = run && run.id !== cellId(option);
     return [
       el("p", {}, reason + " envsmith has not run this combination yet."),
-      near && el("p", { class: "note" }, "Nearest run: ", link("#" + run.id, run.id), `, ${lower(D.kinds[run.kind])}.`),
+      near && el("p", { class: "note" }, "Nearest run: ", link("#" + run.id, run.id), `, ${lower(D.kinds[run.kind])}${onArm(state) ? ", on x86-64" : ""}.`),
     ].filter(Boolean);
   }
   const steps = D.steps.map((step, number) => {
@@ -169,13 +171,24 @@ $("answer").addEventListener("keydown", (event) => {
   choose({ tool });
   $("tool-" + tool).focus();
 });
-function requirements({ b }) {
+// Until when Python and the driver that is chosen get fixes.
+function support(p) {
+  const python = D.pythons[p],
+    driver = state.driver && state.driver.split(".")[0];
+  const say = (name, until) =>
+    until && (until < D.made.slice(0, 7) ? `${name} has had no fixes since ${month(until)}. ` : `${name} gets fixes until ${month(until)}. `);
+  return [say(`Python ${python}`, D.ends.python[python]), driver && say(`Driver ${driver}`, D.ends.driver[driver])];
+}
+const month = (text) => words(text + "-15").replace(/^\d+ /, "");
+function requirements({ b, p }) {
   const gpus = Object.keys(D.gpus)
+    .filter((g) => onArm(state) === D.armGpus.includes(g))
     .filter((g) => D.runs[b].includes(D.archs.indexOf(D.gpus[g])))
     .map((g) => label("gpu", g));
-  if (D.builds[b][1] === "cpu") return [el("p", { class: "needs" }, "Runs without a GPU.")];
+  const ends = support(p).filter(Boolean).join("");
+  if (D.builds[b][1] === "cpu") return [el("p", { class: "needs" }, `Runs without a GPU. ${ends}`)];
   const driver = D.drivers[b] ? `Needs NVIDIA driver ${D.drivers[b]} or newer. ` : "";
-  return [el("p", { class: "needs" }, `${driver}Runs on ${gpus.join(", ") || "none of the listed GPUs"}.`)];
+  return [el("p", { class: "needs" }, `${driver}Runs on ${gpus.join(", ") || "none of the listed GPUs"}. ${ends}`)];
 }
 function warnings({ f, r, b, p }) {
   if (!window.ENVSMITH_SEARCH) return [];

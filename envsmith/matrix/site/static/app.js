@@ -8,7 +8,7 @@ function hash(s) {
   if (s.release !== null) params.set("release", f.releases[s.release]);
   if (s.torch !== null) params.set("torch", D.torches[s.torch]);
   if (s.python !== null) params.set("python", D.pythons[s.python]);
-  for (const axis of ["cuda", "gpu", "driver"]) if (s[axis] !== null) params.set(axis, s[axis]);
+  for (const axis of ["cuda", "host", "gpu", "driver"]) if (s[axis] !== null) params.set(axis, s[axis]);
   if (s.tool !== "venv") params.set("tool", s.tool);
   return params.toString();
 }
@@ -47,6 +47,7 @@ function fromHash() {
     torch: known(D.torches, "torch"),
     python: known(D.pythons, "python"),
     cuda: among(cudas, "cuda"),
+    host: among(["arm"], "host"),
     gpu: among(Object.keys(D.gpus), "gpu"),
     driver: among(DRIVERS, "driver"),
     tool: among(Object.keys(TOOLS), "tool") || "venv",
@@ -86,6 +87,18 @@ function loadEach([first, ...others], then) {
   else load(first, () => loadEach(others, then));
 }
 const change = (number) => load(number, () => choose(switched(number)));
+
+// Call `then` when what is chosen has its tables: those of Arm hosts come with a script of their own.
+function withHost(then) {
+  if (!onArm(state) || armMasks.length) then();
+  else loadArm(then);
+}
+function loadArm(then) {
+  addScript("arm.js", () => {
+    if (!armMasks.length) takeArm();
+    then();
+  });
+}
 
 // -- the grid
 $("tabs").append(
@@ -163,13 +176,13 @@ document.addEventListener("click", (event) => {
 const loadNamed = (then) => load(frameworkIn(location.hash.slice(1)), then);
 addEventListener("hashchange", () =>
   loadNamed(() => {
-    if (fromHash()) draw();
+    if (fromHash()) withHost(draw);
   }),
 );
 takeAll(0);
 loadNamed(() => {
   fromHash();
-  draw();
+  withHost(draw);
 });
 if ("IntersectionObserver" in window) {
   const seen = { selector: false, answer: false };
@@ -180,4 +193,4 @@ if ("IntersectionObserver" in window) {
   watch.observe(form);
   watch.observe($("answer"));
 }
-addEventListener("load", () => loadSearch(() => {}));
+addEventListener("load", () => loadSearch(() => loadArm(draw)));

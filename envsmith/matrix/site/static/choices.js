@@ -11,6 +11,16 @@ const masks = [],
 const taken = (f) => masks[f] !== undefined;
 const reasonOf = (f, r, t) => (reasons[f][r][t] === null ? undefined : D.frameworks[f].reasons[reasons[f][r][t]]);
 const short = Object.fromEntries(D.frameworks.map((f, number) => [f.short, number]));
+// The masks of Arm hosts come with a script of their own, after the page is shown.
+const armMasks = [];
+const onArm = (s) => s.host === "arm";
+const masksOf = (s) => (onArm(s) ? armMasks : masks)[s.framework];
+function takeArm() {
+  armMasks.push(
+    ...window.ENVSMITH_ARM.frameworks.map(({ rows, row }) => row.map((number) => numbers(rows[number], 16))),
+  );
+}
+const tagOf = (b) => (onArm(state) ? window.ENVSMITH_ARM.tags : D.builds.map((build) => build[2]))[b];
 const onCpu = D.ladder.indexOf("framework step(cpu)");
 // A row is [shared, rest, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]. The name of the cell is what
 // it shares with the row before, and the rest.
@@ -56,7 +66,8 @@ function parse(id) {
   const release = match[1] ? D.frameworks[framework].releases.indexOf(match[2]) : null,
     torch = D.torches.indexOf(match[3]);
   const python = D.pythons.indexOf(match[5] + "." + match[6]);
-  return Math.min(release, torch, python) < 0 ? null : { framework, release, torch, cuda, python };
+  const host = /-aarch64/.test(id) ? "arm" : null;
+  return Math.min(release, torch, python) < 0 ? null : { framework, release, torch, cuda, python, host };
 }
 function older(a, b) {
   const x = a.split(".").map(Number),
@@ -70,7 +81,9 @@ const cudas = [...new Set(D.builds.map((b) => b[1]))].sort((a, b) =>
 );
 
 // -- what is chosen
-const EMPTY = { framework: 0, release: null, torch: null, cuda: null, python: null, gpu: null, driver: null };
+const EMPTY = {
+  framework: 0, release: null, torch: null, cuda: null, python: null, host: null, gpu: null, driver: null,
+};
 let state = { ...EMPTY, tool: "venv" };
 const unfolded = new Set(); // axes whose older choices are shown
 
@@ -78,11 +91,13 @@ const unfolded = new Set(); // axes whose older choices are shown
 function* options(free) {
   const s = { ...state, ...free },
     arch = s.gpu ? D.archs.indexOf(D.gpus[s.gpu]) : -1;
-  for (let r = 0; r < masks[s.framework].length; r++) {
+  const rows = masksOf(s);
+  if (!onArm(s) && D.armGpus.includes(s.gpu)) return;
+  for (let r = 0; r < rows.length; r++) {
     if (s.release !== null && s.release !== r) continue;
     for (let b = 0; b < D.builds.length; b++) {
       const [torch, cuda] = D.builds[b],
-        mask = masks[s.framework][r][b];
+        mask = rows[r][b];
       if (!mask || (s.torch !== null && s.torch !== torch) || (s.cuda !== null && s.cuda !== cuda)) continue;
       if ((s.gpu || s.driver) && cuda === "cpu") continue;
       if (arch >= 0 && !D.runs[b].includes(arch)) continue;
@@ -92,7 +107,8 @@ function* options(free) {
     }
   }
 }
-const possible = (free) => !options(free).next().done;
+// What is asked of an Arm host before its masks are there may be possible.
+const possible = (free) => !masksOf({ ...state, ...free }) || !options(free).next().done;
 // The solver's own answer for a GPU, a driver and a Python: a full choice, null where there is none. undefined where
 // more is chosen.
 function answered(s) {
@@ -101,7 +117,8 @@ function answered(s) {
   const g = place(Object.keys(D.gpus), s.gpu),
     d = place(DRIVERS, s.driver),
     p = s.python === null ? 0 : s.python + 1;
-  const f = D.frameworks[s.framework],
+  if (!onArm(s) && D.armGpus.includes(s.gpu)) return null;
+  const f = onArm(s) ? window.ENVSMITH_ARM.frameworks[s.framework] : D.frameworks[s.framework],
     number = f.answers[(g * (DRIVERS.length + 1) + d) * (D.pythons.length + 1) + p];
   if (number < 0) return null;
   const [r, b, python] = f.cells[number];
@@ -130,12 +147,17 @@ function best(free) {
 function axes() {
   const numbered = (values) => values.map((value, number) => [number, value]);
   const named = (values, label) => values.map((value) => [value, label(value)]);
+  const hosts = [
+    [null, "x86-64"],
+    ["arm", "Arm"],
+  ];
   const every = [
     ["framework", "Framework", numbered(D.frameworks.map((f) => f.title))],
     ["release", D.frameworks[state.framework].title + " release", numbered(D.frameworks[state.framework].releases)],
     ["torch", "PyTorch", numbered(D.torches)],
     ["cuda", "CUDA", named(cudas, (c) => (c === "cpu" ? "CPU only" : c))],
     ["python", "Python", numbered(D.pythons)],
+    ["host", "Host", hosts],
     ["gpu", "GPU", named(Object.keys(D.gpus), (g) => g.toUpperCase().replace("RTX", "RTX "))],
     ["driver", "NVIDIA driver", named(DRIVERS, (d) => d)],
   ];
@@ -149,7 +171,7 @@ const label = (axis, value) =>
 // -- why not
 function why(axis, value) {
   const s = { ...state, [axis]: value };
-  if (rowOf(s) !== null && s.torch !== null) {
+  if (rowOf(s) !== null && s.torch !== null && !onArm(s)) {
     const reason = reasonOf(s.framework, rowOf(s), s.torch);
     if (reason) return reason;
   }
@@ -162,7 +184,7 @@ function why(axis, value) {
 }
 // The first other choice without which a choice is possible.
 function blocker(axis, value) {
-  const chosen = ["driver", "gpu", "python", "cuda", "torch", "release"].filter(
+  const chosen = ["driver", "gpu", "host", "python", "cuda", "torch", "release"].filter(
     (other) => other !== axis && state[other] !== null,
   );
   return chosen.find((other) => possible({ [axis]: value, [other]: null }));
@@ -181,7 +203,7 @@ function detail(axis, other, s) {
     if (build && D.drivers[build.b])
       return `CUDA ${D.builds[build.b][1]} needs driver ${D.drivers[build.b]} or newer. `;
   }
-  if (s.torch === null) return "";
+  if (s.torch === null || onArm(s)) return "";
   const name = `PyTorch ${D.torches[s.torch]}${s.cuda && s.cuda !== "cpu" ? ` for CUDA ${s.cuda}` : ""}`;
   const builds = D.builds.flatMap((b, number) =>
     b[0] === s.torch && (s.cuda === null || b[1] === s.cuda) ? [number] : [],

@@ -97,6 +97,8 @@ class Fake(base.Engine):
 
     name = property(lambda self: self.word)
 
+    images = property(lambda self: self if self.word in {"docker", "podman", "buildah"} else None)
+
     def available(self):
         return self.reason
 
@@ -138,9 +140,23 @@ def test_the_embedded_engine_is_chosen_otherwise_and_says_why(use):
 
 
 def test_an_engine_that_was_asked_for_is_not_replaced(use):
-    use(docker="no engine answers", venv=None)
+    use(docker="no engine answers", podman="not installed", venv=None, buildah="not installed", conda="not installed")
     with pytest.raises(EngineError, match="no engine answers"):
         engines.choose_engine("docker")
+
+
+@pytest.mark.parametrize(
+    ("podman", "hint"),
+    [
+        ("not installed", "Run envsmith lock with the same flags"),
+        (None, "Use --engine podman, which makes the same image"),
+    ],
+)
+def test_an_image_without_its_engine_is_made_by_another_one_or_elsewhere(use, podman, hint):
+    use(docker="no engine answers", podman=podman, venv=None, buildah="not installed", conda="not installed")
+    with pytest.raises(EngineError) as caught:
+        engines.choose_engine("docker")
+    assert caught.value.hint.startswith(hint)
 
 
 def test_an_unknown_engine_is_a_usage_error(use):

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from envsmith.cli.bisect import as_json, as_markdown, as_text, rule_of
 from envsmith.doctor.bisect.between import Search
 from envsmith.doctor.bisect.journal import open_journal
+from envsmith.doctor.bisect.report import as_json, as_markdown, as_text, rule_of
 from envsmith.doctor.bisect.trials import PackageSet, Trials
 from envsmith.errors import UsageError
 from envsmith.lock.index.index import IndexFile, IndexProject

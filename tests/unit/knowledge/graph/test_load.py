@@ -46,6 +46,16 @@ def test_changed_file_is_read_again(matrix, kept):
     assert version_graph(list_files(matrix.root)).compiled.digest != kept[0].compiled.digest
 
 
+def test_what_is_asked_together_is_answered_from_one_state_of_the_files(matrix, monkeypatch):
+    monkeypatch.setenv("ENVSMITH_MATRIX", str(matrix.root))
+    with tables.one_state():
+        before = version_graph().compiled.digest
+        matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+
+        assert version_graph().compiled.digest == before
+    assert version_graph().compiled.digest != before
+
+
 class Evil:
     def __reduce__(self):
         return os.mkdir, ("evil",)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import DataError
-from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module
@@ -205,7 +204,7 @@ def test_a_class_whose_own_init_stands_there_takes_its_arguments_whatever_a_hook
 
 @pytest.mark.parametrize("config", ["LlamaConfig", "BertConfig", "Qwen2Config"])
 def test_the_committed_index_does_not_call_the_arguments_of_a_generated_init_gone(config):
-    answer = NameIndex(find_matrix() / "names").ask(f"transformers.{config}", "hidden_size")
+    answer = NameIndex.installed().ask(f"transformers.{config}", "hidden_size")
 
     assert {"5.4.0", "5.23.0"} <= answer.unknown
     assert not any(release.startswith("5.") for release in answer.absent)
@@ -273,7 +272,7 @@ _GROUPS = "megatron.core.process_groups_config.ProcessGroupCollection"
     ],
 )
 def test_the_committed_index_knows_what_a_release_took_away(path, argument, last, first_without):
-    answer = NameIndex(find_matrix() / "names").ask(path, argument)
+    answer = NameIndex.installed().ask(path, argument)
 
     assert answer is not None
     assert last in answer.present
@@ -290,7 +289,7 @@ def test_the_committed_index_knows_what_a_release_took_away(path, argument, last
     ],
 )
 def test_the_committed_index_knows_what_a_release_brought(path, first, last_without):
-    answer = NameIndex(find_matrix() / "names").ask(path)
+    answer = NameIndex.installed().ask(path)
 
     assert answer is not None
     assert first in answer.present
@@ -299,7 +298,7 @@ def test_the_committed_index_knows_what_a_release_brought(path, first, last_with
 
 
 def test_the_committed_index_knows_what_went_and_came_back():
-    answer = NameIndex(find_matrix() / "names").ask(_FP8)
+    answer = NameIndex.installed().ask(_FP8)
 
     assert answer is not None
     assert {"2.15.0", "2.16.0"} <= answer.absent
@@ -307,7 +306,7 @@ def test_the_committed_index_knows_what_went_and_came_back():
 
 
 def test_the_evidence_of_a_release_is_the_file_that_was_read():
-    index = NameIndex(find_matrix() / "names")
+    index = NameIndex.installed()
 
     (own,) = index.evidence("accelerate", "1.0.0")
     between = index.evidence("accelerate", "1.0.0.post7")

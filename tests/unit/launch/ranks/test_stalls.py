@@ -86,6 +86,22 @@ def test_an_asynchronous_call_is_no_wait():
     assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (Cause.BLOCKED, (1,), True)
 
 
+def test_a_rank_waits_that_asks_its_gpu_for_a_number_while_another_has_not_called_its_collective():
+    on_gpu = replace(late(0, *USUAL, state="R", cpu=1.0, line=34), calls=calls(*USUAL, "all_reduce", open_last=True))
+    asleep = late(1, *USUAL, waits_in="hrtimer_nanosleep")
+
+    answer = decide(stalled(on_gpu, asleep))
+
+    assert (answer.cause, answer.ranks) == (Cause.BLOCKED, (1,))
+    assert "Rank 0 waits in all_reduce of [8] float32 at train.py:34 (step)." in answer.message
+
+
+def test_ranks_that_have_all_called_the_open_collective_wait_for_none_of_them():
+    both = [replace(late(rank, *USUAL, state="R", cpu=1.0), calls=calls(*USUAL, open_last=True)) for rank in (0, 1)]
+
+    assert verdict(*both) is None
+
+
 @pytest.mark.parametrize(("local", "ranks"), [("2", (1,)), ("1", ())])
 def test_a_rank_of_another_host_is_not_missing(local, ranks):
     main = stack(9, inside="init_process_group")

@@ -19,6 +19,8 @@ def test_only_telling_lines_of_this_launch_are_taken_from_the_kernel_s_log():
     ]
 
     assert parse_kernel_lines(lines, 150.0) == (lines[1], lines[3])
+    assert parse_kernel_lines(lines, 150.0, {78}) == (lines[3],), "the Xid is of a process that is none of its ranks"
+    assert parse_kernel_lines(lines, 150.0, {77}) == (lines[1], lines[3])
 
 
 def test_memory_of_gpus_is_summed_by_process():

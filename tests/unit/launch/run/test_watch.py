@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envsmith.launch.run.watch import LaunchWatch, WatchSettings
+from envsmith.launch.run.watch import LaunchWatch, WatchSettings, comparable
 
 
 class Ranks:
@@ -39,3 +39,10 @@ def test_after_a_long_pause_ranks_are_looked_at_early_once_and_then_late(seconds
     watch.moved_at = time.monotonic() - seconds
 
     assert watch._is_stalled(time.monotonic()) == expected
+
+
+def test_variables_that_a_program_sets_are_compared_only_where_every_rank_has_named_them():
+    asked, silent = {"variables": {"NCCL_P2P_DISABLE": "1"}, "gpu": 5}, {}
+
+    assert comparable([asked, silent]) == [{"gpu": 5}, {}]
+    assert comparable([asked, asked]) == [asked, asked]

@@ -130,7 +130,7 @@ def test_each_verb_is_listed_with_its_own_sentence(capsys):
     assert run(["ci", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "check Do the declared ranges" in said
-    assert "matrix Jobs that cover" in said
+    assert "matrix Jobs that hold" in said
     assert "run Run one job" in said
 
 

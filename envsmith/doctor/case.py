@@ -1,0 +1,175 @@
+"""What the judges of a diagnosis look at: facts and messages, made of texts once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from envsmith.doctor.facts import Draft, Facts
+from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
+from envsmith.doctor.missing_names import MissingNameExplanation, explain
+from envsmith.doctor.needed_releases import releases_for_finding
+from envsmith.doctor.parties import OWNED, symbol_in, with_parties
+from envsmith.doctor.rank_failures import blame_texts
+from envsmith.doctor.read.lines import component_of, version_in
+from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.doctor.stated_environment import check_versions
+from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.symbols.table import SymbolTable
+from envsmith.launch.ranks.causes import Blame
+from envsmith.launch.ranks.stored import Occasion
+from envsmith.model.cell import Platform
+from envsmith.model.finding import Judgement
+from envsmith.model.rule import PassedRun, Severity
+
+# Named groups of signatures that are the version of a component.
+_VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisInput:
+    """What the judges look at: the hits of messages, and of rules over versions by rule id, and names that are missing.
+
+    ``explained`` holds each with the messages of the same failure class on its line, a cause first.
+    """
+
+    facts: Facts
+    own: Sequence[Hit]
+    of_rules: Mapping[str, Hit]
+    judgement: Judgement
+    explained: Sequence[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]] = ()
+    blamed: tuple[str, Blame] | None = None
+    platform: Platform = Platform.LINUX_64
+    symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
+
+    @property
+    def measured_lines(self) -> set[tuple[str, int]]:
+        """Return the lines of which the name index says which releases they concern."""
+        return {(lack.hit.source, lack.hit.line) for lack, explanation, _ in self.explained if explanation.is_certain}
+
+    def is_contradicted(self, signature: Signature) -> bool:
+        """Return whether the release of every component of a rule is stated: the rule then spoke, or does not hold."""
+        stated = [self.facts.components.get(name) for name in signature.components]
+        return bool(stated) and all(s is not None and s.exact for s in stated)
+
+    @property
+    def symptoms(self) -> list[Hit]:
+        """Return the messages that do not name their cause."""
+        lacks = [lack.hit for lack, _, _ in self.explained]
+        return [hit for hit in (*self.own, *lacks) if hit.signature.kind in {"symptom", "consequence"}]
+
+
+def read_case(
+    facts: Facts,
+    texts: Sequence[tuple[str, str]],
+    *,
+    platform: Platform | None,
+    names: NameIndex | None,
+    keep: Collection[str],
+    runs: Sequence[PassedRun],
+    launches: Mapping[str, Sequence[Occasion]] | None = None,
+) -> DiagnosisInput:
+    """Read the messages of ``texts``, and judge the versions that they and ``facts`` state."""
+    hits = [hit for source, text in texts for hit in _hits(text, source)]
+    lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
+    facts = _with_groups(facts, hits)
+    platform = platform or _platform(facts)
+    judgement = check_versions(facts, platform, keep, runs)
+    needs = [
+        f.needs or releases_for_finding(f, facts, platform) for f in judgement.findings if f.severity is Severity.ERROR
+    ]
+    explained = _explained(lacks, hits, facts, names or NameIndex.installed(), needs)
+    superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
+    messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
+    return DiagnosisInput(
+        facts=facts,
+        own=[hit for hit in messages if not hit.signature.rule],
+        of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
+        judgement=judgement,
+        explained=explained,
+        blamed=blame_texts(texts, launches),
+        platform=platform,
+    )
+
+
+def _hits(text: str, source: str) -> list[Hit]:
+    """Return the messages of a text with the packages they are about.
+
+    An undefined symbol is a message of its owner only.
+    """
+    messages = []
+    for hit in find_hits(text, source, (*catalogue().signatures, *lack_signatures())):
+        symbol = symbol_in(hit.text)
+        if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
+            continue
+        messages.append(with_parties(hit, text))
+    return messages
+
+
+def _explained(
+    lacks: Iterable[Lack],
+    hits: Sequence[Hit],
+    facts: Facts,
+    names: NameIndex,
+    needs: Sequence[Mapping[str, str]],
+) -> list[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]]:
+    """Return what is said of missing names, but not of those whose message a signature knows better.
+
+    A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
+    of another group (a part that was not compiled) says more.
+    """
+    explained = []
+    for lack in lacks:
+        explanation = explain(lack, facts, names, needs)
+        here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
+        is_rule = any(h.signature.rule for h in here)
+        same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
+        elsewhere = [h for h in same if h.signature.group != "python-version-pair"]
+        if explanation and not elsewhere and (explanation.is_certain or not (same or is_rule)):
+            explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
+    return explained
+
+
+def _platform(facts: Facts) -> Platform:
+    return Platform.LINUX_AARCH64 if "aarch64" in facts.host.get("machine", "") else Platform.LINUX_64
+
+
+def _with_groups(facts: Facts, hits: Iterable[Hit]) -> Facts:
+    """Return the facts with the versions that messages themselves name (``Installed CUDA version 12.2 …``)."""
+    draft = Draft()
+    draft.components = dict(facts.components)
+    for hit in hits:
+        place = f"{hit.source}:{hit.line}"
+        if "gpu" in hit.groups:
+            draft.component("gpu", f"sm_{hit.groups['gpu']}", place, 1)
+        if "cuda_major" in hit.groups:
+            draft.component("cuda", f"{hit.groups['cuda_major']}.{hit.groups['cuda_minor']}", place, 3)
+        pairs = [(_VERSION_GROUPS.get(group), value) for group, value in hit.groups.items()]
+        pairs += [
+            (component_of(hit.groups[side]), hit.groups.get(f"{side}_version", ""))
+            for side in ("who", "have")
+            if side in hit.groups
+        ]
+        for component, value in pairs:
+            if component and (version := version_in(value)):
+                draft.component(component, version[0], place, 3)
+    return dataclasses.replace(facts, components=draft.components)
+
+
+def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:
+    """Return whether a rule's message shows something: warnings do not, but torch warns of a driver that fails.
+
+    A symptom that many causes have shows nothing where another message on its line names the cause.
+    """
+    if hit.signature.kind == "symptom":
+        here = (m.signature for m in messages if (m.source, m.line) == (hit.source, hit.line))
+        return not any(signature.kind == "cause" and not signature.rule for signature in here)
+    return "driver" in hit.signature.components or not is_warning(hit.text)
+
+
+def is_warning(line: str) -> bool:
+    """Return whether the program itself calls it a warning: an optional part is missing, and the run goes on."""
+    lower = line.lower().replace("nccl warn", "")
+    return "warn" in lower or "[nemo w " in lower or "falling back to" in lower

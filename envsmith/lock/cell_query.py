@@ -1,0 +1,129 @@
+"""What a cell wants of the package resolver: pure, a cell in, requirement lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envsmith.errors import LockError
+from envsmith.frameworks import FRAMEWORKS
+from envsmith.lock.query import Query
+from envsmith.model.cell import Cell, Platform
+from envsmith.model.component import ComponentTable, Role
+from envsmith.model.lock import GivenArchive
+from envsmith.model.version import minor_of, public
+from envsmith.model.wheel import ReadyWheel
+
+# What torch brings in exact versions: checked afterwards, never asked for.
+_FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
+# The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
+DEFAULT_GLIBC = "2.28"
+# The platforms that uv knows by their C library (uv 0.13), ascending.
+_UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
+
+
+def query_of(
+    cell: Cell,
+    table: ComponentTable,
+    constraints: Sequence[tuple[str, str]] = (),
+    *,
+    archives: tuple[GivenArchive | ReadyWheel, ...] = (),
+) -> Query:
+    """Return the request to uv: the cell, and what is asked for beside it.
+
+    ``archives`` are what of the cell is a file of the user's, or a ready wheel. ``LockError`` names the rule whose constraint is not a requirement.
+    """
+    own = {archive.name for archive in archives}
+    lines: dict[str, str] = {
+        canonicalize_name(Requirement(line).name): line for line in _requirements(cell, table, own)
+    }
+    lines = {name: line for name, line in lines.items() if name not in own}
+    # Object collectives of torch pickle through numpy, which it does not declare.
+    for name in ("numpy", *(n for framework in cell.frameworks for n in FRAMEWORKS[framework].undeclared)):
+        lines.setdefault(name, name)
+    for text, rule in constraints:
+        _parse(text, rule)
+    return Query(
+        requirements=tuple(sorted({*lines.values(), *(line.partition(" --hash=")[0] for line in cell.further)})),
+        constraints=tuple(sorted({*(text for text, _ in constraints), *_further(cell, table)})),
+        python=minor_of(cell.components["python"]),
+        platform=uv_platform(cell.platform, cell.components.get("glibc")),
+        backend=cell.torch_backend,
+        archives=archives,
+    )
+
+
+def _further(cell: Cell, table: ComponentTable) -> Iterator[str]:
+    """Yield for the further distributions of a component that they have its version, should one of them come along.
+
+    So with triton: torch 2.2 and 2.3 do not declare it for Python 3.12, and others may.
+    """
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        follows = name in _FOLLOW - {"triton"}
+        if component and component.role is not Role.HOST and not follows and version != "none":
+            further = component.distributions[name != "triton" :]
+            yield from (f"{distribution}=={exact_version(name, version, cell)}" for distribution in further)
+
+
+def exact_version(name: str, version: str, cell: Cell) -> str:
+    """Return the version as the index has it: on the default index the build is not part of torch's."""
+    return public(version) if name == "torch" and cell.index == "default" else version
+
+
+def _parse(text: str, rule: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        raise LockError(
+            f"Cannot use the rule {rule}: {text!r} is not a requirement that a package resolver understands."
+        ) from None
+
+
+def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) -> list[str]:
+    lines = []
+    for name, version in cell.components.items():
+        component = table.by_name.get(name)
+        if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
+            continue
+        if not component.distributions and name in archives:
+            continue
+        if not component.distributions:
+            raise LockError(
+                f"Cannot lock {cell.id}: {component.title} is not on the package index.",
+                hint="Give its source archive, which is then compiled for the cell: --source "
+                f"'{name}@ARCHIVE#sha256=…'.",
+            )
+        lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={exact_version(name, version, cell)}")
+    return lines
+
+
+def _extras(name: str, cell: Cell) -> str:
+    if name in FRAMEWORKS and FRAMEWORKS[name].extras:
+        return f"[{','.join(FRAMEWORKS[name].extras)}]"
+    if name != "transformer-engine":
+        return ""
+    major = cell.components.get("cuda", "12").partition(".")[0]
+    # Releases up to 2.8 have no such extra; uv only warns about one that does not exist.
+    return f"[pytorch,core_cu{major}]" if major.isdigit() else "[pytorch]"
+
+
+def uv_platform(platform: Platform, glibc: str | None) -> str:
+    """Return the newest of uv's platforms that ``glibc`` can run, such as ``x86_64-manylinux_2_28``."""
+    limit = Version(glibc or DEFAULT_GLIBC)
+    fitting = [release for release in _UV_GLIBC if Version(release) <= limit] or [_UV_GLIBC[0]]
+    return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
+
+
+def overrides(cell: Cell, table: ComponentTable, resolved: dict[str, str]) -> tuple[str, ...]:
+    """Return override lines for an NCCL that is not the one torch pins exactly."""
+    version = cell.components.get("nccl")
+    component = table.by_name.get("nccl")
+    if version in {None, "none"} or component is None:
+        return ()
+    return tuple(
+        f"{dist}=={version}" for dist in component.distributions if dist in resolved and resolved[dist] != version
+    )
