@@ -158,7 +158,9 @@ def named(message: str) -> tuple[int, ...]:
 
 def compared(row: dict, said: Said, causes: dict, places: dict[str, str]) -> dict:
     expected = row["rank"]
-    if expected is None or (row.get("tie") and not said.ranks):
+    if expected is None and set(said.ranks) == set(range(row.get("ranks", 2))):
+        rank = "right"  # that all of them failed alike is what there is to say
+    elif expected is None or (row.get("tie") and not said.ranks):
         rank = "right" if not said.ranks and said.text else "wrong" if said.ranks else "none"
     elif said.ranks == (expected,):
         rank = "right"

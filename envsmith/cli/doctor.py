@@ -13,7 +13,7 @@ from envsmith.base.files import write_whole
 from envsmith.base.interpreter import named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, verb
-from envsmith.cli.doctor_sources import gather
+from envsmith.cli.doctor_sources import gather, stored_launches
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, say_project
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
@@ -95,14 +95,21 @@ def doctor(settings: DoctorFlags) -> int:
     where = None if settings.platform is None else parse_platform(settings.platform)
     if not (settings.sources or interpreter) and interpreter_of(None) == Path(sys.executable):
         say_project(Path.cwd())
-    facts, texts = gather(settings.sources, interpreter, deep=settings.deep)
+    launches = stored_launches(settings.sources)
+    facts, texts = gather(settings.sources, interpreter, deep=settings.deep, launches=launches)
     if settings.save:
         write_whole(settings.save, dump(facts, () if settings.sources else tuple(texts)))
         say(f"snapshot written to {settings.save}")
     run = None if settings.sources else own_run(interpreter_of(interpreter), facts)
     runs = [run] if run else []
     diagnosis = diagnose(
-        facts, texts, platform=where, live=not settings.sources, keep=settings.mend.components, runs=runs
+        facts,
+        texts,
+        platform=where,
+        live=not settings.sources,
+        keep=settings.mend.components,
+        runs=runs,
+        launches=launches,
     )
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")

@@ -10,11 +10,14 @@ from envsmith.cli.flags import open_source
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
 from envsmith.doctor.read import read_text
-from envsmith.doctor.read.remains import read_folder
+from envsmith.doctor.read.remains import has_texts, read_folder, read_kept
 from envsmith.doctor.snapshot import load, looks_like_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from envsmith.doctor.facts import Facts
+    from envsmith.launch.ranks.stored import Occasion
 
 Texts = list[tuple[str, str]]
 
@@ -26,14 +29,27 @@ def _opened(source: str) -> list[tuple[str, str, list[str]]]:
     return [(source, *open_source(source))]
 
 
-def gather(sources: tuple[str, ...], python: str | None, *, deep: bool) -> tuple[Facts, Texts]:
-    """Collect facts and texts of this machine, or of every ``--from``."""
+def stored_launches(sources: tuple[str, ...]) -> dict[str, list[Occasion]]:
+    """Return what `run` stored in the files and folders of ``--from``, by the names of the files."""
+    return {name: file for source in sources for name, file in read_kept(source).items()}
+
+
+def _has_texts(source: str, launches: Collection[str]) -> bool:
+    """Tell whether there is more to read than what `run` stored."""
+    place = Path(source)
+    return source not in launches and not (launches and place.is_dir() and not has_texts(place))
+
+
+def gather(
+    sources: tuple[str, ...], python: str | None, *, deep: bool, launches: Collection[str] = ()
+) -> tuple[Facts, Texts]:
+    """Collect facts and texts of this machine, or of every ``--from`` but what `run` stored, which is in ``launches``."""
     if not sources:
         facts = collect(python, deep=deep)
         imports = facts.host.get("deep")
         return facts, [("imports", imports)] if imports else []
     draft, texts, snapshots = Draft(), [], []
-    for source, text, notes in (opened for each in sources for opened in _opened(each)):
+    for source, text, notes in (opened for each in sources if _has_texts(each, launches) for opened in _opened(each)):
         if looks_like_snapshot(text):
             snapshots.append(load(text, source))
             continue

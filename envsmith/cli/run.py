@@ -7,10 +7,12 @@ from pathlib import Path
 
 import click
 
-from envsmith.cli.console import say
-from envsmith.cli.declare import FOLDER, Section, argument, option, verb
+from envsmith.base.files import write_whole
+from envsmith.cli.console import dumps, print_out, say
+from envsmith.cli.declare import FILE, FOLDER, Section, argument, flag, option, verb
 from envsmith.frameworks import EXAMPLE
 from envsmith.launch.run.launcher import end_as
+from envsmith.launch.run.report import junit, launch_json
 from envsmith.launch.run.start import Launch, check_command
 from envsmith.launch.run.watch import WatchSettings
 
@@ -37,6 +39,8 @@ class RunFlags:
         default="warn",
     )
     preflight: bool = _WATCH.flag("--preflight", "Compare the ranks and try one collective before the first.")
+    as_json: bool = flag("--json", "One JSON object on stdout. What the launcher prints goes to stderr.")
+    report: Path | None = option("--report", "FILE", "Write a JUnit report of the ranks, for CI.", type=FILE)
     evidence: Path | None = option("--evidence", "DIR", "Keep the evidence here, for `doctor --from DIR`.", type=FOLDER)
 
 
@@ -61,5 +65,11 @@ def run(settings: RunFlags) -> int:
         say=say,
         keep=settings.evidence.absolute() if settings.evidence else None,
         preflight="envsmith.preflight" if settings.preflight else "",
+        diverts=settings.as_json,
     )
-    return end_as(launch.run())
+    status = launch.run()
+    if settings.report:
+        write_whole(settings.report, junit(status, launch.blame, launch.evidence))
+    if settings.as_json:
+        print_out(dumps(launch_json(status, launch.blame, launch.evidence, launch.kept_in)))
+    return end_as(status)

@@ -19,6 +19,7 @@ from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.launch.ranks.causes import Blame
+from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import PassedRun, Severity
@@ -68,6 +69,7 @@ def read_case(
     names: NameIndex | None,
     keep: Collection[str],
     runs: Sequence[PassedRun],
+    launches: Mapping[str, Sequence[Occasion]] | None = None,
 ) -> DiagnosisInput:
     """Read the messages of ``texts``, and judge the versions that they and ``facts`` state."""
     hits = [hit for source, text in texts for hit in _hits(text, source)]
@@ -87,7 +89,7 @@ def read_case(
         of_rules={hit.signature.id: hit for hit in messages if hit.signature.rule and _speaks(hit, messages)},
         judgement=judgement,
         explained=explained,
-        blamed=blame_texts(texts),
+        blamed=blame_texts(texts, launches),
         platform=platform,
     )
 

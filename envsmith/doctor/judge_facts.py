@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from envsmith.doctor.case import DiagnosisInput, is_warning, read_case
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
@@ -20,6 +20,7 @@ from envsmith.doctor.rules import judge_launches, judge_setup
 from envsmith.doctor.signatures import Hit, Signature, taxonomy_of
 from envsmith.knowledge.graph.tables import one_state
 from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding
 from envsmith.model.rule import PassedRun, Severity
@@ -39,12 +40,14 @@ def diagnose(
     names: NameIndex | None = None,
     keep: Collection[str] = (),
     runs: Sequence[PassedRun] = (),
+    launches: Mapping[str, Sequence[Occasion]] | None = None,
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
+    ``launches`` is what `envsmith run` stored of one, by the names of its files.
     """
-    case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs)
+    case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches)
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
     shown = [f"what {run.evidence} has shown in this environment" for run in runs]

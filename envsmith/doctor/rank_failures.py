@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM
 
 from envsmith.base.json_types import JsonFields, object_in
@@ -28,8 +28,7 @@ from envsmith.launch.ranks.evidence import (
     RankEvidence,
     place_of,
 )
-from envsmith.launch.ranks.stored import is_evidence, merged, read_verdict
-from envsmith.launch.ranks.stored import read_evidence as read_stored
+from envsmith.launch.ranks.stored import Occasion, judge_occasions, merged
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence as Source
 from envsmith.model.rule import EvidenceKind, Severity
@@ -53,16 +52,18 @@ _SIZE = re.compile(r"\b(?:world_size|size|WORLD_SIZE)[=: ]{1,3}(\d{1,5})\b")
 _MOST_LINES = 100_000
 
 
-def blame_texts(texts: Sequence[tuple[str, str]]) -> tuple[str, Blame] | None:
-    """Return the verdict on what all texts say together, and the text in which it stands."""
+def blame_texts(
+    texts: Sequence[tuple[str, str]], stored: Mapping[str, Sequence[Occasion]] | None = None
+) -> tuple[str, Blame] | None:
+    """Return the verdict on what all texts say together, and the text in which it stands.
+
+    What `run` kept says more than any text: ``stored`` has its files by their names.
+    """
+    if stored and (answer := judge_occasions(list(stored.values()))) and (answer.ranks or not texts):
+        return next(iter(stored)), answer
     pieces = [(source, read_evidence(source, text)) for source, text in texts]
     pieces = [(source, piece) for source, piece in pieces if piece.ranks or piece.events or piece.machines]
     answer = verdict(merged([piece for _, piece in pieces])) if pieces else None
-    stored = [blame for source, text in texts if is_evidence(text) and (blame := read_verdict(text, source))]
-    # What `run` said of a launch as it stood still is worth more than its end, where it named a rank.
-    standing = next((blame for blame in stored if blame.ranks), next(iter(stored), None))
-    if standing is not None and (answer is None or not answer.ranks or len(stored) == 1):
-        answer = standing
     if answer is None:
         return None
     places = [source for source, text in texts if answer.quote and answer.quote[:80] in text]
@@ -71,8 +72,6 @@ def blame_texts(texts: Sequence[tuple[str, str]]) -> tuple[str, Blame] | None:
 
 def read_evidence(source: str, text: str) -> LaunchEvidence:
     """Return what one text says of the ranks of a launch: its launcher, the ranks themselves, the host, NCCL."""
-    if is_evidence(text):
-        return read_stored(text, source)
     lines = spoken(text)[:_MOST_LINES]
     return merged([_of_launcher(lines), read_remains(source, lines), read_host_logs(text), read_ras(text)])
 

@@ -25,6 +25,7 @@ from typing import Any
 from envsmith.agent.world import stored
 from envsmith.base.schema import UNWRITTEN, AsJson
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.launch.ranks.errors import follows, read_error
 from envsmith.preflight.checks import (
     ERROR,
     NOTE,
@@ -146,7 +147,7 @@ def _collective(
     if all(a.get("ok") for a in answers.values()) and not missing:
         return []
     absent = [rank for rank in range(place.world) if not stored(place.store, f"entered/{rank}")]
-    bad = {rank: a for rank, a in answers.items() if not a.get("ok")}
+    bad = first_failures({rank: a for rank, a in answers.items() if not a.get("ok")})
     failure = next(
         (a for a in bad.values() if not a.get("hang")), next(iter(bad.values()), TrialAnswer(detail="no answer"))
     )
@@ -159,6 +160,12 @@ def _collective(
     fix = f"`envsmith smoke --backend {backend}` says more; NCCL_DEBUG=INFO or GLOO_SOCKET_IFNAME for the interface"
     message = name_of(rows, ranks) + text
     return [RankFinding(check="collective", severity="error", ranks=tuple(ranks), message=message, fix=fix)]
+
+
+def first_failures(answers: Mapping[int, TrialAnswer]) -> Mapping[int, TrialAnswer]:
+    """Return the answers of the ranks that failed by themselves, or all where none did: others only lost or awaited them."""
+    own = {rank: a for rank, a in answers.items() if not a.get("hang") and not follows(read_error(a["detail"], ()))}
+    return own or answers
 
 
 def _report(

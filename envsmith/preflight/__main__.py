@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from typing import NoReturn
 
 from envsmith import preflight
 from envsmith.agent.launchers import discover
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="rank 0 prints the report as one JSON object")
     options = parser.parse_args(argv)
     started = time.monotonic()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # who loses a failed rank warns of it with its C++ frames
     try:
         import torch  # noqa: F401 - timed apart: its import is not the preflight's
     except Exception as error:  # noqa: BLE001 - a broken environment is what is looked for
@@ -79,5 +81,14 @@ def _my_rank() -> int:
     return place.rank if place else 0
 
 
+def _leave(code: int) -> NoReturn:
+    """End with a code. What a failed collective left in other threads may abort the interpreter as it ends."""
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _leave(main())

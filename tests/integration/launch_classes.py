@@ -22,7 +22,6 @@ class LaunchClass:
     """One launch. ``cause`` is empty where nothing may be called a hang and no rank be blamed.
 
     ``words`` have to stand in the block, ``place`` is the function in which the rank stands or failed.
-    ``unseen`` says why `run` cannot tell it yet.
     """
 
     name: str
@@ -35,7 +34,6 @@ class LaunchClass:
     launcher: tuple[str, ...] = ()
     is_spawned: bool = False
     stall: int = 4
-    unseen: str = ""
 
     @property
     def script(self) -> str:
@@ -222,7 +220,6 @@ dist.barrier()
     LaunchClass(
         name="second-thread",
         ranks=3,
-        unseen="the recorder names no thread: what a second thread calls is taken for the rank's own other type",
         cause="different-calls",
         words="thread",
         body="""

@@ -240,3 +240,18 @@ def test_usage_error_is_exit_code_2() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 2
+
+
+def test_a_bad_interface_is_blamed_on_its_rank_alone_and_the_program_ends_with_its_code(tmp_path):
+    script = 'if [ "$RANK" = 2 ]; then export GLOO_SOCKET_IFNAME=nosuch0; fi; "$0" -m envsmith.preflight --timeout 8; echo "code $?"'
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "--no-python"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    result = subprocess.run(
+        [str(PYTHON), *launcher, "sh", "-c", script, str(PYTHON)],
+        capture_output=True, text=True, timeout=180, check=False, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+
+    assert result.stdout.split("\n").count("code 1") == 3
+    assert "preflight: error: rank 2: making a group on gloo failed" in result.stderr
+    assert "frame #" not in result.stderr

@@ -66,8 +66,8 @@ def watched(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, object]]:
     prefix = [sys.executable, "-m", "envsmith", "run", "--evidence", str(tmp_path / "e"), *options, "--"]
     result = subprocess.run([*prefix, *command], capture_output=True, text=True, timeout=180, cwd=ROOT, check=False)
-    files = list((tmp_path / "e").glob("evidence-*.json"))
-    return result, json.loads(files[0].read_text())["verdict"] if files else {}
+    files = list((tmp_path / "e").glob("evidence-*.jsonl"))
+    return result, json.loads(files[0].read_text().splitlines()[1])["verdict"] if files else {}
 
 
 def test_a_launch_that_succeeds_is_the_same_with_and_without(tmp_path):

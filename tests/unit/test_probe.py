@@ -76,7 +76,7 @@ def test_a_launch_is_watched_with_the_standard_library_alone(wheel, tmp_path):
     )
 
     assert "envsmith run: the launch of 1 rank ended with exit code 3" in ran.stderr
-    assert list(tmp_path.glob("evidence-*.json"))
+    assert list(tmp_path.glob("evidence-*.jsonl"))
 
 
 def test_its_modules_run_on_python_3_9():

@@ -31,13 +31,15 @@ _FEW = 3
 class Guilty:
     """Groups of packages that break the command together, the error, and the releases where they began to.
 
-    ``alone`` says that they broke it with everything else at the good end.
+    ``alone`` says that they broke it with everything else at the good end, ``is_in_the_way`` that the bad end does not
+    fail so: it shows when another culprit is put back.
     """
 
     groups: tuple[ChangeGroup, ...]
     steps: tuple[ReleaseStep, ...]
     error: str
     alone: bool
+    is_in_the_way: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +166,7 @@ class Search:
             text = f"all changed but {', '.join(group.lead.name for group in unchanged)}"
         pins = pins_with(members, self.good.pins)
         pins |= still_required(unchanged, self.good.pins, pins, self.trials.requires)
+        pins |= still_required(members, self.bad.pins, pins, self.trials.requires)
         return self._attempt(PackageSet(pins=pins, python=self.bad.python), text)
 
     def _attempt(self, packages: PackageSet, text: str) -> TrialOutcome:
@@ -184,7 +187,13 @@ class Search:
             self._say(f"between the releases of {group.lead}")
             step = narrow_releases(group, base, culprit.error, self.trials, self.index)
             steps += [step] if step else []
-        return Guilty(groups=tuple(members), steps=tuple(steps), error=culprit.error, alone=culprit.alone)
+        return Guilty(
+            groups=tuple(members),
+            steps=tuple(steps),
+            error=culprit.error,
+            alone=culprit.alone,
+            is_in_the_way=culprit.is_in_the_way,
+        )
 
     def _say(self, text: str) -> None:
         self.progress(ProgressEvent(kind=EventKind.NOTE, step="bisect", text=text))

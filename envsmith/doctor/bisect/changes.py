@@ -119,18 +119,18 @@ def pins_with(groups: Iterable[ChangeGroup], good: Pins) -> dict[str, str]:
     return pins
 
 
-def still_required(unchanged: Iterable[ChangeGroup], good: Pins, pins: Pins, requires: Requires) -> dict[str, str]:
-    """Return what has left ``pins`` although a group at its good version requires it: no installer makes such a set.
+def still_required(groups: Iterable[ChangeGroup], end: Pins, pins: Pins, requires: Requires) -> dict[str, str]:
+    """Return what is not in ``pins`` although a group at its version of one end requires it: no installer makes such a set.
 
     What is missing for a package that is the same at both ends stays missing, because that may be what breaks.
     """
-    users = [change.name for group in unchanged for change in group.changes if change.good is not None]
+    users = [change.name for group in groups for change in group.changes if change.name in end]
     needed: dict[str, str] = {}
     while users:
         name = users.pop()
-        for required in requires(name, good[name]):
-            if required in good and required not in pins and required not in needed:
-                needed[required] = good[required]
+        for required in requires(name, end[name]):
+            if required in end and required not in pins and required not in needed:
+                needed[required] = end[required]
                 users.append(required)
     return needed
 

@@ -13,9 +13,11 @@ SKIP_STATUS = 125
 UNUSABLE = frozenset({126, 127})
 # Two error lines with numbers and paths taken out are one error from this likeness on.
 _ALIKE = 0.8
-_EXCEPTION = re.compile(
-    r"^(?:\[?\w*rank\w*\]?:? ?)?((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit|Failure)\b.*)"
-)
+_SPEAKER = re.compile(r"^\[?\w*rank\w*\]?:? ?")
+_EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit|Failure)\b.*")
+_FRAME = re.compile(r'\s+File ".{1,400}", line \d+')
+# What follows the frames of a traceback names its class, whatever that is called.
+_TYPED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?::.*)?")
 _VARIABLE = re.compile(r"0x[0-9a-f]+|/[\w./+-]+|\d+")
 
 
@@ -36,21 +38,32 @@ class TrialOutcome:
         return difflib.SequenceMatcher(None, first, second, autojunk=False).ratio() >= _ALIKE
 
 
-def outcome_of(status: int, output: str, seconds: float) -> TrialOutcome:
-    """Return the outcome of a command that ended. A signal is a failure: training code dies of it."""
+def outcome_of(status: int, output: str, seconds: float, errors: str = "") -> TrialOutcome:
+    """Return the outcome of a command that ended. A signal is a failure: training code dies of it.
+
+    ``errors`` is what of the output went to stderr. Its last line stands for an error that names no class.
+    """
     if status == 0:
         return TrialOutcome(passed=True, seconds=seconds)
     if status == SKIP_STATUS:
         return TrialOutcome(
             passed=None, error=f"exit status {SKIP_STATUS}: the command asks to skip it", seconds=seconds
         )
-    return TrialOutcome(passed=False, error=error_in(output) or _named(status), output=output, seconds=seconds)
+    last_line = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "") if status > 0 else ""
+    error = error_in(output) or last_line[:500] or _named(status)
+    return TrialOutcome(passed=False, error=error, output=output, seconds=seconds)
 
 
 def error_in(output: str) -> str:
-    """Return the last line of an output that names an exception, or nothing."""
-    lines = [match[1] for line in output.splitlines() if (match := _EXCEPTION.match(line.strip()))]
-    return lines[-1][:500] if lines else ""
+    """Return the last line of an output that follows the frames of a traceback or names an exception, or nothing."""
+    error, is_below_frames = "", False
+    for each in output.splitlines():
+        line = _SPEAKER.sub("", each)
+        if _FRAME.match(line):
+            is_below_frames = True
+        elif (is_below_frames and _TYPED.fullmatch(line)) or _EXCEPTION.match(line.strip()):
+            error, is_below_frames = line.strip(), False
+    return error[:500]
 
 
 def _named(status: int) -> str:

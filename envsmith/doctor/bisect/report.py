@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from envsmith import solver
 from envsmith.base.files import now
 from envsmith.base.json_types import JsonDict
+from envsmith.base.text import counted
 from envsmith.doctor.bisect.between import Guilty, SearchResult
 from envsmith.doctor.bisect.changes import ChangeGroup
 from envsmith.doctor.bisect.release_steps import ReleaseStep
@@ -45,7 +46,7 @@ def as_text(result: SearchResult, rules: tuple[Finding, ...] = ()) -> str:
     if len(result.skipped) > 3:
         lines.append(f"skipped: {len(result.skipped) - 3} more")
     lines.append(
-        f"{result.trials} trials ({result.runs} run now), {len(result.groups)} groups of packages, "
+        f"{counted(result.trials, 'set')} of packages tried, {counted(result.runs, 'run')} now, {len(result.groups)} groups, "
         f"{result.seconds:.0f} s to make the environments"
     )
     return "\n".join(lines)
@@ -61,6 +62,7 @@ def as_json(result: SearchResult, rules: tuple[Finding, ...] = ()) -> JsonDict:
                 "steps": [_step_json(step) for step in guilty.steps],
                 "error": guilty.error,
                 "alone": guilty.alone,
+                "in_the_way": guilty.is_in_the_way,
             }
             for guilty in result.guilty
         ],
@@ -70,6 +72,7 @@ def as_json(result: SearchResult, rules: tuple[Finding, ...] = ()) -> JsonDict:
         "positions": [[result.groups.index(group) for group in guilty.groups] for guilty in result.guilty],
         "rules": [finding.rule for finding in rules],
         "trials": result.trials,
+        "runs": result.runs,
         "skipped": list(result.skipped),
         "rule": None if rules or not result.guilty else rule_of(result),
     }
@@ -122,7 +125,8 @@ def status_of(result: SearchResult) -> str:
 
 def _guilty_lines(guilty: Guilty) -> Iterable[str]:
     together = " and ".join(str(group) for group in guilty.groups)
-    yield f"culprit: {together}" + (" (only together)" if len(guilty.groups) > 1 else "")
+    head = "in the way of going back" if guilty.is_in_the_way else "culprit"
+    yield f"{head}: {together}" + (" (only together)" if len(guilty.groups) > 1 else "")
     yield f"  error: {guilty.error}"
     for step in guilty.steps:
         if step.skipped:

@@ -18,12 +18,14 @@ Try = Callable[[frozenset[int]], TrialOutcome]
 class Culprit:
     """Groups that break the command together, with the error that they cause.
 
-    ``alone`` says that they were tried with everything else good and broke it.
+    ``alone`` says that they were tried with everything else good and broke it. ``is_in_the_way`` says that their error
+    is not that of the bad end: it shows when another culprit is put back.
     """
 
     groups: tuple[int, ...]
     error: str
     alone: bool
+    is_in_the_way: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +48,7 @@ def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Culprit
     Each culprit is confirmed twice: it alone fails, and everything without it passes. What still fails then has another
     culprit, whatever its error. Groups that only fail together are one culprit.
     """
-    remaining = list(range(len(weights)))
+    remaining, first_error = list(range(len(weights))), error
     culprits: list[Culprit] = []
     while remaining and len(culprits) < MOST_CULPRITS:
         search = _Search(weights=weights, attempt=attempt, error=error)
@@ -57,11 +59,13 @@ def find_culprits(weights: Sequence[float], attempt: Try, error: str) -> Culprit
         if within:
             return Culprits(culprits=tuple(culprits), within=within)
         alone = attempt(frozenset(members))
+        own = alone.error if search.error is None and alone.passed is False else error
         culprits.append(
             Culprit(
                 groups=members,
-                error=alone.error if search.error is None and alone.passed is False else error,
+                error=own,
                 alone=search.is_bad(alone) is True,
+                is_in_the_way=not TrialOutcome(passed=False, error=own).is_like(first_error),
             )
         )
         # Of several groups that only fail together, one that is put back is enough.

@@ -172,7 +172,7 @@ class Trials:
         limit = self.limit or _FIRST_LIMIT
         try:
             with ending_orphans():
-                finished = execute(self.command, seconds=limit, merged=True, env=variables)
+                finished = execute(self.command, seconds=limit, env=variables)
         except subprocess.TimeoutExpired:
             return {"status": -9, "error": f"no end after {limit:.0f} s", "seconds": limit, "output": ""}
         except OSError as error:
@@ -182,10 +182,11 @@ class Trials:
                 f"Cannot run the command: it ended with exit status {finished.returncode}, which says that it was not "
                 "found or may not be run.",
                 hint="Try the command by itself first.",
-                details=tuple(finished.stdout.splitlines()[-3:]),
+                details=tuple(finished.stderr.splitlines()[-3:]),
             )
         seconds = time.monotonic() - start
-        outcome = outcome_of(finished.returncode, finished.stdout[-_KEPT:], seconds)
+        errors = finished.stderr[-_KEPT:]
+        outcome = outcome_of(finished.returncode, finished.stdout[-_KEPT:] + errors, seconds, errors)
         return {
             "status": finished.returncode,
             "error": outcome.error,

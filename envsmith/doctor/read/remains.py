@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from envsmith.base.files import open_input
@@ -17,6 +18,7 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import added_frameworks
 from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankError, RankEvidence, ThreadStack, user_place
 from envsmith.launch.ranks.recorder import MOST_CALLS, calls_of, groups_of
+from envsmith.launch.ranks.stored import PATTERN, Occasion, is_evidence, read_occasions
 from envsmith.launch.ranks.traces import faulthandler_dumps, py_spy_stacks
 
 Lines = Sequence[tuple[str, str]]
@@ -181,14 +183,33 @@ _MOST_FILES, _DEEPEST = 2000, 6
 # Of each file of a rank the end is what matters.
 _KEPT_LINES = 20_000
 _MOST_REMARKS = 20
+# Hosts of one launch, and where the beginning of their files says what they are.
+_MOST_HOSTS, _HEAD = 4096, 200
 _TEXT = re.compile(
     r"\.(?:log|out|err|txt|jsonl?|ya?ml|lock|toml|pickle|pkl|dump)$|rank[_-]?\d+$"
     r"|(?:^|/)(?:stdout|stderr|dmesg|nvidia-smi|ncclras|py-spy|pyspy|faulthandler|flight|nccl)[^/]*$"
 )
 
 
+def read_kept(source: str) -> dict[str, list[Occasion]]:
+    """Return what `envsmith run` kept in a file, or in a folder and below it, by the names of the files."""
+    place = Path(source)
+    paths = sorted(path for path in place.rglob(PATTERN) if path.is_file()) if place.is_dir() else [place]
+    occasions: dict[str, list[Occasion]] = {}
+    for path in paths[:_MOST_HOSTS]:
+        name = path.relative_to(place).as_posix() if path != place else source
+        if path.is_file():
+            with open_input(path, UsageError) as file:
+                head = file.readline(_HEAD)
+                if is_evidence(head.decode(errors="replace")):
+                    occasions[name] = read_occasions(chain([head], file), name)
+    return occasions
+
+
 def read_folder(folder: Path) -> list[tuple[str, str, list[str]]]:
-    """Return ``(source, text, notes)`` of a folder. ``UsageError`` where it holds no file of text.
+    """Return ``(source, text, notes)`` of a folder, without what :func:`read_kept` reads.
+
+    ``UsageError`` where it holds no file of text.
 
     What several ranks wrote into files of their own becomes one text, each line marked with its rank, the file first
     that was written to last the longest ago: the rank that ended first stands first.
@@ -217,6 +238,11 @@ def read_folder(folder: Path) -> list[tuple[str, str, list[str]]]:
     return texts
 
 
+def has_texts(folder: Path) -> bool:
+    """Tell whether :func:`read_folder` finds anything there."""
+    return next(_files(folder), None) is not None
+
+
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder that are texts, in the order of their names."""
     count = 0
@@ -226,7 +252,8 @@ def _files(folder: Path) -> Iterator[Path]:
             folders.clear()
         for name in sorted(names):
             path = Path(place, name)
-            if count < _MOST_FILES and _TEXT.search(path.as_posix()) and path.is_file() and not path.is_symlink():
+            is_text = _TEXT.search(path.as_posix()) and not path.match(PATTERN)
+            if count < _MOST_FILES and is_text and path.is_file() and not path.is_symlink():
                 count += 1
                 yield path
 

@@ -9,7 +9,7 @@ from signal import SIGBUS, SIGKILL, SIGTERM, Signals
 from typing import TypeVar
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
-from envsmith.launch.ranks.differences import call_text, is_usual
+from envsmith.launch.ranks.differences import call_text, is_usual, odd_sizes
 from envsmith.launch.ranks.errors import SIZES, alike, cause_of, error_text, follows, short, waited
 from envsmith.launch.ranks.evidence import Disk, LaunchEvidence, RaisedBy, RankError, RankEvidence, user_place
 
@@ -46,13 +46,17 @@ def own_error(evidence: LaunchEvidence) -> Blame | None:
     """Blame the first rank with an error that is not another's end."""
     errors = evidence.errors
     silent = _first_silent_end(evidence)
-    own = [(rank, error) for rank, error in errors if not follows(error) and not 0 < silent < error.at]
+    own = [
+        (rank if error.by_rank is None else error.by_rank, error)
+        for rank, error in errors
+        if not follows(error) and not 0 < silent < error.at
+    ]
     if not own:
         return None
     # What a program raised says more than what a collective of torch did about the same time.
     own.sort(key=lambda pair: pair[1].at + (_ABOUT if pair[1].raised_by is RaisedBy.COLLECTIVE else 0.0))
     rank, first = own[0]
-    same = [number for number, error in own if alike(error) == alike(first)]
+    same = sorted({number for number, error in own if alike(error) == alike(first)})
     if len(same) > 1 and len(same) == len(errors):
         return _every_rank(evidence, same, first)
     who = f"Rank {rank}" if len(same) == 1 else ranks_text(same)
@@ -117,15 +121,17 @@ def _is_silent(one: RankEvidence) -> bool:
 
 
 def different_sizes(evidence: LaunchEvidence) -> Blame | None:
-    """Say that one collective was given tensors of different sizes. Which rank is wrong is not in the text."""
+    """Say that one collective was given tensors of different sizes. Which rank is wrong only recorders tell."""
     stated = evidence.sizes or _in_errors(evidence, sizes_in)
     if stated is None:
         return None
     received, expected = stated
+    odd = odd_sizes(evidence.ranks)
+    who = f"{ranks_text(odd)} gave another size. " if odd else ""
     return Blame(
         cause=Cause.DIFFERENT_SHAPES,
-        ranks=(),
-        message=f"The ranks gave one collective tensors of different sizes: {received} bytes came where {expected} were "
+        ranks=odd,
+        message=f"{who}The ranks gave one collective tensors of different sizes: {received} bytes came where {expected} were "
         f"expected.{_standing(_places(evidence))} Another shape or dtype on one rank does that, and so do different "
         "collectives.",
         fix="Print shape and dtype on every rank before that collective, and compare which collective each rank calls.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import SIGABRT
 
 from envsmith.launch.ranks.causes import Blame, Cause, ranks_text
 from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankEvidence, ThreadStack, place_of, user_place
+from envsmith.launch.ranks.recorder import MOST_CALLS
 
 # Operations to which every rank gives tensors of one size. Others may differ by right (a gather's root, all_to_all).
 _EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "reduce_scatter_tensor", "barrier")
@@ -32,6 +33,28 @@ class Difference:
     sequence: int
     calls: Mapping[int, Call]
     odd: tuple[int, ...]
+
+
+def around_divergence(ranks: Sequence[RankEvidence]) -> tuple[RankEvidence, ...]:
+    """Return ranks with the calls around the place that the slowest of each group has come to, and their last one."""
+    reached: dict[str, int] = {}
+    for one in ranks:
+        for group, number in {call.group: call.sequence for call in one.calls if not call.is_p2p}.items():
+            reached[group] = min(number, reached.get(group, number))
+    return tuple(replace(one, calls=_window(one.calls, reached)) for one in ranks)
+
+
+def _window(calls: tuple[Call, ...], reached: Mapping[str, int]) -> tuple[Call, ...]:
+    if len(calls) <= MOST_CALLS:
+        return calls
+    beyond = (
+        number
+        for number, call in enumerate(calls)
+        if not call.is_p2p and call.sequence > reached.get(call.group, call.sequence)
+    )
+    start = max(0, min(next(beyond, len(calls)) + MOST_CALLS // 4, len(calls)) - MOST_CALLS)
+    window = calls[start : start + MOST_CALLS]
+    return window if window[-1] is calls[-1] else (*window, calls[-1])
 
 
 def signature(call: Call) -> Signature:
@@ -63,6 +86,25 @@ def first_difference(ranks: Sequence[RankEvidence]) -> Difference | None:
         return None
     _, (group, sequence), calls = min(different, key=lambda row: (row[0], row[1]))
     return Difference(group=group, sequence=sequence, calls=calls, odd=_odd(ranks, calls))
+
+
+def odd_sizes(ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
+    """Return the minority that gave the last collective of which every rank tells tensors of other sizes.
+
+    For a collective to which ranks may give different sizes by right: where the library says that they did not fit.
+    """
+    table: dict[tuple[str, int], dict[int, Call]] = {}
+    for one in ranks:
+        for call in one.calls:
+            if not call.is_p2p:
+                table.setdefault((call.group, call.sequence), {})[one.rank] = call
+    rows = [calls for calls in table.values() if len(calls) == len(ranks) > 2]
+    for calls in sorted(rows, key=lambda calls: -min(call.at for call in calls.values())):
+        counts = Counter((call.operation, call.sizes) for call in calls.values())
+        (usual, most), *fewer = counts.most_common()
+        if fewer and most > fewer[0][1]:
+            return tuple(sorted(rank for rank, call in calls.items() if (call.operation, call.sizes) != usual))
+    return ()
 
 
 def _odd(ranks: Sequence[RankEvidence], calls: Mapping[int, Call]) -> tuple[int, ...]:
@@ -164,6 +206,9 @@ _FIXES = {
 
 def _deviation(one: RankEvidence, peer: RankEvidence, odd: Call, usual: Call) -> tuple[Cause, str]:
     """Return what the odd rank did, by the calls that came next, or that usually come next."""
+    threads = [{call.thread for call in each.calls if call.group == odd.group} for each in (one, peer)]
+    if len(threads[0]) > 1 == len(threads[1]):
+        return Cause.DIFFERENT_CALLS, f"calls collectives from {len(threads[0])} threads, in whatever order they come"
     cause = _cause([odd, usual])
     if cause is Cause.DIFFERENT_DTYPES:
         return cause, "gives a collective another dtype"

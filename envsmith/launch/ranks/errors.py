@@ -44,8 +44,11 @@ _COLLECTIVE = re.compile(r"/torch/(?:distributed|nn/parallel|autograd)/|/torch/_
 _OF_TORCH = re.compile(
     r"(?:torch\.distributed\.Dist\w+|torch\._C\.\w+|Dist(?:Backend|Network|Store)?Error|RuntimeError)\b"
 )
-# The traceback that a worker sends to its rank.
-_ORIGINAL = "Original Traceback (most recent call last):"
+# The traceback that a worker sends to its rank, or that ranks send to each other, which names its rank.
+_ORIGINAL = "Traceback (most recent call last):"
+_BY_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,5})\)")
+# How Ray passes on what an actor raised.
+_BY_PROCESS = re.compile(r"ray::[^\n(]{1,200}\(\) \(pid=(\d{1,9}),")
 _FRAME = re.compile(r'\s{0,8}File "([^"\n]{1,400})", line (\d{1,7}), in (\S{1,200})')
 _TYPED = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?::.*)?$")
 _MOST = 600
@@ -53,20 +56,27 @@ _MOST = 600
 
 def read_error(text: str, frames: Sequence[Frame]) -> RankError:
     """Return an error of its text and its frames, innermost first. Of an error that a worker sent, it is the worker's."""
-    if _ORIGINAL in text:
+    if _ORIGINAL in text or _BY_PROCESS.search(text):
         return _of_worker(text)
-    error = next((line for line in text.strip().splitlines() if line.strip()), "an error without a text")[:_MOST]
+    lines = [line for line in text.splitlines() if line[:1].strip()]  # a SyntaxError begins with its place
+    error = next(iter(lines), "an error without a text")[:_MOST]
     return RankError(error=error, place=user_place(frames), raised_by=_raised_by(error, frames))
 
 
 def _of_worker(text: str) -> RankError:
     """Return the error of the innermost traceback in a text. Its last unindented line is the error."""
+    by_rank, by_process = _BY_RANK.search(text), _BY_PROCESS.search(text)
     lines = text.rpartition(_ORIGINAL)[2].splitlines()
     matches = [match for line in lines if (match := _FRAME.match(line))]
     frames = [Frame(function=match[3], file=match[1], line=int(match[2])) for match in reversed(matches)]
     errors = [line for line in lines if line[:1].strip() and _TYPED.match(line)]
     error = (errors[-1] if errors else text.strip().splitlines()[0])[:_MOST]
-    return replace(read_error(error, frames), worker=True)
+    return replace(
+        read_error(error, frames),
+        worker=not (by_rank or by_process),
+        by_rank=int(by_rank[1]) if by_rank else None,
+        by_process=int(by_process[1]) if by_process else 0,
+    )
 
 
 def _raised_by(error: str, frames: Sequence[Frame]) -> RaisedBy:

@@ -44,7 +44,8 @@ class RankError:
 
     ``error`` is the line of the traceback with type and message. ``source`` is where it was read: ``train.log:12``.
     ``root`` is the first error of the chain from which it was raised. ``worker`` tells that a worker of a data loader
-    raised it and its rank only passed it on. ``handled`` tells that the program caught it.
+    or of a pool raised it and its rank only passed it on, ``by_rank`` that another rank did, ``by_process`` that the
+    process of that number did. ``handled`` tells that the program caught it.
     """
 
     error: str
@@ -56,6 +57,8 @@ class RankError:
     raised_by: RaisedBy = RaisedBy.UNKNOWN
     root: RankError | None = None
     worker: bool = False
+    by_rank: int | None = None
+    by_process: int = 0
     handled: bool = False
 
 
@@ -63,8 +66,8 @@ class RankError:
 class Call:
     """One entry of a flight recorder. ``sequence`` counts within its ``group``, for point-to-point calls apart.
 
-    ``at`` is when the rank made the call, in seconds of the epoch. ``ended`` is ``None`` where the recorder does not
-    say whether the call came to its end.
+    ``at`` is when the rank made the call, in seconds of the epoch, ``thread`` the number of the thread that made it.
+    ``ended`` is ``None`` where the recorder does not say whether the call came to its end.
     """
 
     group: str
@@ -77,6 +80,7 @@ class Call:
     ended: bool | None = None
     is_p2p: bool = False
     place: str = ""
+    thread: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class CallArguments:
     """What a rank asks of torch.distributed: the function, its group and its arguments, as its frame holds them.
 
     ``root`` is the rank that a collective names, ``peer`` the one of a send or recv, ``ranks`` those of a new group and
-    ``turn`` the number of that group.
+    ``turn`` the number of that group, ``tag`` the one of a send or recv.
     """
 
     operation: str
@@ -129,6 +133,7 @@ class CallArguments:
     peer: int | None = None
     ranks: tuple[int, ...] = ()
     turn: int = 0
+    tag: int = 0
 
     @property
     def is_send(self) -> bool:
@@ -139,7 +144,8 @@ class CallArguments:
     def text(self) -> str:
         """Return it for people: ``recv from rank 2``."""
         if self.peer is not None:
-            return f"{self.operation} {'to' if self.is_send else 'from'} rank {self.peer}"
+            tag = f" with tag {self.tag}" if self.tag else ""
+            return f"{self.operation} {'to' if self.is_send else 'from'} rank {self.peer}{tag}"
         root = f" with root {self.root}" if self.root is not None else ""
         return f"{self.operation}{root}{f' of ranks {list(self.ranks)}' if self.ranks else ''}"
 
@@ -149,7 +155,8 @@ class ThreadStack:
     """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook.
 
     ``call`` is what it asks of torch.distributed, ``process`` how the kernel shows the thread, ``still`` counts the looks
-    in a row at which it stood at the same place.
+    in a row at which it stood at the same place. ``number`` is the one by which :class:`Call` names it. ``is_main`` is
+    true of the thread that trains.
     """
 
     thread: str
@@ -159,6 +166,7 @@ class ThreadStack:
     source: str = ""
     call: CallArguments | None = None
     still: int = 0
+    number: str = ""
     process: ProcessState | None = None
 
 

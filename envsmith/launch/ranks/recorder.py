@@ -15,7 +15,7 @@ from envsmith.base.schema import parse_json
 from envsmith.errors import DataError
 from envsmith.launch.ranks.evidence import Call, CallArguments, Frame, ProcessGroup, ThreadStack, user_place
 
-# The last calls that are kept of a rank. Ranks are rarely further apart.
+# The last calls that are kept of one dump. Ranks are rarely further apart.
 MOST_CALLS = 400
 # A program that people write is smaller. What a machine wrote says nothing by its loops.
 _MOST_SOURCE = 1 << 20
@@ -38,10 +38,10 @@ _DTYPES = {
 }
 
 
-def calls_of(dump: JsonFields) -> tuple[Call, ...]:
-    """Return the entries of a dump as calls, oldest first. What is not an entry is left out."""
+def calls_of(dump: JsonFields, most: int = MOST_CALLS) -> tuple[Call, ...]:
+    """Return the last entries of a dump as calls, oldest first. What is not an entry is left out."""
     rows = [_call(entry) for entry in objects_in(dump, "entries")]
-    return tuple(row for row in rows if row is not None)[-MOST_CALLS:]
+    return tuple(row for row in rows if row is not None)[-most:]
 
 
 def _call(entry: JsonFields) -> Call | None:
@@ -63,6 +63,7 @@ def _call(entry: JsonFields) -> Call | None:
         ended=_has_ended(entry, state),
         is_p2p=is_p2p,
         place=user_place(_frames(entry.get("frames"))),
+        thread=text_in(entry, "thread_id")[:20],
     )
 
 
@@ -145,6 +146,7 @@ def stacks_of(answer: JsonFields) -> tuple[ThreadStack, ...]:
             is_main=bool(row.get("is_main")),
             source="hook",
             call=_arguments(object_in(row, "call")),
+            number=text_in(row, "number")[:20],
         )
         for row in objects_in(answer, "stacks")
     )
@@ -165,6 +167,7 @@ def _arguments(row: JsonFields) -> CallArguments | None:
         peer=end if is_p2p else None,
         ranks=_ranks(row.get("ranks")),
         turn=number_in(row, "turn"),
+        tag=number_in(row, "tag") if is_p2p else 0,
     )
 
 

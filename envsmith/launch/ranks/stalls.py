@@ -129,7 +129,12 @@ def _in_loader(one: RankEvidence) -> bool:
 
 
 def _is_stopped(one: RankEvidence) -> bool:
-    return bool(one.process and one.process.state in {"T", "t"})
+    return bool(one.process and (one.process.state in {"T", "t"} or _is_frozen(one.process)))
+
+
+def _is_frozen(process: ProcessState) -> bool:
+    """Tell whether its control group is frozen, as ``docker pause`` does it."""
+    return process.waits_in in {"__refrigerator", "do_freezer_trap"}
 
 
 def _living(evidence: LaunchEvidence) -> list[RankEvidence]:
@@ -215,11 +220,15 @@ def _stopped(evidence: LaunchEvidence) -> Blame | None:
         return None
     pids = ", ".join(str(one.pid) for one in stopped)
     ranks = tuple(one.rank for one in stopped)
+    is_frozen = any(one.process and _is_frozen(one.process) for one in stopped)
+    words = "is frozen with its control group" if is_frozen else "is stopped, by SIGSTOP or a debugger"
     return Blame(
         cause=Cause.STOPPED,
         ranks=ranks,
-        message=f"{ranks_text(ranks)} (pid {pids}) is stopped, by SIGSTOP or a debugger.{_waiting_words(evidence, ranks)}",
-        fix=f"Let it go on with `kill -CONT {pids.replace(',', '')}`, or end the debugger.",
+        message=f"{ranks_text(ranks)} (pid {pids}) {words}.{_waiting_words(evidence, ranks)}",
+        fix="Thaw it, as `docker unpause` does, and look at who froze it."
+        if is_frozen
+        else f"Let it go on with `kill -CONT {pids.replace(',', '')}`, or end the debugger.",
         place=_place(stopped[0]),
         evidence=tuple(f"rank {one.rank}: state {one.process.state} in /proc" for one in stopped if one.process),
         is_hang=True,
@@ -340,7 +349,10 @@ def _what_it_does(one: RankEvidence) -> _Doing:
         )
     if _in_loader(one):
         return _Doing(
-            Cause.LOADER, f"waits for {_loader_words(one)}{_workers(process)}", _LOADER_FIX, is_hang=one.still >= STILL
+            Cause.LOADER,
+            f"waits for {_loader_words(one)}{_workers(process)}",
+            _LOADER_FIX,
+            is_hang=one.still >= STILL and not _busy_child(process),
         )
     return _asleep(one, process, place)
 
@@ -396,13 +408,23 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         )
     if not any(_LOCKS.search(frame.file) for frame in frames) and "futex" not in process.waits_in:
         return None
+    if busy := _busy_child(process):
+        return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
     threads = [stack for stack in one.stacks if not stack.is_main and user_place(stack.frames)]
     live = [stack for stack in threads if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
     if not threads:
         return None
     stack = (live or threads)[0]
+    if not live and stack.call:
+        return f"its thread {stack.thread}, which waits in {stack.call.text} for ranks that do not come,", True
     where = f"its thread {stack.thread}, which {'is' if live else 'waits for a lock itself'}{at_place(user_place(stack.frames))},"
     return where, not live
+
+
+def _busy_child(process: ProcessState) -> ProcessState | None:
+    """Return a child or grandchild that computes: a pool, a loader or a thread may wait for it."""
+    busy = (child for child in _family(process.children) if child.state == "R" or (child.cpu or 0.0) >= _ASLEEP)
+    return next(busy, None)
 
 
 def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
@@ -424,6 +446,8 @@ def _loader_words(one: RankEvidence) -> str:
 def _workers(process: ProcessState) -> str:
     """Return what the kernel says of the workers that are not simply asleep."""
     odd = [child for child in process.children if child.state in {"T", "t", "Z", "D"}]
+    if not odd and (busy := _busy_child(process)):
+        return f": worker {busy.pid} computes"
     words = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
     return f": worker {odd[0].pid} {words[odd[0].state]}" if odd else ""
 
@@ -541,7 +565,7 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(requests.items()))
     turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
     makers = {rank: call for rank, call in requests.items() if call.operation == "new_group"}
-    odd = _odd_peers(requests) or _odd_roots(requests, turns) or _odd_makers(makers)
+    odd = _odd_peers(requests) or _odd_tags(requests) or _odd_roots(requests, turns) or _odd_makers(makers)
     if not odd:
         asks = {rank: (call.operation, call.group, call.root) for rank, call in requests.items()}
         counts = Counter(asks.values()).most_common()
@@ -574,6 +598,18 @@ def _odd_peers(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
         if senders and call.peer not in senders:
             odd.append(rank)
     return tuple(odd)
+
+
+def _odd_tags(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
+    """Return two ranks of which one sends to the other under another tag than that one receives."""
+    pairs = ((rank, call, requests.get(call.peer)) for rank, call in requests.items() if call.peer is not None)
+    meet = (
+        (rank, call.peer)
+        for rank, call, peer in pairs
+        if peer and peer.peer == rank and peer.is_send != call.is_send and peer.tag != call.tag
+    )
+    rank, partner = next(meet, (None, None))
+    return () if rank is None or partner is None else tuple(sorted((rank, partner)))
 
 
 def _odd_roots(requests: Mapping[int, CallArguments], turns: Mapping[int, int]) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ def all_stacks() -> list[Any]:
         {
             "thread": getattr(threads.get(ident), "name", str(ident)),
             "id": getattr(threads.get(ident), "native_id", 0),
+            "number": str(ident),
             "is_main": ident == main,
             "frames": frames(frame),
             "call": arguments(frame),
@@ -47,7 +48,7 @@ def arguments(frame: Any) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         values = frame.f_locals if frame is not None else {}
         world: Any = getattr(_c10d(), "_world", None)
-        for name in ("src", "dst", "group_src", "group_dst", "ranks"):
+        for name in ("src", "dst", "group_src", "group_dst", "tag", "ranks"):
             value = values.get(name)
             if isinstance(value, int) or (name == "ranks" and isinstance(value, (list, tuple))):
                 row[name] = value if isinstance(value, int) else [int(each) for each in value]

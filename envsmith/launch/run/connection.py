@@ -203,8 +203,9 @@ class Ranks:
         except (ValueError, KeyError, TypeError):
             talk.close()
             return False
-        # An agent that inherited RANK spoke first: its child is the rank.
-        self.all = [each for each in self.all if each.pid != parent_of(pid)]
+        # An agent that inherited RANK spoke first: its child is the rank. A rank that starts its program again is one.
+        for each in [each for each in self.all if each.pid in {pid, parent_of(pid)} and not each.ended_at]:
+            self._forget(each)
         stem = self.folder / f"{rank}-{pid}"
         # A launcher that starts its ranks again has one of the same number, which has ended.
         same = [each.attempt for each in self.all if each.rank == rank and each.ended_at]
@@ -219,6 +220,13 @@ class Ranks:
             self.attempt = one.attempt
         self.all.append(one)
         return True
+
+    def _forget(self, rank: WatchedRank) -> None:
+        self.all.remove(rank)
+        rank.close()
+        if rank.process is not None:
+            self._ends.unregister(rank.process)
+            os.close(rank.process)
 
     @staticmethod
     def _take(rank: WatchedRank) -> bool:

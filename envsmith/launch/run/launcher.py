@@ -22,14 +22,16 @@ _FROM_KERNEL = 0x80
 class Launcher:
     """A started command. ``signals`` are those that were sent to it, from the terminal too.
 
+    What it prints on stdout goes to stderr where it ``diverts`` it.
+
     ``OSError`` where it cannot be started, as the shell that would have started it finds.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, diverts: bool = False) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)
         self.signals: list[int] = []
         self.status: int | None = None
-        self.pid = _started(command, environment, before)
+        self.pid = _started(command, environment, before, diverts=diverts)
         try:
             threading.Thread(target=self._pass_on, name="signals", daemon=True).start()
         except RuntimeError:  # the system gives no thread
@@ -69,13 +71,16 @@ class Launcher:
         return self.status
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
+def _started(command: Sequence[str], environment: Mapping[str, str], mask: Iterable[int], *, diverts: bool) -> int:
     """Start a command as a shell would, with the signals that this process was started with. Return its process."""
 
     def spawn(program: str, arguments: Sequence[str]) -> int:
         if ignores_children:
-            return _forked(program, arguments, environment, mask)
-        return os.posix_spawn(program, list(arguments), dict(environment), setsigmask=mask, setsigdef=_RESET)
+            return _forked(program, arguments, environment, mask, diverts=diverts)
+        actions = [(os.POSIX_SPAWN_DUP2, 2, 1)] if diverts else []
+        return os.posix_spawn(
+            program, list(arguments), dict(environment), file_actions=actions, setsigmask=mask, setsigdef=_RESET
+        )
 
     # The end of a child is told only where its signal is not ignored, and the command is to find it ignored.
     ignores_children = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
@@ -90,12 +95,16 @@ def _started(command: Sequence[str], environment: Mapping[str, str], mask: Itera
     return spawn("/bin/sh", ["sh", program, *command[1:]])
 
 
-def _forked(program: str, arguments: Sequence[str], environment: Mapping[str, str], mask: Iterable[int]) -> int:
+def _forked(
+    program: str, arguments: Sequence[str], environment: Mapping[str, str], mask: Iterable[int], *, diverts: bool
+) -> int:
     """Start a program that ignores the end of its children: what starts programs at once cannot do that."""
     failed, end = os.pipe()
     if not (child := os.fork()):
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            if diverts:
+                os.dup2(2, 1)
             for each in _RESET:
                 signal.signal(each, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

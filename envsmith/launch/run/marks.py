@@ -93,6 +93,8 @@ def _error(row: JsonFields) -> RankError:
     error = read_error(text_in(row, "error"), frames_of(row.get("stack")))
     roots = objects_in(row, "causes")
     root = read_error(text_in(roots[-1], "error"), frames_of(roots[-1].get("stack"))) if roots else None
+    if root and root.worker and root.error == error.error:
+        error, root = root, None  # a pool raises what its worker did, from the worker's traceback
     return replace(
         error, at=seconds_in(row, "at"), thread=text_in(row, "thread"), root=root, handled=bool(row.get("handled"))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from envsmith.base.json_types import JsonFields, number_in, object_in, objects_i
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide, decide_end
-from envsmith.launch.ranks.differences import late_to_most
+from envsmith.launch.ranks.differences import around_divergence, late_to_most
 from envsmith.launch.ranks.evidence import (
     Disk,
     ExitStatus,
@@ -104,8 +105,8 @@ class LaunchWatch:
 
     def _judge_attempt(self, number: int) -> None:
         """Judge the ranks that the launcher has ended, because it has started them again."""
-        rows = self._rows(self.ranks.former, time.monotonic())
-        evidence = replace(self.evidence(stalled=0.0), ranks=with_launcher_ends(rows), launcher=ExitStatus(code=None))
+        rows = around_divergence(with_launcher_ends(self._rows(self.ranks.former, time.monotonic())))
+        evidence = replace(self.evidence(stalled=0.0), ranks=rows, launcher=ExitStatus(code=None))
         blame = decide_end(self.stalled_at, evidence)
         self.stalled_at, self.has_begun = None, False
         text = blame.message if blame else "The evidence does not say which rank was first."
@@ -216,7 +217,7 @@ class LaunchWatch:
         """Return all that is known now."""
         now = time.monotonic()
         self.ranks.find_silent()
-        rows = self._rows(self.ranks.all, now)
+        rows = with_drivers_errors(self._rows(self.ranks.all, now), self.ranks.folder)
         on_gpu = gpu_memory()
         rows = [replace(row, gpu_bytes=on_gpu.get(row.pid, row.gpu_bytes)) for row in rows]
         self._measure_disks()
@@ -225,7 +226,7 @@ class LaunchWatch:
             self.unread.add(f"the kernel's log cannot be read: {failure}")
         status = self.launcher.status
         return LaunchEvidence(
-            ranks=with_launcher_ends(rows),
+            ranks=around_divergence(with_launcher_ends(rows)),
             attempt=self.ranks.attempt,
             machines=(
                 LaunchHost(
@@ -266,6 +267,7 @@ class LaunchWatch:
             row = replace(
                 row, stacks=tuple(_with_state(stack, states.get(numbers.get(stack.thread, 0))) for stack in row.stacks)
             )
+            row = with_training_thread(row)
         if process and process.answers is False and process.state not in {"T", "t"}:
             stacks, failure = spy(rank.pid)
             if failure:
@@ -289,13 +291,27 @@ def _with_state(stack: ThreadStack, state: tuple[int, ProcessState] | None) -> T
     return replace(stack, still=state[0], process=state[1]) if state else stack
 
 
+def with_training_thread(one: RankEvidence) -> RankEvidence:
+    """Return a rank whose main thread is the one that made most of its calls, where a program trains in another one."""
+    counts = Counter(call.thread for call in one.calls if call.thread)
+    number = counts.most_common(1)[0][0] if counts else ""
+    thread = next((stack for stack in one.stacks if number and stack.number == number), None)
+    if thread is None or thread.is_main or one.process is None:
+        return one
+    stacks = tuple(replace(stack, is_main=stack is thread) for stack in one.stacks)
+    state = thread.process or one.process
+    process = replace(one.process, state=state.state, waits_in=state.waits_in)
+    return replace(one, stacks=stacks, still=thread.still, process=process)
+
+
 # From what the hook of each rank left, and what the watcher saw, to the evidence of a launch.
 
-# The most that is read of a file that a rank wrote.
-_MOST_BYTES = 8 << 20
+# The most that is read of a file that a rank wrote, and of its recorder.
+_MOST_BYTES, _MOST_ENTRIES = 8 << 20, 4000
 # Seconds after the first failure from which a signal is the launcher's. The others may notice a rank's death before the
 # kernel reports it, and a launcher waits before it kills.
 _NEVER = float("inf")
+_MOST_DRIVERS = 64
 _PATIENCE_OF_LAUNCHERS: Mapping[int | None, float] = {-SIGTERM: 0.0, -SIGKILL: 3.0}
 # The headlines of faulthandler, by the signal that they stand for.
 _FATAL = {
@@ -341,7 +357,7 @@ def rank_evidence(
         error=None if ended_at and status == 0 else _error(marks),
         handled=next((error for error in reversed(marks.errors) if error.handled), None),
         is_leaving=not ended_at and (marks.end is not None or any(_ends(error) for error in marks.errors)),
-        calls=calls_of(dump),
+        calls=calls_of(dump, _MOST_ENTRIES),
         groups=stated_groups(objects_in(answer, "groups")) or marks.groups or groups_of(dump),
         stacks=stacks,
         process=process,
@@ -351,6 +367,14 @@ def rank_evidence(
         way_out=_way_out(marks),
         still=still,
     )
+
+
+def with_drivers_errors(ranks: Sequence[RankEvidence], folder: Path) -> list[RankEvidence]:
+    """Give a rank without an error the one that the driver of the launch passed on, with the rank's process in it."""
+    texts = [_text(path) for path in sorted(folder.glob("driver-*.marks"))[:_MOST_DRIVERS]]
+    errors = [error for text in texts for error in read_marks(text).errors if error.by_process]
+    by_process = {error.by_process: error for error in reversed(errors)}
+    return [one if one.error else replace(one, error=by_process.get(one.pid)) for one in ranks]
 
 
 def _is_root(end: ExitStatus, at: float) -> bool:

@@ -362,6 +362,7 @@ _WRITERS = {
     "net/oci/image.py": "a nameless file",
     "net/oci/saved.py": "in a scratch folder, from which the layout is moved",
     "net/oci/canonical.py": "in a scratch folder, from which the layout is moved",
+    "launch/ranks/stored.py": "the evidence of one launch, appended while it runs, in a folder of its own",
     "launch/run/hook/sitecustomize.py": "in the folder of one launch, which its watcher made",
     "launch/run/start.py": "the folder of one launch: it stays where the launch failed; copies into the user's folder",
     "smoke/nodes.py": "in a scratch folder",

@@ -11,7 +11,7 @@ from envsmith.doctor.read import clean, read_text
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide
 from envsmith.launch.ranks.evidence import LaunchEvidence
-from envsmith.launch.ranks.stored import write_evidence
+from envsmith.launch.ranks.stored import Occasion
 
 CLOSED = "RuntimeError: [/gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:5: Connection reset by peer"
 WAITED = (
@@ -144,6 +144,6 @@ def test_a_cause_that_a_rank_states_comes_before_the_rank():
 def test_what_run_said_of_a_launch_is_said_again_of_its_evidence():
     blame = Blame(cause=Cause.BLOCKED, ranks=(1,), message="Rank 1 is blocked.", fix="Look at it.", is_hang=True)
 
-    answer = blame_texts([("evidence-a-1.json", write_evidence(LaunchEvidence(), blame))])
+    answer = blame_texts([], {"evidence-a-1.jsonl": [Occasion(LaunchEvidence(), blame)]})
 
-    assert answer == ("evidence-a-1.json", blame)
+    assert answer == ("evidence-a-1.jsonl", blame)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envsmith.preflight import findings_of
+from envsmith.preflight import findings_of, first_failures
 from envsmith.preflight.checks import known, name_of, runs_on, version_key
 
 ROOT = Path(__file__).parents[3]
@@ -236,3 +236,12 @@ def test_preflight_drags_in_neither_the_command_line_nor_yaml() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+def test_of_ranks_that_fail_together_the_one_that_neither_lost_nor_awaited_another_is_first():
+    waited = {"ok": False, "detail": "no end after 8 s", "hang": True}
+    lost = {"ok": False, "detail": "RuntimeError: Connection closed by peer [127.0.0.1]:4711"}
+    own = {"ok": False, "detail": "RuntimeError: Unable to find address for: nosuch0"}
+
+    assert first_failures({0: waited, 1: lost, 2: own}) == {2: own}
+    assert first_failures({0: waited, 1: lost}) == {0: waited, 1: lost}

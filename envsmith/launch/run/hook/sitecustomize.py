@@ -92,9 +92,11 @@ def load_witness() -> Any:
 def is_rank() -> bool:
     """Tell whether this process is a rank, and no child of one."""
     place = ":".join((os.environ.get("RANK", ""), os.environ.get("LOCAL_RANK", "")))
-    if not os.path.isdir(FOLDER) or not os.environ.get("RANK", "").isdigit() or os.environ.get(ACTED) == place:
+    before, _, pid = os.environ.get(ACTED, "").rpartition(":")
+    is_child = before == place and pid != str(os.getpid())  # a rank that starts its own program again is the same rank
+    if not os.path.isdir(FOLDER) or not os.environ.get("RANK", "").isdigit() or is_child:
         return False
-    os.environ[ACTED] = place
+    os.environ[ACTED] = "%s:%d" % (place, os.getpid())
     return True
 
 
@@ -150,7 +152,7 @@ def as_rank(make_group: Any) -> Any:
             named = signature.bind_partial(*arguments, **options).arguments
             rank, world = int(named.get("rank", -1)), int(named.get("world_size", -1))
             if ACTED not in os.environ and (rank >= 0 or os.environ.get("RANK", "").isdigit()):
-                os.environ[ACTED] = "%d:" % rank
+                os.environ[ACTED] = "%d::%d" % (rank, os.getpid())
                 record_calls()
                 HookedRank(load_witness(), rank if rank >= 0 else int(os.environ["RANK"]), world).start()
         result = make_group(*arguments, **options)
@@ -259,7 +261,9 @@ class HookedRank:
             causes: "list[Any]" = []
             cause = error
             while len(causes) < MOST_CAUSES and cause is not None:
-                cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+                parts = getattr(cause, "exceptions", None)  # of a group the first one
+                before = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+                cause = parts[0] if isinstance(parts, tuple) and parts else before
                 if cause is not None:
                     causes.append(said(cause, cause.__traceback__))
             self.mark("error", thread=thread, handled=handled, causes=causes, **said(error, trace))
@@ -321,6 +325,8 @@ def said(error: Any, trace: Any) -> Dict[str, Any]:
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
     stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
+    if isinstance(error, SyntaxError) and error.filename:
+        stack.insert(0, ("<module>", error.filename, error.lineno or 0))
     return {"error": text, "stack": stack[:40]}
 
 
@@ -341,7 +347,24 @@ def facts(world: int = -1) -> Dict[str, Any]:
     return {"variables": variables, "versions": versions, "prefix": sys.prefix}
 
 
+def note_drivers_error() -> None:
+    """Note the error of a process that is no rank and passes on what a rank raised: the driver of Ray, for one."""
+    last = sys.excepthook
+
+    def on_error(kind: Any, error: Any, trace: Any) -> None:
+        with contextlib.suppress(Exception):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            file = os.open(os.path.join(FOLDER, "driver-%d.marks" % os.getpid()), flags, 0o600)
+            os.write(file, (json.dumps(dict(said(error, trace), mark="error", at=time.time())) + "\n").encode())
+            os.close(file)
+        last(kind, error, trace)
+
+    sys.excepthook = on_error
+
+
 load_next()
+if os.path.isdir(FOLDER) and ACTED not in os.environ:
+    note_drivers_error()
 if is_rank():
     with contextlib.suppress(Exception):
         record_calls()  # first: what it sets is then the same in the marks of every rank

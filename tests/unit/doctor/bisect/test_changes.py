@@ -91,3 +91,12 @@ def test_a_package_that_is_missing_for_one_that_did_not_change_may_be_the_culpri
     groups = groups_between(good, bad, requires)
 
     assert still_required([], good, pins_with(groups, good), requires) == {}
+
+
+def test_a_new_package_comes_with_the_one_that_requires_it():
+    good, bad = {"hub": "0.36.0"}, {"hub": "1.0.0", "httpx": "0.28", "anyio": "4"}
+    requires = _requires({("hub", "1.0.0"): ["httpx"], ("httpx", "0.28"): ["anyio"]})
+    groups = groups_between(good, bad, requires)
+    hub = [group for group in groups if group.lead.name == "hub"]
+
+    assert still_required(hub, bad, pins_with(hub, good), requires) == {"httpx": "0.28", "anyio": "4"}

@@ -23,6 +23,12 @@ from envsmith.doctor.bisect.outcome import TrialOutcome, outcome_of
             False,
             "torch.distributed.DistBackendError: NCCL error",
         ),
+        (
+            1,
+            'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    get()\nrequests.exceptions.InvalidURL: no host',
+            False,
+            "requests.exceptions.InvalidURL: no host",
+        ),
         (3, "", False, "exit status 3"),
         (-11, "", False, "ended by SIGSEGV"),
         (125, "", None, "exit status 125: the command asks to skip it"),
@@ -32,6 +38,13 @@ def test_a_status_and_an_output_are_an_outcome(status, output, passed, error):
     outcome = outcome_of(status, output, 1.0)
 
     assert (outcome.passed, outcome.error) == (passed, error)
+
+
+def test_an_error_without_a_class_is_the_last_line_of_stderr():
+    errors = "reading\nextension error: it needs at least Sphinx v5.0\n\n"
+
+    assert outcome_of(1, f"{errors}1 of 3 done", 1.0, errors).error == "extension error: it needs at least Sphinx v5.0"
+    assert outcome_of(1, "1 of 3 done", 1.0).error == "exit status 1"
 
 
 @pytest.mark.parametrize(

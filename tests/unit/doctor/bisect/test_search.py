@@ -65,6 +65,17 @@ def test_groups_that_break_it_only_together_are_one_culprit(numbers):
     assert answer.explains
 
 
+def test_what_fails_only_when_a_culprit_is_put_back_is_said_to_be_in_the_way():
+    stand = Stand((frozenset({7}), ERROR), (frozenset({3}), OTHER))
+
+    def attempt(chosen: frozenset[int]) -> TrialOutcome:
+        return TrialOutcome(passed=False, error=ERROR) if 7 in chosen else stand(chosen)
+
+    answer = find_culprits([1.0] * 10, attempt, ERROR)
+
+    assert {c.groups: c.is_in_the_way for c in answer.culprits} == {(7,): False, (3,): True}
+
+
 def test_a_set_that_fails_with_another_error_is_passed_over():
     stand = Stand((frozenset({7}), ERROR), (frozenset({3}), OTHER))
 

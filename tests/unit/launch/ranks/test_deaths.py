@@ -219,3 +219,13 @@ def test_a_rank_that_was_killed_did_not_die_of_other_calls_and_one_that_aborted_
     answer = decide(failed(others[0], ended(1, code, 10.0, "", "barrier", "all_reduce"), others[1]))
 
     assert (answer.cause, answer.rank) == (cause, 1)
+
+
+def test_of_sizes_that_do_not_fit_the_minority_is_named():
+    error = "RuntimeError: [enforce fail at pair.cc:471] op.preamble.length <= op.nbytes. 32 vs 16"
+    sizes = (2, 4, 2)
+    ranks = [ended(rank, 1, 10.0, error, "all_reduce", f"alltoall_base/{size}") for rank, size in enumerate(sizes)]
+
+    answer = decide(failed(*ranks))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_SHAPES, (1,))

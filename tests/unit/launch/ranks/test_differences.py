@@ -9,7 +9,12 @@ from launches import calls, stalled, waiting
 
 from envsmith.launch.ranks.causes import Cause
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.differences import different_environments, first_difference, late_to_most
+from envsmith.launch.ranks.differences import (
+    around_divergence,
+    different_environments,
+    first_difference,
+    late_to_most,
+)
 from envsmith.launch.ranks.evidence import LaunchEvidence, RankEvidence
 
 
@@ -118,3 +123,25 @@ def test_only_the_root_gives_tensors_to_a_scatter():
     peer = tuple(replace(call, sizes=(), dtypes=()) if call.operation == "scatter" else call for call in root)
 
     assert first_difference([RankEvidence(rank=0, calls=root), RankEvidence(rank=1, calls=peer)]) is None
+
+
+def test_a_rank_whose_calls_come_from_two_threads_is_told_so():
+    odd = waiting(1, *USUAL, "all_reduce/8/int32")
+    threads = ["1"] * len(USUAL) + ["2"]
+    odd = replace(odd, calls=tuple(replace(call, thread=name) for call, name in zip(odd.calls, threads, strict=True)))
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce/8"), odd, waiting(2, *USUAL, "all_reduce/8")))
+
+    assert (answer.cause, answer.rank) == (Cause.DIFFERENT_CALLS, 1)
+    assert "from 2 threads" in answer.message
+
+
+def test_of_long_recorders_the_calls_around_the_place_that_the_slowest_has_come_to_are_kept():
+    long, short = calls(*["all_reduce"] * 2000), calls(*["all_reduce"] * 900)
+
+    fast, slow = around_divergence([RankEvidence(rank=0, calls=long), RankEvidence(rank=1, calls=short)])
+
+    assert {call.sequence for call in slow.calls} <= set(range(400, 901))
+    assert {890, 900, 950} <= {call.sequence for call in fast.calls}
+    assert fast.calls[-1] == long[-1]
+    assert len(fast.calls) <= 401

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from launches import CLOSED, TORCH, TRAIN, ended, failed
 
@@ -56,3 +58,62 @@ def test_where_nothing_is_decisive_the_earliest_error_is_shown_and_nobody_is_bla
 
     assert (answer.cause, answer.ranks) == (Cause.UNKNOWN, ())
     assert "rank 1" in answer.message
+
+
+POOL = """multiprocessing.pool.RemoteTraceback:
+\"\"\"
+Traceback (most recent call last):
+  File "/usr/lib/python3.12/multiprocessing/pool.py", line 125, in worker
+    result = (True, func(*args, **kwds))
+  File "/home/user/train.py", line 12, in decode
+    raise ValueError("image 5 is truncated")
+ValueError: image 5 is truncated
+\"\"\"
+"""
+SAVED = """torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([1])
+Traceback (most recent call last): (RANK 1)
+  File "/opt/venv/lib/python3.12/site-packages/torch/distributed/checkpoint/utils.py", line 199, in reduce_scatter
+    local_data = map_fun()
+TypeError: cannot pickle '_thread.lock' object
+"""
+
+
+def test_the_error_of_a_pool_is_the_one_in_its_worker():
+    error = read_error(POOL, [])
+
+    assert (error.error, error.place, error.worker) == (
+        "ValueError: image 5 is truncated",
+        "train.py:12 (decode)",
+        True,
+    )
+
+
+def test_an_error_that_begins_with_its_place_is_the_line_of_its_type():
+    text = '  File "/home/user/config.py", line 2\n    steps = = 3\n            ^\nSyntaxError: invalid syntax'
+
+    assert read_error(text, [MINE]).error == "SyntaxError: invalid syntax"
+
+
+def test_what_ranks_tell_each_other_is_blamed_on_the_rank_that_it_names():
+    error = read_error(SAVED, [MINE])
+    ranks = [replace(ended(rank, 1, 10.0 + rank), error=error) for rank in range(3)]
+
+    answer = decide(failed(*ranks))
+
+    assert (answer.ranks, error.error) == ((1,), "TypeError: cannot pickle '_thread.lock' object")
+
+
+RAY = """ray.exceptions.RayTaskError(ValueError): ray::Trainer.train() (pid=4711, ip=10.0.0.1, actor_id=5f, repr=<Trainer>)
+  File "/home/user/train.py", line 31, in train
+    raise ValueError("label 7 is out of range")
+ValueError: label 7 is out of range"""
+
+
+def test_an_error_that_a_driver_passes_on_has_the_process_that_raised_it():
+    error = read_error(RAY, [])
+
+    assert (error.error, error.place, error.by_process) == (
+        "ValueError: label 7 is out of range",
+        "train.py:31 (train)",
+        4711,
+    )

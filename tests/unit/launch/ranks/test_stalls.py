@@ -284,3 +284,49 @@ def test_the_one_that_makes_its_groups_in_another_order_is_blamed():
     answer = decide(stalled(*ranks))
 
     assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_GROUPS, (1,))
+
+
+@pytest.mark.parametrize(("state", "is_hang"), [("R", False), ("S", True)])
+def test_a_pool_that_computes_is_waited_for_and_no_hang(state, is_hang):
+    child = ProcessState(pid=9, state=state, waits_in="pipe_read" if state == "S" else "", cpu=0.0)
+    one = late(1, "all_reduce", waits_in="futex_wait_queue", children=(child,))
+
+    assert decide(stalled(waiting(0, "all_reduce", "all_reduce"), one)).is_hang is is_hang
+
+
+def test_a_worker_of_the_loader_that_computes_is_no_hang():
+    frame = Frame(function="_try_get_data", file=LOADER, line=9)
+    one = late(1, "all_reduce", children=(ProcessState(pid=9, state="R", cpu=1.0),))
+    one = replace(one, stacks=(replace(one.stacks[0], frames=(frame, *one.stacks[0].frames)),))
+
+    answer = decide(stalled(waiting(0, "all_reduce", "all_reduce"), one))
+
+    assert (answer.cause, answer.is_hang) == (Cause.LOADER, False)
+
+
+def test_a_rank_whose_control_group_is_frozen_is_stopped():
+    frozen = late(1, "all_reduce", state="D", waits_in="__refrigerator", answers=False)
+
+    answer = decide(stalled(waiting(0, "all_reduce", "all_reduce"), frozen))
+
+    assert (answer.cause, answer.ranks) == (Cause.STOPPED, (1,))
+    assert "frozen" in answer.message
+
+
+def test_a_send_and_a_recv_of_other_tags_do_not_meet():
+    answer = decide(stalled(_asking(0, operation="send", peer=1, tag=7), _asking(1, operation="recv", peer=0, tag=3)))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_CALLS, (0, 1))
+    assert "send to rank 1 with tag 7" in answer.message
+
+
+def test_a_rank_that_waits_for_its_thread_says_in_what_collective_that_one_waits():
+    frames = (Frame(function="barrier", file=TORCH, line=1), Frame(function="save", file=TRAIN, line=40))
+    state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="futex_do_wait")
+    thread = ThreadStack(thread="saver", frames=frames, still=8, process=state, call=CallArguments(operation="barrier"))
+    one = late(0, "all_reduce", waits_in="futex_do_wait")
+
+    answer = decide(stalled(replace(one, stacks=(*one.stacks, thread)), waiting(1, "all_reduce", "all_reduce")))
+
+    assert (answer.rank, answer.is_hang) == (0, True)
+    assert "thread saver, which waits in barrier for ranks that do not come" in answer.message

@@ -6,8 +6,13 @@ import json
 
 import pytest
 
-from envsmith.launch.ranks.evidence import ExitStatus, RankError, RankEvidence
-from envsmith.launch.run.watch import rank_evidence, with_launcher_ends
+from envsmith.launch.ranks.evidence import Call, ExitStatus, ProcessState, RankError, RankEvidence, ThreadStack
+from envsmith.launch.run.watch import (
+    rank_evidence,
+    with_drivers_errors,
+    with_launcher_ends,
+    with_training_thread,
+)
 
 FATAL = 'Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File "/w/train.py", line 9 in step\n'
 
@@ -143,3 +148,28 @@ def test_a_signal_after_the_clean_end_has_the_time_of_the_signal(tmp_path):
     end = evidence(tmp_path, {"mark": "end", "at": 9.0, "failed": ""}, code=-15, ended_at=10.0).exit
 
     assert end == ExitStatus(code=-15, at=10.0, is_clean=True)
+
+
+def test_a_rank_has_the_error_that_its_driver_passes_on(tmp_path):
+    text = 'ray::T.train() (pid=77, ip=10.0.0.1)\n  File "/w/train.py", line 3, in train\nValueError: label 7'
+    (tmp_path / "driver-5.marks").write_text(
+        json.dumps({"mark": "error", "at": 9.0, "error": text, "stack": []}) + "\n"
+    )
+
+    ranks = with_drivers_errors([RankEvidence(rank=0, pid=76), RankEvidence(rank=1, pid=77)], tmp_path)
+
+    assert [one.error and one.error.error for one in ranks] == [None, "ValueError: label 7"]
+
+
+def test_the_thread_that_makes_the_calls_stands_for_the_rank():
+    state = ProcessState(pid=8, state="S", waits_in="pipe_read")
+    stacks = (
+        ThreadStack(thread="MainThread", frames=(), is_main=True, number="1", still=9),
+        ThreadStack(thread="trainer", frames=(), number="2", still=3, process=state),
+    )
+    calls = (Call(group="0", sequence=1, operation="all_reduce", thread="2"),)
+    one = RankEvidence(rank=0, calls=calls, stacks=stacks, process=ProcessState(pid=7, state="S"), still=9)
+
+    moved = with_training_thread(one)
+
+    assert (moved.main.thread, moved.still, moved.process.waits_in) == ("trainer", 3, "pipe_read")

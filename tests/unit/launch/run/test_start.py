@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import envsmith
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide
 from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvent, LaunchEvidence
-from envsmith.launch.run.start import Launch, block
+from envsmith.launch.ranks.stored import read_occasions
+from envsmith.launch.run.report import block, junit
+from envsmith.launch.run.start import Launch
 from envsmith.launch.run.watch import WatchSettings
 
 ROOT = Path(envsmith.__file__).parents[1]
@@ -85,8 +88,12 @@ def test_the_rank_that_failed_is_named(fault, words, tmp_path):
 
     assert result.returncode == 1
     assert words in result.stderr
-    (file,) = (tmp_path / "e").glob("evidence-*.json")
-    assert json.loads(file.read_text())["verdict"]["ranks"] == [1]
+    assert kept(tmp_path / "e")[-1].verdict.ranks == (1,)
+
+
+def kept(folder):
+    (file,) = folder.glob("evidence-*.jsonl")
+    return read_occasions(file.read_text().splitlines(), file.name)
 
 
 @pytest.mark.parametrize("status", [0, 1, 3, 42, -9, -15, -11])
@@ -135,7 +142,7 @@ def test_children_of_a_rank_are_no_ranks(tmp_path):
     result = watched(code, "--evidence", str(tmp_path / "e"), ranks=1)
 
     assert "ValueError: mine" in result.stderr
-    assert len(list((tmp_path / "e").glob("*.marks"))) == 1
+    assert [one.rank for one in kept(tmp_path / "e")[-1].evidence.ranks] == [0]
 
 
 def test_a_program_that_does_not_exist_has_the_code_of_a_shell():
@@ -329,3 +336,46 @@ def test_the_module_of_a_preflight_is_named_by_who_starts_the_launch(tmp_path: P
     launch = Launch(command=["true"], settings=WatchSettings(), say=print, preflight="envsmith.preflight")
     environment = launch._environment(tmp_path)
     assert environment["ENVSMITH_RUN_PREFLIGHT"] == f"envsmith.preflight:{tmp_path / 'package'}"
+
+
+def test_json_is_the_only_thing_on_stdout():
+    result = watched("print('step 1'); raise SystemExit(3)", "--json", ranks=1)
+
+    answer = json.loads(result.stdout)
+    assert (answer["exit_code"], answer["verdict"]["ranks"]) == (1, [0])
+    assert "step 1" in result.stderr
+
+
+def test_a_rank_that_starts_its_own_program_again_is_watched_as_one(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\nif 'AGAIN' not in os.environ:\n    os.environ['AGAIN'] = '1'\n"
+        "    os.execv(sys.executable, [sys.executable, sys.argv[0]])\nraise ValueError('mine')\n"
+    )
+
+    result = watched(
+        f"import os, sys; os.execv(sys.executable, [sys.executable, {str(script)!r}])",
+        "--evidence",
+        str(tmp_path / "e"),
+        ranks=1,
+    )
+
+    assert "ValueError: mine" in result.stderr
+    assert [one.rank for one in kept(tmp_path / "e")[-1].evidence.ranks] == [0]
+
+
+def test_a_report_has_a_case_for_each_rank():
+    evidence = failed(ended(0, 1, 11.0, CLOSED), ended(1, 3, 10.0))
+
+    suite = ET.fromstring(junit(1, decide(evidence), evidence))
+
+    names = {case.get("name"): [child.tag for child in case] for case in suite}
+    assert names == {"launch": ["failure"], "rank 0": ["skipped"], "rank 1": ["failure"]}
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "2", "1")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups of errors came with Python 3.11")
+def test_of_a_group_of_errors_the_first_one_is_named():
+    result = watched("raise ExceptionGroup('several', [ValueError('label 7'), KeyError('x')])", ranks=1)
+
+    assert "raised from ValueError: label 7" in result.stderr
