@@ -259,7 +259,7 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     survivors = [one for one in evidence.ranks if one.calls and one not in aborted]
     if not inside or not survivors:
         return None
-    odd = [one for one in survivors if not is_usual(one.calls, one.calls[-1])]
+    odd = [one for one in survivors if not is_usual(one.calls, one.calls[-1]) or _is_of_new_size(one.calls)]
     blamed = tuple(one.rank for one in (odd or inside))
     if odd:
         call, before = odd[0].calls[-1], _usual_sibling(odd[0].calls)
@@ -282,6 +282,12 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
         evidence=(*rows, *(f"rank {one.rank}: SIGABRT at {user_place(one.main.frames)}" for one in inside if one.main)),
         confidence="medium",
     )
+
+
+def _is_of_new_size(history: Sequence[Call]) -> bool:
+    """Tell whether the last call has other sizes than such a call always had: an all_to_all may, and here did not fit."""
+    sizes = {call.sizes for call in history[:-1] if call.operation == history[-1].operation}
+    return len(sizes) == 1 and history[-1].sizes not in sizes
 
 
 def _usual_sibling(history: Sequence[Call]) -> Call | None:
