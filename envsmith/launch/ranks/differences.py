@@ -72,14 +72,9 @@ def call_text(call: Call) -> str:
 
 def first_difference(ranks: Sequence[RankEvidence]) -> Difference | None:
     """Return the first place in the sequence of a group at which the ranks called different things."""
-    table: dict[tuple[str, int], dict[int, Call]] = {}
-    for one in ranks:
-        for call in one.calls:
-            if not call.is_p2p:
-                table.setdefault((call.group, call.sequence), {})[one.rank] = call
     different = [
         (min(call.at for call in calls.values()), place, calls)
-        for place, calls in table.items()
+        for place, calls in _by_place(ranks).items()
         if len({signature(call) for call in calls.values()}) > 1
     ]
     if not different:
@@ -88,17 +83,22 @@ def first_difference(ranks: Sequence[RankEvidence]) -> Difference | None:
     return Difference(group=group, sequence=sequence, calls=calls, odd=_odd(ranks, calls))
 
 
-def odd_sizes(ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
-    """Return the minority that gave the last collective of which every rank tells tensors of other sizes.
-
-    For a collective to which ranks may give different sizes by right: where the library says that they did not fit.
-    """
+def _by_place(ranks: Sequence[RankEvidence]) -> dict[tuple[str, int], dict[int, Call]]:
+    """Return the collectives by group and number, and by the rank that made each."""
     table: dict[tuple[str, int], dict[int, Call]] = {}
     for one in ranks:
         for call in one.calls:
             if not call.is_p2p:
                 table.setdefault((call.group, call.sequence), {})[one.rank] = call
-    rows = [calls for calls in table.values() if len(calls) == len(ranks) > 2]
+    return table
+
+
+def odd_sizes(ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
+    """Return the minority that gave the last collective of which every rank tells tensors of other sizes.
+
+    For a collective to which ranks may give different sizes by right: where the library says that they did not fit.
+    """
+    rows = [calls for calls in _by_place(ranks).values() if len(calls) == len(ranks) > 2]
     for calls in sorted(rows, key=lambda calls: -min(call.at for call in calls.values())):
         counts = Counter((call.operation, call.sizes) for call in calls.values())
         (usual, most), *fewer = counts.most_common()
@@ -306,12 +306,9 @@ def in_flight(one: RankEvidence) -> Call | None:
 
 def late_to_most(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that is the last one at almost every collective, by much of the time between them."""
-    table: dict[tuple[str, int], dict[int, float]] = {}
-    for one in evidence.ranks:
-        for call in one.calls:
-            if not call.is_p2p and call.at:
-                table.setdefault((call.group, call.sequence), {})[one.rank] = call.at
-    rows = [row for row in table.values() if len(row) == len(evidence.ranks) > 1]
+    table = _by_place(evidence.ranks).values()
+    rows = [{rank: call.at for rank, call in calls.items() if call.at} for calls in table]
+    rows = [row for row in rows if len(row) == len(evidence.ranks) > 1]
     rows = sorted(rows, key=lambda row: min(row.values()))[-200:]
     if len(rows) < _FEWEST:
         return None

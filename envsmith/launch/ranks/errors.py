@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from envsmith.base.text import clean
 from envsmith.launch.ranks.causes import Cause
-from envsmith.launch.ranks.evidence import Frame, RaisedBy, RankError, user_place
+from envsmith.launch.ranks.evidence import Frame, RaisedBy, RankError, above_user, user_place
 
 # What a rank says when another one is gone, or does not come.
 _CLOSED = re.compile(
@@ -94,13 +94,9 @@ def _of_worker(text: str) -> RankError:
 
 def _raised_by(error: str, frames: Sequence[Frame]) -> RaisedBy:
     """Return whose code raised an error: that of a collective, or the program's with all that it calls."""
-    above = []
-    for frame in frames:
-        if user_place([frame]):
-            break
-        above.append(frame)
     if not frames:
         return RaisedBy.UNKNOWN
+    above = above_user(frames)
     if any(_COLLECTIVE.search(frame.file) for frame in above):
         return RaisedBy.COLLECTIVE
     if above or not _OF_TORCH.match(error) or frames[0].text.startswith("raise "):

@@ -26,6 +26,7 @@ from envsmith.launch.ranks.evidence import (
     LaunchEvidence,
     ProcessState,
     RankEvidence,
+    above_user,
     place_of,
     user_place,
 )
@@ -72,6 +73,7 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
         _different_groups,
         _never_came,
         _all_wait,
+        _all_sleep,
     )
     return next((answer for judge in judges if (answer := judge(evidence))), None)
 
@@ -114,14 +116,8 @@ def _has_not_come(peer: RankEvidence, one: RankEvidence) -> bool:
     return call is not None and not call.is_p2p and bool(made) and max(made) < call.sequence
 
 
-def _above_user(one: RankEvidence) -> list[Frame]:
-    """Return the innermost frames down to the first one that is the user's."""
-    rows = []
-    for frame in one.main.frames if one.main else ():
-        if user_place([frame]):
-            break
-        rows.append(frame)
-    return rows
+def _above_user(one: RankEvidence) -> Sequence[Frame]:
+    return above_user(one.main.frames) if one.main else ()
 
 
 def _imports(one: RankEvidence) -> bool:
@@ -428,8 +424,11 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
 
 def _busy_child(process: ProcessState) -> ProcessState | None:
     """Return a child or grandchild that computes: a pool, a loader or a thread may wait for it."""
-    busy = (child for child in _family(process.children) if child.state == "R" or (child.cpu or 0.0) >= _ASLEEP)
-    return next(busy, None)
+    return next(filter(_computes, _family(process.children)), None)
+
+
+def _computes(process: ProcessState) -> bool:
+    return process.state == "R" or (process.cpu or 0.0) >= _ASLEEP
 
 
 def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
@@ -438,7 +437,7 @@ def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
 
 def _may_go_on(process: ProcessState) -> bool:
     """Tell whether a process or thread computes, sleeps for a time, or waits for a disk or the network."""
-    if process.state in {"R", "D"} or (process.cpu or 0.0) >= _ASLEEP or _TIMED.search(process.waits_in):
+    if _computes(process) or process.state == "D" or _TIMED.search(process.waits_in):
         return True
     return process.state in {"S", "I"} and bool(_ELSEWHERE.search(process.waits_in))
 
@@ -569,6 +568,31 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
         confidence="medium",
         is_hang=is_split and not is_part,
     )
+
+
+def _all_sleep(evidence: LaunchEvidence) -> Blame | None:
+    """Say where every rank sleeps and none is in a collective. They may still wake up."""
+    living = _living(evidence)
+    if not living or not all(_is_stuck(one) and one.main and one.process and _sleeps(one.process) for one in living):
+        return None
+    rows = tuple(f"rank {one.rank}: {place_of(one.main.frames[0])}" for one in living if one.main and one.main.frames)
+    is_locked = any("file_baton.py" in row for row in rows)
+    return Blame(
+        cause=Cause.BLOCKED,
+        ranks=(),
+        message=f"Every rank sleeps{at_place(_place(living[0]))}, and none is in a collective"
+        f"{': they wait for a lock file of torch.utils.cpp_extension' if is_locked else ''}.",
+        fix="Delete the file `lock` in TORCH_EXTENSIONS_DIR if no process compiles there: who made it was killed."
+        if is_locked
+        else "Look at that place: a lock or a file that another process holds, or a sleep.",
+        place=_place(living[0]),
+        evidence=rows[:8],
+        confidence="medium",
+    )
+
+
+def _sleeps(process: ProcessState) -> bool:
+    return process.state == "S" and not any(map(_computes, (process, *_family(process.children))))
 
 
 def _different_arguments(evidence: LaunchEvidence) -> Blame | None:

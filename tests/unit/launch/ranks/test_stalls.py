@@ -368,6 +368,21 @@ def test_ranks_that_load_modules_of_torch_distributed_do_not_wait():
     assert decide(stalled(*ranks)) is None
 
 
+BATON = "/opt/venv/lib/python3.12/site-packages/torch/utils/file_baton.py"
+
+
+@pytest.mark.parametrize(("compiler", "is_said"), [("R", False), ("S", True)])
+def test_ranks_that_all_sleep_at_a_lock_file_are_told_so_unless_one_of_them_compiles(compiler, is_said):
+    child = ProcessState(pid=9, state=compiler, cpu=0.0)
+    waits = {"waits_in": "hrtimer_nanosleep"}
+    ranks = (late(0, **waits, children=(child,)), late(1, **waits))
+
+    answer = decide(stalled(*(replace(one, stacks=stack(19, inside="wait", file=BATON)) for one in ranks)))
+
+    assert (answer is not None) is is_said
+    assert not is_said or (answer.ranks, answer.is_hang, "lock file" in answer.message) == ((), False, True)
+
+
 def test_a_rank_that_waits_for_its_thread_says_in_what_collective_that_one_waits():
     frames = (Frame(function="barrier", file=TORCH, line=1), Frame(function="save", file=TRAIN, line=40))
     state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="futex_do_wait")
