@@ -249,8 +249,8 @@ def _group_words(evidence: LaunchEvidence, name: str) -> str:
 def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     """Judge a rank that gloo or NCCL aborted inside a collective: what it received was not what it expected.
 
-    The aborted rank leaves no recorder, at most what it said at an earlier look. Either a survivor called what does not follow from its earlier calls, or they
-    all did as ever, and the aborted one did not.
+    The aborted rank leaves no recorder, at most what it said at an earlier look. Either a survivor called what does not
+    follow from its earlier calls, or they all did as ever or alike, and the aborted one did not.
     """
     aborted = [one for one in evidence.ranks if one.exit and one.exit.code == -SIGABRT]
     inside = [
@@ -259,17 +259,22 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     survivors = [one for one in evidence.ranks if one.calls and one not in aborted]
     if not inside or not survivors:
         return None
-    odd = [one for one in survivors if not is_usual(one.calls, one.calls[-1]) or _is_of_new_size(one.calls)]
+    unusual = {one.rank: call for one in survivors if (call := _unusual_call(one.calls))}
+    alike = {(call.operation, call.sizes, call.dtypes) for call in unusual.values()}
+    if len(unusual) == len(survivors) > len(aborted) and len(alike) == 1:
+        unusual = {}  # it is new to all of them
+    odd = [one for one in survivors if one.rank in unusual]
     blamed = tuple(one.rank for one in (odd or inside))
     if odd:
-        call, before = odd[0].calls[-1], _usual_sibling(odd[0].calls)
+        call = unusual[odd[0].rank]
+        before = _usual_sibling(odd[0].calls, call)
         cause = _cause([call, before]) if before else Cause.DIFFERENT_CALLS
         what = f"called {call_text(call)}, unlike before"
     else:
         cause = Cause.DIFFERENT_CALLS
-        what = f"did not call {call_text(survivors[0].calls[-1])} as the others, but another collective or another size"
+        what = f"did not call {call_text(survivors[0].calls[-1])} as the others, but another collective, size or dtype"
     place = user_place(((odd or inside)[0].main or inside[0].main or ThreadStack(thread="", frames=())).frames)
-    rows = tuple(f"rank {one.rank}: {call_text(one.calls[-1])}" for one in survivors)
+    rows = tuple(f"rank {one.rank}: {call_text(unusual.get(one.rank, one.calls[-1]))}" for one in survivors)
     return Blame(
         cause=cause,
         ranks=blamed,
@@ -284,19 +289,25 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-def _is_of_new_size(history: Sequence[Call]) -> bool:
-    """Tell whether the last call has other sizes than such a call always had: an all_to_all may, and here did not fit."""
-    sizes = {call.sizes for call in history[:-1] if call.operation == history[-1].operation}
-    return len(sizes) == 1 and history[-1].sizes not in sizes
+def _unusual_call(history: Sequence[Call]) -> Call | None:
+    """Return the last call if it does not follow from earlier ones, or one of the last two that has another size than ever.
 
-
-def _usual_sibling(history: Sequence[Call]) -> Call | None:
-    """Return the call that was to be expected instead of the last one: what followed its predecessor before."""
-    rows = [signature(each) for each in history]
-    for number in range(len(rows) - 2, 0, -1):
-        if rows[number - 1] == rows[-2] and number < len(rows) - 1:
+    An all_to_all may have any size, and here it did not fit. Who sent too much may be past it.
+    """
+    if not is_usual(history, history[-1]):
+        return history[-1]
+    for number in range(len(history) - 1, max(0, len(history) - 3), -1):
+        sizes = {call.sizes for call in history[:number] if call.operation == history[number].operation}
+        if len(sizes) == 1 and history[number].sizes not in sizes:
             return history[number]
     return None
+
+
+def _usual_sibling(history: Sequence[Call], call: Call) -> Call | None:
+    """Return the call that was to be expected instead of one: what followed its predecessor before."""
+    rows, place = [signature(each) for each in history], history.index(call)
+    numbers = range(place - 1, 0, -1)
+    return next((history[number] for number in numbers if rows[number - 1] == rows[place - 1]), None)
 
 
 def in_flight(one: RankEvidence) -> Call | None:

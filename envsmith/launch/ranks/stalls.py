@@ -544,7 +544,7 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     is_split, words = len(standing) > 1, _split_words(odd)
     lone = [one for one in _living(evidence) if one.rank in odd]
     if lone and all(map(_waits_for_a_peer, lone)):
-        words = f"{ranks_text(odd)} {'waits' if len(odd) == 1 else 'wait'} in a send or recv without its partner"
+        words = f"A send or recv has no partner, in which {ranks_text(odd, 'r')} {'waits' if len(odd) == 1 else 'wait'}"
         peers = {one.main.call.peer for one in lone if one.main and one.main.call and one.main.call.peer is not None}
         odd = tuple(sorted({*odd, *peers})) if peers else ()
     makers = [one for one in _living(evidence) if _makes_group(one)]

@@ -325,7 +325,7 @@ class HookedRank:
 
 def said(error: Any, trace: Any) -> Dict[str, Any]:
     """Return the last line of an error and its frames, innermost first."""
-    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
     text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
     stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
     if isinstance(error, SyntaxError) and error.filename:

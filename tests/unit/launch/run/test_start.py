@@ -392,6 +392,12 @@ def test_a_report_has_a_case_for_each_rank():
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "2", "1")
 
 
+def test_an_error_of_syntax_is_named_with_its_type_and_place():
+    result = watched("compile('a = = 3', 'config.py', 'exec')", ranks=1)
+
+    assert "SyntaxError: invalid syntax at config.py:1" in result.stderr
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups of errors came with Python 3.11")
 def test_of_a_group_of_errors_the_first_one_is_named():
     result = watched("raise ExceptionGroup('several', [ValueError('label 7'), KeyError('x')])", ranks=1)
