@@ -80,10 +80,11 @@ class EventReader:
             return None
 
     def _kept(self, event: object) -> object:
-        kind = event.get("event") if isinstance(event, dict) else None
+        if not isinstance(event, dict) or not isinstance(kind := event.get("event"), str):
+            raise ValueError("not an event")  # noqa: TRY004 - a wrong event is none, whatever it is
         name = event.get("row") if kind == "row" else kind
         if not isinstance(name, str):
-            raise ValueError("not an event")  # noqa: TRY004 - like any other that is none
+            raise ValueError("not a row")  # noqa: TRY004
         if kind == "limits":
             return self._single.setdefault(kind, _findings(event.get("findings")))
         if kind == "begin":  # of use while it runs only

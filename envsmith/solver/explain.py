@@ -583,11 +583,13 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
 
 def _companion_beside(solver: Solver, posed: Posed, answer: Answer, wish: Wish) -> str:
     """Return which companion would be older beside a release of torch, nothing when none would."""
-    other = solver.best(posed.and_also(wish)) if wish.component == "torch" else None
-    for name in posed.preference.companions if other else ():
-        mine, theirs = answer.cell.components[name], other.cell.components[name]
-        if version_key(theirs) < version_key(mine):
-            return f"{name} would be {theirs} beside it"
+    if wish.component != "torch" or not (other := solver.best(posed.and_also(wish))):
+        return ""
+    for name in posed.preference.companions:
+        version = other.cell.components[name]
+        mine, theirs = version_key(answer.cell.components[name]), version_key(version)
+        if mine and theirs and theirs < mine:
+            return f"{name} would be {version} beside it"
     return ""
 
 
