@@ -80,20 +80,20 @@ class EventReader:
             return None
 
     def _kept(self, event: object) -> object:
-        if not isinstance(event, dict) or not isinstance(kind := event.get("event"), str):
-            raise ValueError("not an event")  # noqa: TRY004 - a wrong event is none, whatever it is
-        name = event.get("row") if kind == "row" else kind
-        if not isinstance(name, str):
-            raise ValueError("not a row")  # noqa: TRY004
+        row = event if isinstance(event, dict) else {}
+        kind = row.get("event")
+        name = row.get("row") if kind == "row" else kind
+        if not isinstance(kind, str) or not isinstance(name, str):
+            raise ValueError("not an event")  # noqa: TRY004 - like any other that is none
         if kind == "limits":
-            return self._single.setdefault(kind, _findings(event.get("findings")))
+            return self._single.setdefault(kind, _findings(row.get("findings")))
         if kind == "begin":  # of use while it runs only
-            return parse_value(StepBegin, event)
+            return parse_value(StepBegin, row)
         table, lists = (_ROWS, self._rows) if kind == "row" else (_EVENTS, self._lists)
         shape, place = table.get(name, (None, ""))
         if shape is None:
             return None
-        value = _value(shape, event)
+        value = _value(shape, row)
         if place:
             lists.setdefault(place, []).append(value)
         else:
