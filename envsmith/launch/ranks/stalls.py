@@ -600,7 +600,10 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     requests = {one.rank: one.main.call for one in _living(evidence) if one.main and one.main.call and waits(one)}
     if len(requests) < 2 or len(requests) < len(_living(evidence)):
         return None
-    rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(requests.items()))
+    texts = {rank: call.text for rank, call in sorted(requests.items())}
+    if len({call.group for call in requests.values()}) > 1:
+        texts = {rank: f"{text} in group {requests[rank].group}" for rank, text in texts.items()}
+    rows = tuple(f"rank {rank}: {text}" for rank, text in texts.items())
     turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
     makers = {rank: call for rank, call in requests.items() if call.operation == "new_group"}
     odd = _odd_peers(requests) or _odd_pair(requests) or _odd_roots(requests, turns) or _odd_makers(makers)
@@ -619,7 +622,7 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     return Blame(
         cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.FEWER_CALLS if missed else Cause.DIFFERENT_CALLS,
         ranks=odd,
-        message=f"{left_out}{_asking_words(odd, requests)}{at_place(place)}: {'; '.join(rows)}.",
+        message=f"{left_out}{_asking_words(odd, requests, texts)}{at_place(place)}: {'; '.join(rows)}.",
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],
@@ -686,12 +689,11 @@ def _odd_makers(makers: Mapping[int, CallArguments]) -> tuple[int, ...]:
     return odd if len(odd) * 2 < len(makers) else ()
 
 
-def _asking_words(odd: Sequence[int], requests: Mapping[int, CallArguments]) -> str:
+def _asking_words(odd: Sequence[int], requests: Mapping[int, CallArguments], texts: Mapping[int, str]) -> str:
     """Return who asks for what the others do not, or who of several disagree."""
-    texts = {requests[rank].text for rank in odd}
-    if len(texts) > 1:
+    if len({texts[rank] for rank in odd}) > 1:
         return f"{ranks_text(odd)} do not agree on their {requests[odd[0]].operation}"
-    return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {min(texts)}, which the others do not"
+    return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {texts[odd[0]]}, which the others do not"
 
 
 def _waits_for_a_peer(one: RankEvidence) -> bool:
