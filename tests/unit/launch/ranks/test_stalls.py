@@ -330,8 +330,8 @@ def test_a_rank_that_is_behind_in_the_group_of_the_others_has_left_their_collect
     others = [
         replace(one, calls=(*calls(*USUAL, group="0"), *calls(*ROUND, group="7", open_last=True)))
         for one in (
-            _asking(0, operation="all_gather", group="7"),
-            _asking(1, operation="all_gather", group="7"),
+            _asking(0, operation="all_reduce", group="7"),
+            _asking(1, operation="all_reduce", group="7"),
         )
     ]
     behind = replace(
@@ -342,7 +342,7 @@ def test_a_rank_that_is_behind_in_the_group_of_the_others_has_left_their_collect
     answer = decide(stalled(*others, behind))
 
     assert (answer.cause, answer.ranks) == (Cause.FEWER_CALLS, (2,))
-    assert answer.message.startswith("Rank 2 left out all_reduce of [5] float32.")
+    assert answer.message.startswith("Rank 2 left out all_reduce of [5] float32. Rank 2 calls all_reduce in group 0, ")
 
 
 def test_the_one_that_is_past_the_group_that_others_make_with_it_is_in_other_groups():
