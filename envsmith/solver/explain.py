@@ -561,7 +561,8 @@ def _choice_reasons(
             continue
         members = _against(solver, posed.and_also(wish), answer, earlier)
         because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
-        because = because or _age(posed, answer, wish) or f"the usual order prefers {version}"
+        because = because or _age(posed, answer, wish) or _companion_beside(solver, posed, answer, wish)
+        because = because or f"the usual order prefers {version}"
         if because not in reasons_before:
             reasons_before.add(because)
             yield f"{label}{wish.text} {claim}, but {because}."
@@ -578,6 +579,18 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
     beside = _exactly(posed, answer, part).text if part else ""
     months = A_STEP.days // 30
     return f"it came out on {day}, more than {months} months after {part} {beside} of {start}" if part else ""
+
+
+def _companion_beside(solver: Solver, posed: Posed, answer: Answer, wish: Wish) -> str:
+    """Return which companion would be older beside a release of torch, nothing when none would."""
+    if wish.component != "torch" or not (other := solver.best(posed.and_also(wish))):
+        return ""
+    for name in posed.preference.companions:
+        version = other.cell.components[name]
+        mine, theirs = version_key(answer.cell.components[name]), version_key(version)
+        if mine and theirs and theirs < mine:
+            return f"{name} would be {version} beside it"
+    return ""
 
 
 def _first_python(posed: Posed, version: str) -> list[int]:
