@@ -27,7 +27,7 @@ $(STAMP): $(TOOL)
 	@touch $@
 
 build: $(TOOL)
-	$(BIN)/envsmith build --framework '$(FRAMEWORK)' $(BUILD_FLAGS)
+	$(BIN)/envsmith build '$(FRAMEWORK)' $(BUILD_FLAGS)
 
 # All that this machine's GPUs can show, within GPU_BUDGET seconds: records and a plot in GPU_OUT. Needs no network and installs nothing: GPU_PYTHON
 # is an environment with torch, GPU_TOOL a Python that has click, packaging and PyYAML (the one of `make build` where that was run).

@@ -9,6 +9,7 @@ Of each size one process writes the files and another one reads and judges them,
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import resource
@@ -20,7 +21,7 @@ from pathlib import Path
 from envsmith.doctor.read.remains import read_kept
 from envsmith.launch.ranks.decide import decide
 from envsmith.launch.ranks.differences import around_divergence
-from envsmith.launch.ranks.evidence import Frame, LaunchEvidence, RankEvidence, ThreadStack
+from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankEvidence, ThreadStack
 from envsmith.launch.ranks.recorder import calls_of
 from envsmith.launch.ranks.stored import EvidenceFile, judge_occasions
 
@@ -53,8 +54,8 @@ def main() -> int:
             ),
             flush=True,
         )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if all(row["said"] == "right" for row in rows) else 1
 
 
@@ -77,6 +78,27 @@ def write(place: Path, ranks: int, calls: int, per_host: int) -> None:
 
 def rank_of(rank: int, count: int, *, is_guilty: bool, world: int) -> RankEvidence:
     """Return a rank that waits in its last call. The guilty one has left one out and is in what comes next."""
+    frames = (
+        Frame("all_reduce", "/e/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3000),
+        Frame("train", "/j/train.py", 40),
+    )
+    frames += tuple(Frame(f"call_{number}", f"/j/model_{number}.py", number) for number in range(20))
+    stacks = (ThreadStack("MainThread", frames, is_main=True),)
+    variables = {f"NCCL_VARIABLE_{number}": "a value of the usual length" for number in range(12)}
+    return RankEvidence(
+        rank=rank,
+        host=f"host{rank // 8}",
+        pid=1000 + rank,
+        calls=recorder(count, is_guilty=is_guilty),
+        stacks=stacks,
+        environment=variables,
+        world=world,
+    )
+
+
+@functools.cache
+def recorder(count: int, *, is_guilty: bool) -> tuple[Call, ...]:
+    """Return the calls of a rank: those of all innocent ones are equal."""
     numbers = [number for number in range(count + 1) if not (is_guilty and number == count - 5)][:count]
     entries = [
         {
@@ -86,22 +108,7 @@ def rank_of(rank: int, count: int, *, is_guilty: bool, world: int) -> RankEviden
         }
         for place, number in enumerate(numbers)
     ]  # fmt: skip
-    frames = (
-        Frame("all_reduce", "/e/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 3000),
-        Frame("train", "/j/train.py", 40),
-    )
-    frames += tuple(Frame(f"call_{number}", f"/j/model_{number}.py", number) for number in range(20))
-    stacks = (ThreadStack("MainThread", frames, is_main=True, source="hook"),)
-    variables = {f"NCCL_VARIABLE_{number}": "a value of the usual length" for number in range(12)}
-    return RankEvidence(
-        rank=rank,
-        host=f"host{rank // 8}",
-        pid=1000 + rank,
-        calls=calls_of({"entries": entries}, 4000),
-        stacks=stacks,
-        environment=variables,
-        world=world,
-    )
+    return calls_of({"entries": entries}, 4000)
 
 
 def judge(place: Path, ranks: int) -> dict:

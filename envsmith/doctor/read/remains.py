@@ -124,7 +124,6 @@ def _elastic_error(value: JsonFields) -> RankError | None:
         error=text.strip()[:600],
         place=user_place(reversed(frames)),
         at=float(stamp) if stamp.isdigit() and len(stamp) < 12 else 0.0,
-        source="error file",
     )
 
 

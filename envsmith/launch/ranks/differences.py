@@ -72,14 +72,9 @@ def call_text(call: Call) -> str:
 
 def first_difference(ranks: Sequence[RankEvidence]) -> Difference | None:
     """Return the first place in the sequence of a group at which the ranks called different things."""
-    table: dict[tuple[str, int], dict[int, Call]] = {}
-    for one in ranks:
-        for call in one.calls:
-            if not call.is_p2p:
-                table.setdefault((call.group, call.sequence), {})[one.rank] = call
     different = [
         (min(call.at for call in calls.values()), place, calls)
-        for place, calls in table.items()
+        for place, calls in _by_place(ranks).items()
         if len({signature(call) for call in calls.values()}) > 1
     ]
     if not different:
@@ -88,17 +83,22 @@ def first_difference(ranks: Sequence[RankEvidence]) -> Difference | None:
     return Difference(group=group, sequence=sequence, calls=calls, odd=_odd(ranks, calls))
 
 
-def odd_sizes(ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
-    """Return the minority that gave the last collective of which every rank tells tensors of other sizes.
-
-    For a collective to which ranks may give different sizes by right: where the library says that they did not fit.
-    """
+def _by_place(ranks: Sequence[RankEvidence]) -> dict[tuple[str, int], dict[int, Call]]:
+    """Return the collectives by group and number, and by the rank that made each."""
     table: dict[tuple[str, int], dict[int, Call]] = {}
     for one in ranks:
         for call in one.calls:
             if not call.is_p2p:
                 table.setdefault((call.group, call.sequence), {})[one.rank] = call
-    rows = [calls for calls in table.values() if len(calls) == len(ranks) > 2]
+    return table
+
+
+def odd_sizes(ranks: Sequence[RankEvidence]) -> tuple[int, ...]:
+    """Return the minority that gave the last collective of which every rank tells tensors of other sizes.
+
+    For a collective to which ranks may give different sizes by right: where the library says that they did not fit.
+    """
+    rows = [calls for calls in _by_place(ranks).values() if len(calls) == len(ranks) > 2]
     for calls in sorted(rows, key=lambda calls: -min(call.at for call in calls.values())):
         counts = Counter((call.operation, call.sizes) for call in calls.values())
         (usual, most), *fewer = counts.most_common()
@@ -249,8 +249,8 @@ def _group_words(evidence: LaunchEvidence, name: str) -> str:
 def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     """Judge a rank that gloo or NCCL aborted inside a collective: what it received was not what it expected.
 
-    The aborted rank leaves no recorder, at most what it said at an earlier look. Either a survivor called what does not follow from its earlier calls, or they
-    all did as ever, and the aborted one did not.
+    The aborted rank leaves no recorder, at most what it said at an earlier look. Either a survivor called what does not
+    follow from its earlier calls, or they all did as ever or alike, and the aborted one did not.
     """
     aborted = [one for one in evidence.ranks if one.exit and one.exit.code == -SIGABRT]
     inside = [
@@ -259,17 +259,22 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     survivors = [one for one in evidence.ranks if one.calls and one not in aborted]
     if not inside or not survivors:
         return None
-    odd = [one for one in survivors if not is_usual(one.calls, one.calls[-1])]
+    unusual = {one.rank: call for one in survivors if (call := _unusual_call(one.calls))}
+    alike = {(call.operation, call.sizes, call.dtypes) for call in unusual.values()}
+    if len(unusual) == len(survivors) > len(aborted) and len(alike) == 1:
+        unusual = {}  # it is new to all of them
+    odd = [one for one in survivors if one.rank in unusual]
     blamed = tuple(one.rank for one in (odd or inside))
     if odd:
-        call, before = odd[0].calls[-1], _usual_sibling(odd[0].calls)
+        call = unusual[odd[0].rank]
+        before = _usual_sibling(odd[0].calls, call)
         cause = _cause([call, before]) if before else Cause.DIFFERENT_CALLS
         what = f"called {call_text(call)}, unlike before"
     else:
         cause = Cause.DIFFERENT_CALLS
-        what = f"did not call {call_text(survivors[0].calls[-1])} as the others, but another collective or another size"
+        what = f"did not call {call_text(survivors[0].calls[-1])} as the others, but another collective, size or dtype"
     place = user_place(((odd or inside)[0].main or inside[0].main or ThreadStack(thread="", frames=())).frames)
-    rows = tuple(f"rank {one.rank}: {call_text(one.calls[-1])}" for one in survivors)
+    rows = tuple(f"rank {one.rank}: {call_text(unusual.get(one.rank, one.calls[-1]))}" for one in survivors)
     return Blame(
         cause=cause,
         ranks=blamed,
@@ -284,13 +289,25 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-def _usual_sibling(history: Sequence[Call]) -> Call | None:
-    """Return the call that was to be expected instead of the last one: what followed its predecessor before."""
-    rows = [signature(each) for each in history]
-    for number in range(len(rows) - 2, 0, -1):
-        if rows[number - 1] == rows[-2] and number < len(rows) - 1:
+def _unusual_call(history: Sequence[Call]) -> Call | None:
+    """Return the last call if it does not follow from earlier ones, or one of the last two that has another size than ever.
+
+    An all_to_all may have any size, and here it did not fit. Who sent too much may be past it.
+    """
+    if not is_usual(history, history[-1]):
+        return history[-1]
+    for number in range(len(history) - 1, max(0, len(history) - 3), -1):
+        sizes = {call.sizes for call in history[:number] if call.operation == history[number].operation}
+        if len(sizes) == 1 and history[number].sizes not in sizes:
             return history[number]
     return None
+
+
+def _usual_sibling(history: Sequence[Call], call: Call) -> Call | None:
+    """Return the call that was to be expected instead of one: what followed its predecessor before."""
+    rows, place = [signature(each) for each in history], history.index(call)
+    numbers = range(place - 1, 0, -1)
+    return next((history[number] for number in numbers if rows[number - 1] == rows[place - 1]), None)
 
 
 def in_flight(one: RankEvidence) -> Call | None:
@@ -300,12 +317,9 @@ def in_flight(one: RankEvidence) -> Call | None:
 
 def late_to_most(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that is the last one at almost every collective, by much of the time between them."""
-    table: dict[tuple[str, int], dict[int, float]] = {}
-    for one in evidence.ranks:
-        for call in one.calls:
-            if not call.is_p2p and call.at:
-                table.setdefault((call.group, call.sequence), {})[one.rank] = call.at
-    rows = [row for row in table.values() if len(row) == len(evidence.ranks) > 1]
+    table = _by_place(evidence.ranks).values()
+    rows = [{rank: call.at for rank, call in calls.items() if call.at} for calls in table]
+    rows = [row for row in rows if len(row) == len(evidence.ranks) > 1]
     rows = sorted(rows, key=lambda row: min(row.values()))[-200:]
     if len(rows) < _FEWEST:
         return None

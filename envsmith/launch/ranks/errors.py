@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from envsmith.base.text import clean
 from envsmith.launch.ranks.causes import Cause
-from envsmith.launch.ranks.evidence import Frame, RaisedBy, RankError, user_place
+from envsmith.launch.ranks.evidence import Frame, RaisedBy, RankError, above_user, user_place
 
 # What a rank says when another one is gone, or does not come.
 _CLOSED = re.compile(
@@ -19,6 +20,7 @@ _CLOSED = re.compile(
 _WAITED = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv)|Watchdog caught collective operation timeout|wait timeout after \d+ms"
     r"|ran for \d+ milliseconds before timing out|failed to pass monitoredBarrier|reached monitoredBarrier, but received"
+    r"|Timed out after \d+ seconds waiting for clients"
 )
 SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
 # What a store says of a key that did not come. Torch's own questions have frames of torch above the program's.
@@ -56,11 +58,22 @@ _MOST = 600
 
 def read_error(text: str, frames: Sequence[Frame]) -> RankError:
     """Return an error of its text and its frames, innermost first. Of an error that a worker sent, it is the worker's."""
+    text = clean(text)  # Ray colours what it passes on
     if _ORIGINAL in text or _BY_PROCESS.search(text):
         return _of_worker(text)
-    lines = [line for line in text.splitlines() if line[:1].strip()]  # a SyntaxError begins with its place
-    error = next(iter(lines), "an error without a text")[:_MOST]
+    error, further = _typed_line(text)
+    if error.endswith(":") and further:
+        error = f"{error} {further}"  # torch says there which keys of a checkpoint are missing
+    error = error[:_MOST] or "an error without a text"
     return RankError(error=error, place=user_place(frames), raised_by=_raised_by(error, frames))
+
+
+def _typed_line(text: str) -> tuple[str, str]:
+    """Return the line with the type of an error, and what the next one says. A SyntaxError begins with its place."""
+    lines = text.splitlines()
+    number = next((number for number, line in enumerate(lines) if line[:1].strip()), len(lines))
+    error, further = [*lines[number : number + 2], "", ""][:2]
+    return error, further.strip()
 
 
 def _of_worker(text: str) -> RankError:
@@ -81,13 +94,9 @@ def _of_worker(text: str) -> RankError:
 
 def _raised_by(error: str, frames: Sequence[Frame]) -> RaisedBy:
     """Return whose code raised an error: that of a collective, or the program's with all that it calls."""
-    above = []
-    for frame in frames:
-        if user_place([frame]):
-            break
-        above.append(frame)
     if not frames:
         return RaisedBy.UNKNOWN
+    above = above_user(frames)
     if any(_COLLECTIVE.search(frame.file) for frame in above):
         return RaisedBy.COLLECTIVE
     if above or not _OF_TORCH.match(error) or frames[0].text.startswith("raise "):

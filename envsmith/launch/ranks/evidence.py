@@ -7,7 +7,7 @@ that nothing was read for has its default.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -42,7 +42,7 @@ class RaisedBy(str, Enum):
 class RankError:
     """An error that a rank raised. ``place`` is ``file:line (function)`` of its last frame outside of libraries.
 
-    ``error`` is the line of the traceback with type and message. ``source`` is where it was read: ``train.log:12``.
+    ``error`` is the line of the traceback with type and message.
     ``root`` is the first error of the chain from which it was raised. ``worker`` tells that a worker of a data loader
     or of a pool raised it and its rank only passed it on, ``by_rank`` that another rank did, ``by_process`` that the
     process of that number did. ``handled`` tells that the program caught it.
@@ -52,7 +52,6 @@ class RankError:
     place: str = ""
     at: float = 0.0
     thread: str = ""
-    source: str = ""
     line: int = 0
     raised_by: RaisedBy = RaisedBy.UNKNOWN
     root: RankError | None = None
@@ -119,6 +118,11 @@ def user_place(frames: Iterable[Frame]) -> str:
     return next((place_of(frame) for frame in frames if not LIBRARY.search(frame.file)), "")
 
 
+def above_user(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the innermost frames, down to the first one that is no library's."""
+    return frames[: next((number for number, frame in enumerate(frames) if user_place([frame])), len(frames))]
+
+
 @dataclass(frozen=True)
 class CallArguments:
     """What a rank asks of torch.distributed: the function, its group and its arguments, as its frame holds them.
@@ -152,7 +156,7 @@ class CallArguments:
 
 @dataclass(frozen=True)
 class ThreadStack:
-    """The stack of one thread, its innermost frame first. ``source`` is the reader: py-spy, faulthandler, hook.
+    """The stack of one thread, its innermost frame first.
 
     ``call`` is what it asks of torch.distributed, ``process`` how the kernel shows the thread, ``still`` counts the looks
     in a row at which it stood at the same place. ``number`` is the one by which :class:`Call` names it. ``is_main`` is
@@ -163,7 +167,6 @@ class ThreadStack:
     frames: tuple[Frame, ...]
     is_main: bool = False
     holds_gil: bool | None = None
-    source: str = ""
     call: CallArguments | None = None
     still: int = 0
     number: str = ""
@@ -193,8 +196,8 @@ class RankEvidence:
     """What is known of one rank. ``calls`` and ``stacks`` are the last that were read, oldest call first.
 
     ``environment`` holds variables and versions that may differ between ranks, ``groups`` the process groups, ``world``
-    the size of the world that the rank believes in. ``error`` is its last one, ``output`` the last lines that it wrote.
-    ``way_out`` is where it asked for its end: ``sys.exit('0') at train.py:77``. ``still`` counts the looks in a row at
+    the size of the world that the rank believes in. ``error`` is its last one,
+    ``way_out`` where it asked for its end: ``sys.exit('0') at train.py:77``. ``still`` counts the looks in a row at
     which its main thread stood at the same place. ``handled`` is the last error that the program caught as it left,
     ``is_leaving`` that its script is over, by its end or an error, and its process goes on.
     """
@@ -208,11 +211,9 @@ class RankEvidence:
     groups: tuple[ProcessGroup, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
     process: ProcessState | None = None
-    rss: int = 0
     gpu_bytes: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     world: int = 0
-    output: str = ""
     way_out: str = ""
     still: int = 0
     handled: RankError | None = None

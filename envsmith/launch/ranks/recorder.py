@@ -144,7 +144,6 @@ def stacks_of(answer: JsonFields) -> tuple[ThreadStack, ...]:
             thread=str(row.get("thread", "")),
             frames=frames_of(row.get("frames")),
             is_main=bool(row.get("is_main")),
-            source="hook",
             call=_arguments(object_in(row, "call")),
             number=text_in(row, "number")[:20],
         )

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
 from signal import SIGKILL
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
@@ -21,14 +20,15 @@ from envsmith.launch.ranks.differences import (
 )
 from envsmith.launch.ranks.errors import cause_of, error_text, follows, short
 from envsmith.launch.ranks.evidence import (
-    CallArguments,
     Frame,
     LaunchEvidence,
     ProcessState,
     RankEvidence,
+    above_user,
     place_of,
     user_place,
 )
+from envsmith.launch.ranks.requests import asking_words, odd_requests
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
 STILL = 5
@@ -72,6 +72,7 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
         _different_groups,
         _never_came,
         _all_wait,
+        _all_sleep,
     )
     return next((answer for judge in judges if (answer := judge(evidence))), None)
 
@@ -81,7 +82,7 @@ def waits(one: RankEvidence) -> bool:
     if one.process and one.process.answers is False and not one.stacks:
         return False
     main = one.main
-    if one.is_leaving or (one.process and one.process.became):
+    if one.is_leaving or (one.process and one.process.became) or _imports(one):
         return False
     if main and (_in_loader(one) or _is_stopped(one)):
         return False
@@ -110,18 +111,17 @@ def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
 def _has_not_come(peer: RankEvidence, one: RankEvidence) -> bool:
     """Tell whether a rank makes the collectives of a group and has not called the one that is open on another rank."""
     call = in_flight(one)
-    made = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
-    return call is not None and not call.is_p2p and bool(made) and max(made) < call.sequence
+    sequences = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
+    return call is not None and not call.is_p2p and bool(sequences) and max(sequences) < call.sequence
 
 
-def _above_user(one: RankEvidence) -> list[Frame]:
-    """Return the innermost frames down to the first one that is the user's."""
-    rows = []
-    for frame in one.main.frames if one.main else ():
-        if user_place([frame]):
-            break
-        rows.append(frame)
-    return rows
+def _above_user(one: RankEvidence) -> Sequence[Frame]:
+    return above_user(one.main.frames) if one.main else ()
+
+
+def _imports(one: RankEvidence) -> bool:
+    """Tell whether a rank still loads modules: those of torch.distributed stand on its stack then, too."""
+    return any(frame.file.startswith("<frozen importlib") for frame in _above_user(one))
 
 
 def _in_loader(one: RankEvidence) -> bool:
@@ -423,8 +423,11 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
 
 def _busy_child(process: ProcessState) -> ProcessState | None:
     """Return a child or grandchild that computes: a pool, a loader or a thread may wait for it."""
-    busy = (child for child in _family(process.children) if child.state == "R" or (child.cpu or 0.0) >= _ASLEEP)
-    return next(busy, None)
+    return next(filter(_computes, _family(process.children)), None)
+
+
+def _computes(process: ProcessState) -> bool:
+    return process.state == "R" or (process.cpu or 0.0) >= _ASLEEP
 
 
 def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
@@ -433,7 +436,7 @@ def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
 
 def _may_go_on(process: ProcessState) -> bool:
     """Tell whether a process or thread computes, sleeps for a time, or waits for a disk or the network."""
-    if process.state in {"R", "D"} or (process.cpu or 0.0) >= _ASLEEP or _TIMED.search(process.waits_in):
+    if _computes(process) or process.state == "D" or _TIMED.search(process.waits_in):
         return True
     return process.state in {"S", "I"} and bool(_ELSEWHERE.search(process.waits_in))
 
@@ -537,12 +540,21 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
         else ""
     )
     odd = _odd_places(evidence, standing) or _behind(evidence)
-    is_split = len(standing) > 1
-    makes_group = any(_makes_group(one) for one in _living(evidence) if one.rank in odd)
+    is_split, words = len(standing) > 1, _split_words(odd)
+    lone = [one for one in _living(evidence) if one.rank in odd]
+    if lone and all(map(_waits_for_a_peer, lone)):
+        words = f"A send or recv has no partner, in which {ranks_text(odd, 'r')} {'waits' if len(odd) == 1 else 'wait'}"
+        peers = {one.main.call.peer for one in lone if one.main and one.main.call and one.main.call.peer is not None}
+        odd = tuple(sorted({*odd, *peers})) if peers else ()
+    makers = [one for one in _living(evidence) if _makes_group(one)]
+    asks_for_odd = any(one.main.call and set(one.main.call.ranks) & set(odd) for one in makers if one.main)
+    if asks_for_odd and not any(one.rank in odd for one in makers):
+        words += f", which make a process group with {'it' if len(odd) == 1 else 'them'}"
+    makes_group = asks_for_odd or any(one.rank in odd for one in makers)
     return Blame(
         cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
         ranks=odd,
-        message=f"{_split_words(odd) if is_split else 'All ranks wait in one collective'}: {'; '.join(rows)}."
+        message=f"{words if is_split else 'All ranks wait in one collective'}: {'; '.join(rows)}."
         + ("" if odd or not is_split else " Which of them is wrong cannot be told from that.")
         + elsewhere,
         fix="Read what the other hosts say: `doctor --from` takes their folders of --evidence together."
@@ -557,15 +569,43 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
+def _all_sleep(evidence: LaunchEvidence) -> Blame | None:
+    """Say where every rank sleeps and none is in a collective. They may still wake up."""
+    living = _living(evidence)
+    if not living or not all(_is_stuck(one) and one.main and one.process and _sleeps(one.process) for one in living):
+        return None
+    rows = tuple(f"rank {one.rank}: {place_of(one.main.frames[0])}" for one in living if one.main and one.main.frames)
+    is_locked = any("file_baton.py" in row for row in rows)
+    return Blame(
+        cause=Cause.BLOCKED,
+        ranks=(),
+        message=f"Every rank sleeps{at_place(_place(living[0]))}, and none is in a collective"
+        f"{': they wait for a lock file of torch.utils.cpp_extension' if is_locked else ''}.",
+        fix="Delete the file `lock` in TORCH_EXTENSIONS_DIR if no process compiles there: who made it was killed."
+        if is_locked
+        else "Look at that place: a lock or a file that another process holds, or a sleep.",
+        place=_place(living[0]),
+        evidence=rows[:8],
+        confidence="medium",
+    )
+
+
+def _sleeps(process: ProcessState) -> bool:
+    return process.state == "S" and not any(map(_computes, (process, *_family(process.children))))
+
+
 def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     """Blame the rank that asks a collective for another root, or that waits for a peer which does not wait for it."""
     requests = {one.rank: one.main.call for one in _living(evidence) if one.main and one.main.call and waits(one)}
     if len(requests) < 2 or len(requests) < len(_living(evidence)):
         return None
-    rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(requests.items()))
+    texts = {rank: call.text for rank, call in sorted(requests.items())}
+    if len({call.group for call in requests.values()}) > 1:
+        texts = {rank: f"{text} in group {requests[rank].group}" for rank, text in texts.items()}
+    rows = tuple(f"rank {rank}: {text}" for rank, text in texts.items())
     turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
     makers = {rank: call for rank, call in requests.items() if call.operation == "new_group"}
-    odd = _odd_peers(requests) or _odd_tags(requests) or _odd_roots(requests, turns) or _odd_makers(makers)
+    odd = odd_requests(requests, turns)
     if not odd:
         asks = {rank: (call.operation, call.group, call.root) for rank, call in requests.items()}
         counts = Counter(asks.values()).most_common()
@@ -573,11 +613,15 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
         if makers or has_peers or len(counts) < 2 or counts[0][1] == counts[1][1]:
             return None
         odd = tuple(rank for rank, ask in asks.items() if ask != counts[0][0])
-    place = _place(next(one for one in evidence.ranks if one.rank == odd[0]))
+    first = next(one for one in evidence.ranks if one.rank == odd[0])
+    place = _place(first)
+    peers = [one for one in _living(evidence) if one.rank not in odd]
+    missed = next((in_flight(peer) for peer in peers if _has_not_come(first, peer)), None)
+    left_out = f"{ranks_text(odd)} left out {call_text(missed)}. " if missed else ""
     return Blame(
-        cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.DIFFERENT_CALLS,
+        cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.FEWER_CALLS if missed else Cause.DIFFERENT_CALLS,
         ranks=odd,
-        message=f"{_asking_words(odd, requests)}{at_place(place)}: {'; '.join(rows)}.",
+        message=f"{left_out}{asking_words(odd, requests, texts)}{at_place(place)}: {'; '.join(rows)}.",
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],
@@ -585,71 +629,13 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-def _odd_peers(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
-    """Return the ranks that wait for a peer which turns elsewhere, while another one waits for them."""
-    odd = []
-    for rank, call in requests.items():
-        peer = requests.get(call.peer) if call.peer is not None else None
-        if call.peer is None or peer is None or (peer.peer == rank and peer.operation != call.operation):
-            continue
-        senders = [
-            other for other, theirs in requests.items() if theirs.peer == rank and theirs.is_send != call.is_send
-        ]
-        if senders and call.peer not in senders:
-            odd.append(rank)
-    return tuple(odd)
-
-
-def _odd_tags(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
-    """Return two ranks of which one sends to the other under another tag than that one receives."""
-    pairs = ((rank, call, requests.get(call.peer)) for rank, call in requests.items() if call.peer is not None)
-    meet = (
-        (rank, call.peer)
-        for rank, call, peer in pairs
-        if peer and peer.peer == rank and peer.is_send != call.is_send and peer.tag != call.tag
-    )
-    rank, partner = next(meet, (None, None))
-    return () if rank is None or partner is None else tuple(sorted((rank, partner)))
-
-
-def _odd_roots(requests: Mapping[int, CallArguments], turns: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the minority by root of one collective, or all that are in it where there is none.
-
-    Who names a third rank as root may have given it its part, and be past that collective.
-    """
-    rooted: dict[tuple[str, str, int], dict[int, int]] = {}
-    for rank, call in requests.items():
-        if call.root is not None:
-            rooted.setdefault((call.operation, call.group, turns.get(rank, 0)), {})[rank] = call.root
-    for roots in rooted.values():
-        (root, most), *rivals = Counter(roots.values()).most_common()
-        if rivals:
-            is_majority = most > rivals[0][1]
-            return tuple(rank for rank, named in roots.items() if not is_majority or named != root)
-    return ()
-
-
-def _odd_makers(makers: Mapping[int, CallArguments]) -> tuple[int, ...]:
-    """Return the ranks whose new group contradicts those of most others.
-
-    Two contradict each other as other groups at the same turn, or where one that is further on belongs to the group and
-    did not come to it. A rank passes the groups to which it does not belong.
-    """
-    against: Counter[int] = Counter()
-    for (one, mine), (peer, theirs) in permutations(makers.items(), 2):
-        is_other = one < peer and mine.turn == theirs.turn and mine.ranks != theirs.ranks
-        if is_other or (mine.turn < theirs.turn and peer in mine.ranks):
-            against.update((one, peer))
-    odd = tuple(rank for rank, count in against.items() if count == max(against.values()))
-    return odd if len(odd) * 2 < len(makers) else ()
-
-
-def _asking_words(odd: Sequence[int], requests: Mapping[int, CallArguments]) -> str:
-    """Return who asks for what the others do not, or who of several disagree."""
-    texts = {requests[rank].text for rank in odd}
-    if len(texts) > 1:
-        return f"{ranks_text(odd)} do not agree on their {requests[odd[0]].operation}"
-    return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {min(texts)}, which the others do not"
+def _waits_for_a_peer(one: RankEvidence) -> bool:
+    """Tell whether a rank waits for one other rank. Gloo's recorder has no send or recv: nothing in it is open then."""
+    if one.main and one.main.call and one.main.call.peer is not None:
+        return True
+    call = in_flight(one)
+    in_torch = any(_COLLECTIVE.search(frame.file) for frame in _above_user(one))
+    return call.is_p2p if call else bool(one.calls) and not in_torch
 
 
 def _split_words(odd: Sequence[int]) -> str:

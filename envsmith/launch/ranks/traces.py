@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from envsmith.launch.ranks.evidence import Frame, ThreadStack
 
@@ -46,7 +47,6 @@ def _faulthandler_stacks(lines: list[str]) -> Iterator[ThreadStack]:
             frames=tuple(frames),
             is_main=number == len(stacks) - 1,
             holds_gil=is_current or None,
-            source="faulthandler",
         )
 
 
@@ -58,19 +58,9 @@ def py_spy_stacks(text: str) -> tuple[ThreadStack, ...]:
         if match := _SPY_THREAD.match(line):
             frames = []
             name = match[3] or match[1]
-            stacks.append(
-                ThreadStack(
-                    thread=name, frames=(), is_main=name == "MainThread", holds_gil="gil" in match[2], source="py-spy"
-                )
-            )
+            is_main, holds_gil = name == "MainThread", "gil" in match[2]
+            stacks.append(ThreadStack(thread=name, frames=(), is_main=is_main, holds_gil=holds_gil))
         elif stacks and (match := _SPY_FRAME.match(line)) and len(frames) < _MOST_FRAMES:
             frames.append(Frame(function=match[1], file=match[2], line=int(match[3] or 0)))
-            last = stacks[-1]
-            stacks[-1] = ThreadStack(
-                thread=last.thread,
-                frames=tuple(frames),
-                is_main=last.is_main,
-                holds_gil=last.holds_gil,
-                source=last.source,
-            )
+            stacks[-1] = replace(stacks[-1], frames=tuple(frames))
     return tuple(stacks)

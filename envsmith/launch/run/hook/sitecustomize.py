@@ -25,6 +25,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = os.environ.get("ENVSMITH_RUN_FOLDER", "")
 PREFLIGHT = os.environ.get("ENVSMITH_RUN_PREFLIGHT", "")
 ACTED = "ENVSMITH_RUN_RANK"
+# The place of a rank that has come to init_process_group: whatever it starts is none, but a launch of its own.
+JOINED = "joined"
 # Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
 LOCKED_SECONDS = 8.0
 MOST_EXITS, MOST_CAUSES = 200, 5
@@ -93,7 +95,7 @@ def is_rank() -> bool:
     """Tell whether this process is a rank, and no child of one."""
     place = ":".join((os.environ.get("RANK", ""), os.environ.get("LOCAL_RANK", "")))
     before, _, pid = os.environ.get(ACTED, "").rpartition(":")
-    is_child = before == place and pid != str(os.getpid())  # a rank that starts its own program again is the same rank
+    is_child = before in {place, JOINED} and pid != str(os.getpid())  # a rank may start its own program again
     if not os.path.isdir(FOLDER) or not os.environ.get("RANK", "").isdigit() or is_child:
         return False
     os.environ[ACTED] = "%s:%d" % (place, os.getpid())
@@ -151,8 +153,9 @@ def as_rank(make_group: Any) -> Any:
         with contextlib.suppress(Exception):
             named = signature.bind_partial(*arguments, **options).arguments
             rank, world = int(named.get("rank", -1)), int(named.get("world_size", -1))
-            if ACTED not in os.environ and (rank >= 0 or os.environ.get("RANK", "").isdigit()):
-                os.environ[ACTED] = "%d::%d" % (rank, os.getpid())
+            is_new = ACTED not in os.environ and (rank >= 0 or os.environ.get("RANK", "").isdigit())
+            os.environ[ACTED] = "%s:%d" % (JOINED, os.getpid())
+            if is_new:
                 record_calls()
                 HookedRank(load_witness(), rank if rank >= 0 else int(os.environ["RANK"]), world).start()
         result = make_group(*arguments, **options)
@@ -322,7 +325,7 @@ class HookedRank:
 
 def said(error: Any, trace: Any) -> Dict[str, Any]:
     """Return the last line of an error and its frames, innermost first."""
-    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
     text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
     stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
     if isinstance(error, SyntaxError) and error.filename:

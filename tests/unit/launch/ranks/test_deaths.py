@@ -91,6 +91,22 @@ def test_an_abort_inside_a_collective_is_the_fault_of_who_called_something_new()
     assert verdict(failed(aborted, survivor)) == (Cause.DIFFERENT_DTYPES, (1,))
 
 
+@pytest.mark.parametrize("beyond", [[], ["all_reduce/8"]], ids=["in it", "past it"])
+def test_an_abort_inside_a_collective_of_any_sizes_is_the_fault_of_who_gave_it_a_new_one(beyond):
+    usual = ["all_to_all/6", "all_reduce/8"] * 3
+    aborted = [ended(rank, -6, stacks=stack(26, inside="all_to_all_single")) for rank in (0, 2)]
+    survivor = ended(1, 1, 10.1, CLOSED, *usual, "all_to_all/12", *beyond)
+
+    assert verdict(failed(aborted[0], survivor, aborted[1])) == (Cause.DIFFERENT_SHAPES, (1,))
+
+
+def test_a_collective_that_is_new_to_all_survivors_is_not_their_fault():
+    aborted = ended(1, -6, stacks=stack(26, inside="all_gather"))
+    survivors = [ended(rank, 1, 10.1, CLOSED, *["all_reduce/8"] * 6, "all_gather/52") for rank in (0, 2)]
+
+    assert verdict(failed(survivors[0], aborted, survivors[1])) == (Cause.DIFFERENT_CALLS, (1,))
+
+
 @pytest.mark.parametrize("earlier", [[], ["all_reduce/8"]], ids=["no recorder", "an earlier look"])
 def test_an_abort_among_survivors_that_did_as_ever_is_its_own_fault(earlier):
     usual = ["all_reduce/8", "all_reduce/3"] * 4

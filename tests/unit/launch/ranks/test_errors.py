@@ -32,6 +32,7 @@ KeyError: 'sample-5'
         ("BrokenPipeError: [Errno 32] Broken pipe", [MINE], False),
         ("torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0//batch-7", [MINE], False),
         ("torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /default_pg/0/1", [C10D, MINE], True),
+        ("torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 2/3 joined.", [MINE], True),
         (CLOSED, [C10D, MINE], True),
         (CLOSED, [MINE], True),
         (CLOSED, [], True),
@@ -117,3 +118,15 @@ def test_an_error_that_a_driver_passes_on_has_the_process_that_raised_it():
         "train.py:31 (train)",
         4711,
     )
+
+
+def test_an_error_is_the_same_in_colour():
+    coloured = RAY.replace("ray::Trainer.train()", "\x1b[36mray::Trainer.train()\x1b[39m")
+
+    assert read_error(coloured, []) == read_error(RAY, [])
+
+
+def test_an_error_that_ends_with_a_colon_says_what_comes_next():
+    text = 'RuntimeError: Error(s) in loading state_dict for Linear:\n\tMissing key(s) in state_dict: "bias". '
+
+    assert read_error(text, [MINE]).error.endswith('for Linear: Missing key(s) in state_dict: "bias".')

@@ -320,6 +320,69 @@ def test_a_send_and_a_recv_of_other_tags_do_not_meet():
     assert "send to rank 1 with tag 7" in answer.message
 
 
+def test_two_that_both_wait_to_receive_from_each_other_do_not_meet():
+    answer = decide(stalled(_asking(0, operation="recv", peer=1), _asking(1, operation="recv", peer=0)))
+
+    assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.DIFFERENT_CALLS, (0, 1), True)
+
+
+def test_a_rank_that_is_behind_in_the_group_of_the_others_has_left_their_collective_out():
+    others = [
+        replace(one, calls=(*calls(*USUAL, group="0"), *calls(*ROUND, group="7", open_last=True)))
+        for one in (
+            _asking(0, operation="all_reduce", group="7"),
+            _asking(1, operation="all_reduce", group="7"),
+        )
+    ]
+    behind = replace(
+        _asking(2, operation="all_reduce", group="0"),
+        calls=(*calls(*ROUND[:2], group="7"), *calls(*USUAL, "all_reduce", group="0", open_last=True)),
+    )
+
+    answer = decide(stalled(*others, behind))
+
+    assert (answer.cause, answer.ranks) == (Cause.FEWER_CALLS, (2,))
+    assert answer.message.startswith("Rank 2 left out all_reduce of [5] float32. Rank 2 calls all_reduce in group 0, ")
+
+
+def test_the_one_that_is_past_the_group_that_others_make_with_it_is_in_other_groups():
+    def makes(rank, *ranks):
+        (main,) = stack(26, inside="new_group")
+        return replace(late(rank), stacks=(replace(main, call=CallArguments("new_group", ranks=ranks)),))
+
+    past = replace(_asking(1, operation="all_reduce"), stacks=stack(27, inside="all_reduce"))
+
+    answer = decide(stalled(makes(0, 0, 1), past, makes(2, 1, 2)))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_GROUPS, (1,))
+    assert "which make a process group with it" in answer.message
+
+
+def test_ranks_that_load_modules_of_torch_distributed_do_not_wait():
+    loading = (Frame("<module>", TORCH, 5), Frame("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241))
+    ranks = [
+        replace(late(rank, state="R", cpu=1.0), stacks=(ThreadStack("MainThread", loading, is_main=True),))
+        for rank in range(2)
+    ]
+
+    assert decide(stalled(*ranks)) is None
+
+
+BATON = "/opt/venv/lib/python3.12/site-packages/torch/utils/file_baton.py"
+
+
+@pytest.mark.parametrize(("compiler", "is_said"), [("R", False), ("S", True)])
+def test_ranks_that_all_sleep_at_a_lock_file_are_told_so_unless_one_of_them_compiles(compiler, is_said):
+    child = ProcessState(pid=9, state=compiler, cpu=0.0)
+    waits = {"waits_in": "hrtimer_nanosleep"}
+    ranks = (late(0, **waits, children=(child,)), late(1, **waits))
+
+    answer = decide(stalled(*(replace(one, stacks=stack(19, inside="wait", file=BATON)) for one in ranks)))
+
+    assert (answer is not None) is is_said
+    assert not is_said or (answer.ranks, answer.is_hang, "lock file" in answer.message) == ((), False, True)
+
+
 def test_a_rank_that_waits_for_its_thread_says_in_what_collective_that_one_waits():
     frames = (Frame(function="barrier", file=TORCH, line=1), Frame(function="save", file=TRAIN, line=40))
     state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="futex_do_wait")
@@ -330,3 +393,22 @@ def test_a_rank_that_waits_for_its_thread_says_in_what_collective_that_one_waits
 
     assert (answer.rank, answer.is_hang) == (0, True)
     assert "thread saver, which waits in barrier for ranks that do not come" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("frame", "call", "ranks"),
+    [
+        (Frame(function="step", file=TRAIN, line=22, text="work.wait()"), None, ()),
+        (Frame(function="recv", file=TORCH, line=1), CallArguments("recv", peer=2), (1, 2)),
+    ],
+    ids=["of an unknown peer", "of a known one"],
+)
+def test_a_send_or_recv_without_a_partner_is_no_fault_of_the_rank_that_waits_in_it(frame, call, ranks):
+    user = Frame(function="step", file=TRAIN, line=22)
+    main = ThreadStack(thread="MainThread", frames=(frame, user), is_main=True, call=call)
+    lone = replace(late(1, *USUAL), stacks=(main,))
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), lone, waiting(2, *USUAL, "all_reduce")))
+
+    assert answer.ranks == ranks
+    assert "A send or recv has no partner, in which rank 1 waits" in answer.message

@@ -145,6 +145,24 @@ def test_children_of_a_rank_are_no_ranks(tmp_path):
     assert [one.rank for one in kept(tmp_path / "e")[-1].evidence.ranks] == [0]
 
 
+def test_ranks_of_a_launch_that_a_rank_starts_are_none_of_this_one(tmp_path):
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("")
+    (package.parent / "version.py").write_text("__version__ = '2.13.0'\n")
+    (package / "distributed_c10d.py").write_text("def init_process_group(backend, rank=-1, world_size=-1):\n    pass\n")
+    code = (
+        "import os, subprocess, sys, torch.distributed.distributed_c10d as c10d; c10d.init_process_group('gloo'); "
+        "inner = {**os.environ, 'RANK': '1', 'LOCAL_RANK': '1'}; "
+        "subprocess.run([sys.executable, '-c', 'raise SystemExit(3)'], env=inner); raise ValueError('mine')"
+    )
+
+    watched(code, "--evidence", str(tmp_path / "e"), ranks=1, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+    assert [(one.rank, bool(one.error)) for one in kept(tmp_path / "e")[-1].evidence.ranks] == [(0, True)]
+
+
 def test_a_program_that_does_not_exist_has_the_code_of_a_shell():
     result = alone("no-such-launcher")
 
@@ -372,6 +390,12 @@ def test_a_report_has_a_case_for_each_rank():
     names = {case.get("name"): [child.tag for child in case] for case in suite}
     assert names == {"launch": ["failure"], "rank 0": ["skipped"], "rank 1": ["failure"]}
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "2", "1")
+
+
+def test_an_error_of_syntax_is_named_with_its_type_and_place():
+    result = watched("compile('a = = 3', 'config.py', 'exec')", ranks=1)
+
+    assert "SyntaxError: invalid syntax at config.py:1" in result.stderr
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="groups of errors came with Python 3.11")
