@@ -215,7 +215,6 @@ def _makers() -> list[Maker]:
                 "image",
                 "cell",
                 "--source",
-                "--checkout",
                 "--python",
             }:
                 makers += [lambda r, v=verb, n=name, c=count: _file(r, v, n, c)] * 4

@@ -153,6 +153,20 @@ class Made(_Mark):
         )
 
 
+class Otherwise:
+    """What has not the type of the field counts as ``default``, and is no problem."""
+
+    __slots__ = ("default",)
+
+    def __init__(self, default: object) -> None:
+        self.default = default
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], CoreSchema]) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        return core_schema.with_default_schema(handler(source), default=self.default, on_error="default")
+
+
 def not_empty(complaint: str) -> Checked:
     """Return the mark of a list or an object that has a member at least."""
 
@@ -278,8 +292,17 @@ def written(key: str | None = None, *, when_set: bool = False) -> dict[str, obje
 
 def strict(kind: type[_Value]) -> type[_Value]:
     """Mark a dataclass: a key that is not one of its fields is a problem. :func:`written` says how fields are spelt."""
+    return _configured(kind, "forbid")
+
+
+def spelt(kind: type[_Value]) -> type[_Value]:
+    """Mark a dataclass whose fields :func:`written` spells. A key that is not one of them is passed over."""
+    return _configured(kind, "ignore")
+
+
+def _configured(kind: type[_Value], extra: str) -> type[_Value]:
     keys = {f.name: key for f in fields(kind) if (key := f.metadata.get("key"))}  # type: ignore[arg-type]
-    config: dict[str, Any] = {"extra": "forbid"}
+    config: dict[str, Any] = {"extra": extra}
     if keys:
         config["alias_generator"] = lambda name: keys.get(name, name)
     kind.__pydantic_config__ = config  # type: ignore[attr-defined]

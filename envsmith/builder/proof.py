@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Clock
+from envsmith.base.schema import parse_value
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import SmokeError
@@ -17,10 +18,9 @@ from envsmith.lock import store
 from envsmith.model.record import RECORD_FILE, Cases, Facts, Failure, Fault, Record, Rung, record_text
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
-from envsmith.smoke.events import RdmaCards
+from envsmith.smoke.events import HealthEvent
 from envsmith.smoke.failure import failure_of
 from envsmith.smoke.ladder import proved_rungs
-from envsmith.smoke.parse_events import JsonObject, NotAnEventError, parse_cards, parse_report
 from envsmith.smoke.plan import Plan
 
 if TYPE_CHECKING:
@@ -100,10 +100,9 @@ def _links(host: Facts) -> JsonDict:
     """Return how many pairs of GPUs reach each other on which way, and the cards with an active port by their kind."""
     rows = host.get("health")
     for row in rows if isinstance(rows, list) else ():
-        with suppress(NotAnEventError):
-            event = JsonObject(row)
-            pairs = event.read("before", parse_report).pairs
-            active = event.read("network", parse_cards, RdmaCards()).active
+        with suppress(ValueError):
+            event = parse_value(HealthEvent, row)
+            pairs, active = event.before.pairs, event.cards.active
             counts_of = {"links": {k: len(v) for k, v in pairs.items()}, "rdma": {k: len(v) for k, v in active.items()}}
             return {name: counts for name, counts in counts_of.items() if counts}
     return {}

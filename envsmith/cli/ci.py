@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.base.files import read_bounded, read_text, write_whole
-from envsmith.base.schema import parse_json
+from envsmith.base.files import read_text, write_whole
 from envsmith.base.text import clean
 from envsmith.cli import findings
 from envsmith.cli.app import LazyGroup
@@ -35,7 +34,7 @@ from envsmith.project.ci.check import check_library
 from envsmith.project.ci.jobs import make_matrix, write_config, write_matrix
 from envsmith.project.ci.library import PAIRS, config_schema, read_library
 from envsmith.project.ci.local import run_job
-from envsmith.project.ci.possible import EXTRA, unjudged
+from envsmith.project.ci.possible import unjudged
 from envsmith.project.ci.published import as_published
 from envsmith.project.ci.since import changed, compare
 from envsmith.project.declared import MAX_BYTES, read_metadata
@@ -76,12 +75,6 @@ class MatrixFlags:
         "REF",
         "When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
     )
-    known_matrix: Path | None = option(
-        "--known",
-        "FILE",
-        "An earlier matrix (--format json): its cells are kept where that costs nothing.",
-        type=EXISTING_FILE,
-    )
     output: Path | None = option("--output", "-o", "Write it there instead of stdout.", type=FILE)
     github_output: bool = flag("--github-output", "Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
 
@@ -93,7 +86,7 @@ def matrix(settings: MatrixFlags) -> int:
     small = None
     if settings.since and not changed(settings.directory, settings.since):
         small = f"nothing that decides the matrix differs from {settings.since}"
-    result = make_matrix(library, small=small, earlier=_known(settings.known_matrix, library))
+    result = make_matrix(library, small=small)
     text = _table(result) if settings.form == "table" else write_matrix(result, settings.form)
     if settings.github_output:
         _append("GITHUB_OUTPUT", f"matrix={write_matrix(result, 'github')}\njobs={len(result.jobs)}\n")
@@ -107,20 +100,6 @@ def matrix(settings: MatrixFlags) -> int:
     for note in result.notes:
         say(f"note: {note}")
     return 0
-
-
-def _known(path: Path | None, library: Library) -> list[tuple[str, ...]]:
-    if path is None:
-        return []
-    try:
-        jobs = parse_json(read_bounded(path, MAX_BYTES, failure=UsageError))["jobs"]
-        names = [n.replace("-", "_") for n in (*library.axes, *([EXTRA] if library.extras else []))]
-        return [tuple(str(job[n]) for n in names) for job in jobs if job.get("expect") == "pass"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(
-            f"Cannot read --known {path}: it is not a matrix of these axes ({error!r}).",
-            hint="Give a file that envsmith ci matrix --format json wrote.",
-        ) from error
 
 
 def _table(result: Matrix) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ def _refuse_component(subject: str) -> None:
     if component is not None:
         raise UsageError(
             f"Cannot explain {subject!r}: it is a component, and envsmith explains cells and rules.",
-            hint=f"Run envsmith solve --with '{subject}' for a cell with its reasons, or envsmith check "
+            hint=f"Run envsmith solve {shlex.quote(subject)} for a cell with its reasons, or envsmith check "
             f"{component.name}==VERSION for what speaks against a release.",
         )
 

@@ -62,7 +62,7 @@ def pack(settings: PackFlags) -> int:
     if (asks.names_something or flags.torch is not None) == bool(settings.lock):
         raise UsageError(
             "Cannot pack a cell: give either a request or --lock.",
-            hint=f"Run envsmith pack --framework {EXAMPLE}, or envsmith pack --lock DIR.",
+            hint=f"Run envsmith pack {EXAMPLE}, or envsmith pack --lock DIR.",
         )
     if settings.key and settings.keyless:
         raise UsageError("Cannot sign an archive twice: --key and --keyless are given.", hint="Leave one of them out.")

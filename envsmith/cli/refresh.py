@@ -12,10 +12,9 @@ import click
 
 from envsmith.base.text import clean
 from envsmith.cli.console import live_terminal, print_out, say, warn
-from envsmith.cli.declare import alternatives, flag, option, verb
+from envsmith.cli.declare import flag, option, verb
 from envsmith.cli.flags import matrix_option
-from envsmith.errors import NetworkError, UsageError
-from envsmith.frameworks import FRAMEWORKS
+from envsmith.errors import NetworkError
 from envsmith.knowledge.graph.location import find_matrix, own_matrix
 from envsmith.matrix.refresh.gaps import plan_gaps
 from envsmith.matrix.refresh.measured_names import plan_names
@@ -92,13 +91,6 @@ class RefreshFlags:
     again: bool = flag("--again", "Read even the artifacts that were measured already.")
     names: bool = flag("--names", "Measure matrix/names instead: which release of a package has which name.")
     folder: Path | None = matrix_option()
-    clones: tuple[str, ...] = option(
-        "--checkout",
-        "NAME=FOLDER",
-        f"Also read a clone of {alternatives(sorted(n for n, f in FRAMEWORKS.items() if f.checkout))}: "
-        "what its own CI and locks say was tested (repeatable).",
-        multiple=True,
-    )
 
     def context(self, root: Path, progress: Progress) -> RefreshRun:
         """Return what reads the package index for the knowledge in a folder."""
@@ -121,18 +113,9 @@ def refresh(settings: RefreshFlags) -> int:
     root = settings.folder or (own_matrix() if settings.write else find_matrix())
     if settings.names:
         return _refresh_names(root, settings)
-    checkouts = {}
-    for word in settings.clones:
-        name, equals, place = word.partition("=")
-        if not equals or not Path(place).is_dir():
-            raise UsageError(
-                f"Cannot read --checkout {word}: it is not NAME=FOLDER with a folder that exists.",
-                hint="Give the name and the folder of a clone.",
-            )
-        checkouts[name] = Path(place)
     with _progress() as progress:
         context = settings.context(root, progress)
-        plan = plan_refresh(root, context, components=settings.components, checkouts=checkouts)
+        plan = plan_refresh(root, context, components=settings.components)
     _show(plan, root.parent)
     read = f"{plan.requests} requests, {plan.bytes_read / 1e6:.1f} MB"
     if not plan.changes:

@@ -18,7 +18,7 @@ from envsmith.agent.health import infiniband, report_apart
 from envsmith.agent.machine import shm_bytes
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
-from envsmith.base.schema import parse_json
+from envsmith.base.schema import parse_json, parse_value
 from envsmith.doctor.facts import Draft, Facts, Read, StatedVersion
 from envsmith.doctor.library_copies import libraries_of, libstdcxx_of, nccl_of, text_of
 from envsmith.doctor.read.lines import (
@@ -31,8 +31,8 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import added_frameworks
+from envsmith.smoke.events import HealthReport
 from envsmith.smoke.machine_faults import problems_text, state_problems
-from envsmith.smoke.parse_events import parse_report
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not
 # imported.
@@ -276,7 +276,7 @@ def gpus(draft: Draft) -> None:
 
 
 def _nvml(draft: Draft) -> bool:
-    report = parse_report(report_apart(30.0))
+    report = parse_value(HealthReport, report_apart(30.0))
     if version := first_version(report.driver):
         draft.component("driver", version, "NVML", 4)
     if level := cuda_of_level(str(report.cuda_level)):

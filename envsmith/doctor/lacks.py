@@ -72,6 +72,11 @@ class Lack:
         return next((f.package for f in reversed(self.frames) if f.package and f.package != distribution), None)
 
     @property
+    def is_of_model(self) -> bool:
+        """Return whether a model is told that no package was asked for by its path: a newer release may have it."""
+        return self.hit.signature.id.removeprefix(_ID) in words().lack_paths
+
+    @property
     def is_of_bare_folder(self) -> bool:
         """Return whether Python took a folder for the package: a module of its own would have a file."""
         return self.kind == "name" and "." not in self.owner and "(unknown location)" in self.message
@@ -95,7 +100,7 @@ def lack_signatures() -> tuple[Signature, ...]:
             match={pattern: needle_of(pattern) for pattern in patterns},
             message=kind,
             fix="",
-            severity=Severity.ERROR if kind in {"name", "module"} else Severity.WARNING,
+            severity=Severity.ERROR if kind in {"name", "module", *words().lack_paths} else Severity.WARNING,
             stage="import" if kind in {"name", "attribute", "module"} else "train",
             group="python-version-pair",
             cause="package-version-pair",
@@ -113,10 +118,13 @@ def is_lack(hit: Hit) -> bool:
 
 def lack_of(hit: Hit, text: str) -> Lack:
     """Return what a hit says is lacking, with the calls and the lines around it."""
+    kind, name, owner = hit.signature.id.removeprefix(_ID), hit.groups.get("name", ""), hit.groups.get("owner", "")
+    if path := words().lack_paths.get(kind):
+        kind, owner = "name" if name else "module", path.format(owner=owner.replace("-", "_"))
     return Lack(
-        kind=hit.signature.id.removeprefix(_ID),
-        owner=hit.groups.get("owner", "").strip("."),
-        name=hit.groups.get("name", ""),
+        kind=kind,
+        owner=owner.strip("."),
+        name=name,
         hit=hit,
         message=whole_line(text[: _REACH + hit.position], hit.position),
         frames=_callers(frames_before(text, hit.position)),
@@ -168,7 +176,10 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
     paths = _written if search else _paths
     if not lack.name and lack.kind != "module":
         return
-    if lack.kind in {"name", "attribute", "module"}:
+    if lack.owner.endswith("*"):
+        distribution = index.distribution_of(lack.root)
+        yield from (Question(path=path) for path in index.definitions(lack.name, distribution or ""))
+    elif lack.kind in {"name", "attribute", "module"}:
         if not search:
             yield Question(path=f"{lack.owner}.{lack.name}".rstrip("."))
     elif lack.kind == "member":
@@ -325,7 +336,8 @@ def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None
     The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
     """
     owner, _, method = lack.owner.rpartition(".")
-    if lack.kind not in {"argument", "positional"} or not owner or method in _CONSTRUCTORS:
+    is_method = owner or (lack.frames and f"self.{method}(" in lack.frames[-1].source)  # before Python 3.10: no class
+    if lack.kind not in {"argument", "positional"} or not is_method or method in _CONSTRUCTORS:
         return None
     if lack.frames and lack.frames[-1].package:
         paths = tuple(index.classes_with(module_of(lack.frames[-1].file), method))

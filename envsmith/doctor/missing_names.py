@@ -92,10 +92,12 @@ def explain(
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)
     if answer is None:
-        return _overridden(lack, facts, index) or _unmeasured(lack, facts)
+        return None if lack.is_of_model else _overridden(lack, facts, index) or _unmeasured(lack, facts)
     if lack.kind == "positional" and not (answer[1].present and answer[1].absent):
         return None
     question, presence = answer
+    if lack.is_of_model and not (presence.present and presence.absent):
+        return None
     if lack.frames and lack.frames[-1].package == presence.distribution and (own := _overridden(lack, facts, index)):
         return own  # the package calls what it has itself: a class of one's own stands in the place of its class
     version = installed_version(presence.distribution, facts)
@@ -165,6 +167,8 @@ def _thing(lack: Lack, question: Question) -> str:
         return f"{lack.name} arguments by position of {question.path}"
     if question.argument:
         return f"the argument {question.argument} of {question.path}"
+    if lack.is_of_model:
+        return f"the model {question.path.rpartition('.')[2]}"
     return f"the module {question.path}" if lack.kind == "module" else question.path
 
 

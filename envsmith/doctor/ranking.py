@@ -135,12 +135,12 @@ def _checked(facts: Facts, texts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         lines = sum(text.count("\n") + 1 for _, text in texts)
         sentences.append(f"{counted(lines, 'line')} of text against {len(catalogue().signatures)} signatures")
     groups = (
-        (facts.variables, "environment variables"),
-        (facts.limits, "limits"),
-        (facts.launches, "start commands and configurations"),
-        (facts.libraries, "copies of CUDA libraries"),
+        (facts.variables, "environment variable"),
+        (facts.limits, "limit"),
+        (facts.launches, "launch description"),
+        (facts.libraries, "CUDA library file"),
     )
-    return (*sentences, *(f"{len(group)} {title}" for group, title in groups if group))
+    return (*sentences, *(counted(len(group), noun) for group, noun in groups if group))
 
 
 _ASKED_FOR = {

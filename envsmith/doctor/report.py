@@ -102,7 +102,7 @@ def _repair(diagnosis: Diagnosis) -> list[str]:
 def _understood(diagnosis: Diagnosis) -> list[str]:
     lines = []
     for read in diagnosis.facts.read:
-        kinds = ", ".join(read.kinds) or "nothing that is known"
+        kinds = ", ".join(read.kinds) or "plain text"
         size = f", {read.lines} lines" if read.lines else ""
         lines.append(
             f"understood: {clean(read.source)}: {kinds} ({read.facts} facts{size})"
@@ -386,7 +386,7 @@ def request_of(repair: Repair) -> tuple[Request, str]:
     if not repair.cell.frameworks or "torch" not in pins:
         raise UsageError(
             "Cannot lock the repaired set for --fix-to: it names no framework or no torch.",
-            hint=f"Run envsmith lock --framework {EXAMPLE}, with the changes of the repair as --with.",
+            hint=f"Run envsmith lock {EXAMPLE}, with the changes of the repair as --with.",
         )
     frameworks = {n: Spec.exactly(pins[n]) for n in repair.cell.frameworks}
     chosen = [n for n in pins if n in {"torch", "cuda", "python"} or (n in repair.cell.chosen and n not in frameworks)]

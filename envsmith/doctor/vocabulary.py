@@ -61,6 +61,7 @@ class Words:
     chained: Pattern
     named_cause: Pattern
     lacks: Mapping[Text, tuple[Pattern, ...]]
+    lack_paths: Mapping[Text, Text]
     aliases: Mapping[Text, Text]
     moved_arguments: Mapping[Text, tuple[Text, ...]]
     configurations: Mapping[Text, tuple[Text, ...]]

@@ -6,10 +6,7 @@ a GPU.
 
 from __future__ import annotations
 
-import re
-
-from envsmith.base.schema import parse_json
-from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row, Step
+from envsmith.frameworks.framework import Framework, Step
 
 # It imports 1,500 modules.
 _DEADLINE = 300.0
@@ -21,28 +18,6 @@ _ZERO_STOPS = r"device is required"
 # cpu_adam_x86.py asks).
 _GEMINI_STOPS = r"not supported for cpu accelerator|No usable kernel found for CPUAdamLoader"
 _TENSOR_STOPS = r"get_rng_state\(\) takes"
-
-
-def compatibility_rows(text: str) -> list[Row]:
-    """Read ``.compatibility``: ``2.5.1-12.4.1`` a line, torch and the CUDA of the image that the project's CI uses."""
-    pairs = (re.fullmatch(r"\s*(\d+(?:\.\d+){1,3})-(\d+\.\d+)(?:\.\d+)?\s*", line) for line in text.splitlines()[:200])
-    return [{"torch": m[1], "cuda": m[2], "kind": "ci"} for m in pairs if m]
-
-
-def cuda_ext_rows(text: str) -> list[Row]:
-    """Read ``.cuda_ext.json``: the torch and the CUDA of the image in which extensions are compiled."""
-    try:
-        builds = parse_json(text)["build"]
-    except (ValueError, KeyError, TypeError):
-        return []
-    rows: list[Row] = []
-    for item in builds[:200] if isinstance(builds, list) else []:
-        build = item if isinstance(item, dict) else {}
-        torch = re.search(r"\btorch==(\d+(?:\.\d+)+)", str(build.get("torch_command", "")))
-        cuda = re.search(r":(\d+\.\d+)\b", str(build.get("cuda_image", "")))
-        if torch and cuda:
-            rows.append({"torch": torch[1], "cuda": cuda[1], "kind": "build"})
-    return rows
 
 
 _BOOSTER = Step(
@@ -117,14 +92,4 @@ COLOSSALAI = Framework(
     quick_steps=(_BOOSTER,),
     steps=(_BOOSTER, _PIPELINE, _TENSOR, _ZERO_3D, _low_level_zero(1), _low_level_zero(2), _GEMINI),
     reads_sdist=True,
-    checkout=Checkout(
-        repository="hpcaitech/ColossalAI",
-        tag=r"v(\d+(?:\.\d+)+)",
-        files=(
-            CheckoutFile(
-                path=".compatibility", key="compatibility", note="what their CI runs", rows=compatibility_rows
-            ),
-            CheckoutFile(path=".cuda_ext.json", key="cuda_ext", note="what their CI compiles", rows=cuda_ext_rows),
-        ),
-    ),
 )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from envsmith.base.json_types import JsonDict, JsonFields
 
-Row = JsonDict
 # Seconds for a step whose framework neither compiles nor imports much.
 DEADLINE = 180.0
 
@@ -61,25 +60,6 @@ class Step:
         }
         row.update({key: value for key, value in optional.items() if value})
         return row
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckoutFile:
-    """One file of a framework's repository that says which torch was tested. ``key`` ends the name of its evidence."""
-
-    path: str
-    key: str
-    note: str
-    rows: Callable[[str], list[Row]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkout:
-    """A framework's repository: its name in evidence, how a tag names a release, the files that are read."""
-
-    repository: str
-    tag: str
-    files: tuple[CheckoutFile, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +121,5 @@ class Framework:
     slow_host: tuple[str, ...] = ()
     ignored_requirements: frozenset[str] = frozenset()
     reads_sdist: bool = False
-    checkout: Checkout | None = None
     toolkit_table: ToolkitTable | None = None
     import_without_gpu: ImportWithoutGpu | None = None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-from envsmith.frameworks.framework import Checkout, CheckoutFile, Framework, Row, Step
+from envsmith.frameworks.framework import Framework, Step
 
 _NO_SEQUENCE = "needs a GPU and Transformer Engine: Megatron's torch layer norm refuses sequence parallelism"
 _NO_CONTEXT = (
@@ -12,12 +10,6 @@ _NO_CONTEXT = (
     "Megatron has context parallelism of a whole layer only in TEDotProductAttention"
 )
 _MIXTURE = "megatron-core gpt moe fp32"
-
-
-def uv_lock_rows(text: str) -> list[Row]:
-    """Read the torch releases of the index that a ``uv.lock`` holds. A pre-release of an image's own is left out."""
-    versions = re.findall(r'^name = "torch"\nversion = "(\d+(?:\.\d+){1,2})"$', text, re.MULTILINE)
-    return [{"torch": v, "kind": "lock"} for v in dict.fromkeys(versions)]
 
 
 def _gpt(
@@ -80,17 +72,5 @@ MEGATRON_CORE = Framework(
         # (transformer_engine/pytorch, get_attention_backend: UnfusedDotProductAttention "does not support context
         # parallelism").
         _gpt("cp=2", family="", why=_NO_CONTEXT, cp=2, dtype="bfloat16"),
-    ),
-    checkout=Checkout(
-        repository="NVIDIA/Megatron-LM",
-        tag=r"core_v(\d+(?:\.\d+)+)",
-        files=(
-            CheckoutFile(
-                path="uv.lock",
-                key="uv",
-                note="what their lock file holds; their CI images bring a torch of their own",
-                rows=uv_lock_rows,
-            ),
-        ),
     ),
 )

@@ -55,8 +55,8 @@ def _blame_beginning(halt: HaltEvent) -> Charge:
 def _blame_store(halt: HaltEvent, waiting: RankPlace, names: Sequence[str]) -> Charge:
     sentence = f"rank 0 does not answer for {halt.silent:.0f} s: its store is silent while "
     sentence += f"{ranks_text([waiting.rank], 'r')} waits in {place_text(waiting.case, names)}"
-    if halt.owner_state == "T":
-        sentence += f"; rank 0 (pid {halt.owner_pid}) is stopped (SIGSTOP or a debugger)"
+    if halt.owner.state == "T":
+        sentence += f"; rank 0 (pid {halt.owner.pid}) is stopped (SIGSTOP or a debugger)"
     return Charge(sentence=sentence, verdict=Verdict.HANG, code=Exit.HANG, case=waiting.case, ranks=(0,))
 
 

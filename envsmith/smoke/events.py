@@ -1,16 +1,19 @@
 """What the agent said of a run, as values: rows of ranks, halts, ends, what is loaded, how the machine is.
 
-:mod:`envsmith.smoke.parse_events` fills them in, once. Nothing in them is a judgement. A field that an event does not
-have has its default.
+:mod:`envsmith.smoke.parse_events` reads them, once. Nothing in them is a judgement. A field that an event does not have
+has its default, and a key that is not known is passed over.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Annotated, Any
 
 from envsmith.agent.protocol import Phase
+from envsmith.base.schema import Checked, Otherwise, Parsed, spelt, whole_number, written
 from envsmith.model.record import Facts, Unmet
 
 # A line of events is never longer than a few hundred kilobytes. A stream of nonsense must not fill the memory.
@@ -44,6 +47,68 @@ class HaltReason(str, Enum):
     OTHER = ""
 
 
+# The types of fields. A broken cell may write anything.
+
+
+def _number(value: object, _context: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
+        raise ValueError("a number belongs here")
+    return float(value)
+
+
+def _loss(value: object, context: object) -> float:
+    """Read a loss. NaN and infinity are legitimate: they are judged, not dropped."""
+    return value if isinstance(value, float) else _number(value, context)
+
+
+def _rank_of(key: object, _context: object) -> int:
+    if not str(key).isdecimal():
+        raise ValueError("the number of a rank belongs here")
+    return int(str(key))
+
+
+def _phase(value: object, _context: object) -> Phase:
+    if not isinstance(value, str) or value not in _PHASES:
+        raise ValueError("the word of a phase belongs here")
+    return _PHASES[value]
+
+
+def _times(value: object, _context: object) -> tuple[float, ...]:
+    """Read the measured times, without those that are no times."""
+    times = value.get("us") if isinstance(value, Mapping) else None
+    numbers = [float(t) for t in (times if isinstance(times, list) else ()) if isinstance(t, (int, float))]
+    return tuple(number for number in numbers if abs(number) <= sys.float_info.max)
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("a list belongs here")  # noqa: TRY004 - of an event, like the others
+    return value
+
+
+def _calls(counts: Mapping[str, int], _context: object) -> Mapping[str, int]:
+    if not {"count", "bytes"} <= set(counts):
+        raise ValueError("count and bytes belong here")
+    return counts
+
+
+_PHASES = {phase.word: phase for phase in Phase}
+_MAX_RANKS = 4096
+Rank = Annotated[int, whole_number(0, _MAX_RANKS - 1)]
+Whole = Annotated[int, whole_number(-(1 << 62), 1 << 62)]
+Code = Annotated[int, whole_number(-(1 << 40), 1 << 40)]
+Number = Annotated[float, Parsed(_number)]
+Fraction = Annotated[int, Parsed(lambda value, context: int(_number(value, context)))]  # the number without it
+Loss = Annotated[float, Parsed(_loss)]
+CaseIndex = Annotated[int, whole_number(-10, 1 << 40)]
+# Words for people: a text, or whatever stands there as a text.
+Words = Annotated[str, Parsed(lambda value, _: "" if value is None else str(value))]
+IsSet = Annotated[bool, Parsed(lambda value, _: value is True)]
+Lacking = Annotated[Unmet | None, Otherwise(None)]
+ByRank = Mapping[Annotated[int, Parsed(_rank_of)], str]
+
+
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
     """Where a rank was: in which case or stage (``case``), how far in it, for how long (``age``), in which call.
@@ -51,27 +116,28 @@ class RankPlace:
     ``state`` is the kernel's letter for its process.
     """
 
-    rank: int
-    case: int
-    phase: Phase
-    age: float = 0.0
+    rank: Rank
+    case: CaseIndex
+    phase: Annotated[Phase, Parsed(_phase)] = field(metadata=written("step"))
+    age: Number = 0.0
     signature: str = ""
     state: str = ""
-    pid: int = 0
+    pid: Fraction = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessEnd:
     """How the process of a rank ended, and when. ``code`` is negative for a signal, ``None`` where it had not ended."""
 
-    rank: int
-    code: int | None = None
-    at: float = 0.0
+    rank: Rank
+    code: Code | None = None
+    at: Number = 0.0
 
 
 # Rows: what one rank wrote.
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseRow:
     """One case on one rank. ``call`` is the collective as it was called, ``micros`` the times that were measured.
@@ -80,14 +146,16 @@ class CaseRow:
     """
 
     run: str
-    rank: int
-    case: int
+    rank: Rank
+    case: CaseIndex
     status: RowStatus
-    detail: str = ""
-    seconds: float = 0.0
-    call: str = ""
-    micros: tuple[float, ...] = ()
-    unmet: Unmet | None = None
+    detail: Words = ""
+    seconds: Annotated[float, Parsed(lambda value, context: _number(value, context) / 1000)] = field(
+        default=0.0, metadata=written("ms")
+    )
+    call: str = field(default="", metadata=written("sig"))
+    micros: Annotated[tuple[float, ...], Parsed(_times)] = field(default=(), metadata=written("measured"))
+    unmet: Lacking = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,18 +167,18 @@ class StepRow:
     """
 
     run: str
-    rank: int
+    rank: Rank
     status: RowStatus = RowStatus.OK
-    detail: str = ""
-    stage: str = ""
-    in_import: bool = False
-    trace: str = ""
-    seconds: float = 0.0
-    losses: tuple[float, ...] = ()
-    reference: tuple[float, ...] = ()
+    detail: Words = ""
+    stage: Words = ""
+    in_import: IsSet = False
+    trace: Words = ""
+    seconds: Number = 0.0
+    losses: tuple[Loss, ...] = ()
+    reference: tuple[Loss, ...] = ()
     facts: Facts = field(default_factory=dict)
-    collectives: Mapping[str, Mapping[str, int]] | None = None
-    recorded: Mapping[str, int] = field(default_factory=dict)
+    collectives: Mapping[str, Annotated[Mapping[str, Whole], Checked(_calls)]] | None = None
+    recorded: Mapping[str, Whole] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,10 +186,10 @@ class ManifestRow:
     """How manifests compare: keys on which ranks differ, each with those in the minority, and all ranks' ``values``."""
 
     run: str
-    rank: int
-    mismatch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    values: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    warnings: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    rank: Rank
+    mismatch: Mapping[str, tuple[Rank, ...]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Annotated[int, Parsed(_rank_of)], Words]] = field(default_factory=dict)
+    warnings: Mapping[str, tuple[Rank, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,9 +197,9 @@ class FailedRow:
     """A rank that raised before its first case. ``detail`` quotes the error."""
 
     run: str
-    rank: int
-    stage: str = "start"
-    detail: str = ""
+    rank: Rank
+    stage: Annotated[str, Parsed(lambda value, _: str(value or "start"))] = "start"
+    detail: Words = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,8 +207,8 @@ class NoteRow:
     """Something that is worth a word although nothing failed."""
 
     run: str
-    rank: int
-    detail: str = ""
+    rank: Rank
+    detail: Words = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,7 +217,7 @@ class EndedRow:
 
     run: str
     place: RankPlace
-    signal: str = ""
+    signal: Words = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,8 +225,8 @@ class FlightRow:
     """How many collectives torch's flight recorder counted on a rank."""
 
     run: str
-    rank: int
-    count: int | None = None
+    rank: Rank
+    count: Annotated[int, whole_number(0, 1 << 40)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +234,7 @@ class GroupRow:
     """Which implementation of the backend made the process group."""
 
     run: str
-    implementation: str | None = None
+    implementation: Annotated[str | None, Parsed(lambda value, _: str(value) if value else None)] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,8 +242,8 @@ class NodeRow:
     """The node on which a rank is."""
 
     run: str
-    rank: int
-    node: str
+    rank: Rank
+    node: Words = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,6 +274,27 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoreOwner:
+    """The process of rank 0: its number, and the kernel's letter for it."""
+
+    pid: Fraction = 0
+    state: str = ""
+
+
+def _last_words(launcher: object, _context: object) -> str:
+    words = launcher.get("words", "") if isinstance(launcher, Mapping) else None
+    if not isinstance(words, str):
+        raise ValueError("the last words of a launcher belong here")  # noqa: TRY004 - of an event, like the others
+    return words
+
+
+def _stack(frames: tuple[str, ...], _context: object) -> tuple[str, ...]:
+    if not frames:
+        raise ValueError("a frame belongs here")
+    return frames
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HaltEvent:
     """A run that had to be ended: why, where each rank was, and the evidence.
 
@@ -214,35 +303,36 @@ class HaltEvent:
     is rank 0 where its store is silent. ``launcher`` holds the last words of the program that started the ranks.
     """
 
-    run: str
-    reason: HaltReason
-    detail: str = ""
-    quote: str = ""
-    code: int | None = None
-    status: int | None = None
-    lacks_gpu: bool = False
+    reason: Annotated[HaltReason, Otherwise(HaltReason.OTHER)]
+    run: str = ""
+    detail: Words = ""
+    quote: Words = ""
+    code: Code | None = None
+    status: Code | None = None
+    lacks_gpu: IsSet = False
     where: tuple[RankPlace, ...] = ()
     exits: tuple[ProcessEnd, ...] = ()
-    output: Mapping[int, str] = field(default_factory=dict)
-    stacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    limit: float = 0.0
-    silent: float = 0.0
-    owner_pid: int = 0
-    owner_state: str = ""
-    launcher: str = ""
-    unkillable: tuple[int, ...] = ()
-    oom_kills: int = 0
-    shm_bytes: int = 0
-    shm_free_bytes: int = 0
+    output: ByRank = field(default_factory=dict)
+    stacks: Mapping[Annotated[int, Parsed(_rank_of)], Annotated[tuple[Words, ...], Checked(_stack)]] = field(
+        default_factory=dict
+    )
+    limit: Number = 0.0
+    silent: Number = 0.0
+    owner: StoreOwner = field(default_factory=StoreOwner)
+    launcher: Annotated[str, Parsed(_last_words)] = ""
+    unkillable: tuple[Rank, ...] = ()
+    oom_kills: Fraction = 0
+    shm_bytes: Fraction = 0
+    shm_free_bytes: Fraction = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnd:
     """A run that came to its end: the exit codes, and what NCCL wrote."""
 
-    run: str
+    run: str = ""
     exits: tuple[ProcessEnd, ...] = ()
-    output: Mapping[int, str] = field(default_factory=dict)
+    output: ByRank = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,20 +347,21 @@ class SkippedStep:
     """A step that was not run, and why."""
 
     step: str
-    detail: str = ""
-    unmet: Unmet | None = None
+    detail: Words = ""
+    unmet: Lacking = None
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuHealth:
     """A GPU as NVML sees it. ``counters`` are its states and counters by our names of them."""
 
-    index: int
+    index: Rank
     name: str = ""
     uuid: str = ""
     arch: str = ""
-    is_lost: bool = False
-    counters: Mapping[str, int] = field(default_factory=dict)
+    is_lost: IsSet = field(default=False, metadata=written("lost"))
+    counters: Mapping[str, Whole] = field(default_factory=dict, metadata=written("health"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,12 +372,12 @@ class HealthReport:
     ``cuda_level`` is the newest CUDA of the driver, as NVML counts.
     """
 
-    driver: str = ""
-    cuda_level: int | None = None
+    driver: Words = ""
+    cuda_level: Whole | None = None
     gpus: tuple[GpuHealth, ...] = ()
-    pairs: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    xids: tuple[tuple[int, int], ...] = ()
-    silent: float = 0.0
+    pairs: Mapping[str, tuple[tuple[Rank, Rank], ...]] = field(default_factory=dict)
+    xids: tuple[tuple[Whole, Whole], ...] = ()
+    silent: Number = 0.0
 
     @property
     def counters(self) -> Mapping[int, Mapping[str, int]]:
@@ -294,15 +385,17 @@ class HealthReport:
         return {gpu.index: gpu.counters for gpu in self.gpus}
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RdmaCards:
     """Cards with an active port by their link layer, and what lets NCCL use them."""
 
     active: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    has_devices: bool = False
-    has_peer_memory: bool = False
+    has_devices: IsSet = field(default=False, metadata=written("devices"))
+    has_peer_memory: IsSet = field(default=False, metadata=written("peer_memory"))
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HealthEvent:
     """A machine before and after a run of ``seconds``. ``used`` are the GPUs of the run, ``None`` where unknown.
@@ -312,10 +405,10 @@ class HealthEvent:
 
     before: HealthReport
     after: HealthReport
-    seconds: float
+    seconds: Number
     node: str = "node"
-    used: tuple[int, ...] | None = None
-    cards: RdmaCards = field(default_factory=RdmaCards)
+    used: tuple[Rank, ...] | None = None
+    cards: RdmaCards = field(default_factory=RdmaCards, metadata=written("network"))
     variables: tuple[str, ...] = ()
     facts: Facts = field(default_factory=dict)
 
@@ -334,27 +427,29 @@ class LimitFinding:
 class RunSummary:
     """What rank 0 said of the plan, so that it can be made again."""
 
-    ranks: int
-    nodes: int
-    tier: str = ""
-    backend: str = "auto"
-    engine: str | None = None
-    digest: str = ""
+    ranks: Whole
+    nodes: Whole
+    tier: Words = ""
+    backend: Annotated[str, Parsed(lambda value, _: str(value or "auto"))] = "auto"
+    engine: Annotated[str | None, Parsed(lambda value, _: str(value) if value else None)] = None
+    digest: Words = ""
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
     """The first word. ``is_launched`` tells that torchrun, Slurm or MPI started the ranks."""
 
-    is_launched: bool = False
-    plan: RunSummary | None = None
+    is_launched: Annotated[bool, Parsed(lambda _value, _: True)] = field(default=False, metadata=written("launcher"))
+    plan: Annotated[RunSummary | None, Otherwise(None)] = None
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostEvent:
-    """The machine."""
+    """The machine. ``facts`` is all of it as the agent wrote it."""
 
-    processors: int | None = None
+    processors: Annotated[Whole | None, Otherwise(None)] = field(default=None, metadata=written("cpus"))
     facts: Facts = field(default_factory=dict)
 
 
@@ -365,12 +460,12 @@ class LoadedEvent:
     ``nccl`` is the one that torch was compiled with, ``nccl_runtime`` the one in use. ``installed`` are distributions.
     """
 
-    torch: str = ""
-    python: str = ""
-    cuda: str = ""
-    nccl: str = ""
-    nccl_runtime: str = ""
-    installed: Mapping[str, str] = field(default_factory=dict)
+    torch: Words = ""
+    python: Words = ""
+    cuda: Words = ""
+    nccl: Words = ""
+    nccl_runtime: Words = ""
+    installed: Annotated[Mapping[str, Words], Otherwise({})] = field(default_factory=dict)
     facts: Facts = field(default_factory=dict)
 
 
@@ -378,10 +473,11 @@ class LoadedEvent:
 class CudaAnswer:
     """What CUDA said when it was started: how many GPUs it can use, and the free bytes of each."""
 
-    count: int = 0
-    free: tuple[int, ...] = ()
+    count: Fraction = 0
+    free: tuple[Whole, ...] = ()
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacementEvent:
     """Where the ranks are. ``place`` says it in few words, ``sentence`` with what it does not prove.
@@ -390,20 +486,23 @@ class PlacementEvent:
     """
 
     backend: str | None = None
-    ranks: int | None = None
+    ranks: Rank | None = None
     sentence: str = ""
     place: str = ""
-    is_shared: bool = False
-    variables: tuple[str, ...] = ()
-    cuda: CudaAnswer = field(default_factory=CudaAnswer)
+    is_shared: IsSet = False
+    variables: Annotated[tuple[str, ...], Parsed(lambda value, _: tuple(value) if isinstance(value, dict) else ())] = (
+        field(default=(), metadata=written("env"))
+    )
+    cuda: Annotated[CudaAnswer, Otherwise(CudaAnswer())] = field(default_factory=CudaAnswer)
 
 
+@spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bye:
     """The last word: seconds of each part, and how many helpers had outlived their rank."""
 
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    orphans: int = 0
+    seconds: Mapping[str, Number] = field(default_factory=dict)
+    orphans: Annotated[int, Parsed(lambda value, _: len(_list(value)))] = field(default=0, metadata=written("leftover"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

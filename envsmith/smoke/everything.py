@@ -24,11 +24,12 @@ from envsmith.agent.placement import sharing_env
 from envsmith.agent.protocol import Exit
 from envsmith.base.files import write_whole
 from envsmith.base.programs import end, execute, start
-from envsmith.base.schema import parse_json
+from envsmith.base.schema import parse_json, parse_value
 from envsmith.errors import SmokeError
 from envsmith.model.record import Unmet
 from envsmith.smoke.cases import Case
-from envsmith.smoke.parse_events import JsonObject, parse_loaded
+from envsmith.smoke.events import Rank
+from envsmith.smoke.parse_events import parse_loaded
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import SmokeProgress, SmokeTarget, run
@@ -414,11 +415,22 @@ def rehearse(target: SmokeTarget, backend: str, limit: float, *, nccl: str = "")
     )
 
 
+@dataclass(frozen=True)
+class _Finding:
+    severity: str
+    ranks: tuple[Rank, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Report:
+    findings: tuple[_Finding, ...] = ()
+
+
 def _blamed(report: str) -> tuple[int, ...]:
     """Return the ranks of the first error in the report of a preflight, none where it is no report."""
     with contextlib.suppress(ValueError):
-        findings = JsonObject(parse_json(report)).list("findings", JsonObject)
-        return next((finding.ranks("ranks") for finding in findings if finding.text("severity") == "error"), ())
+        findings = parse_value(_Report, parse_json(report)).findings
+        return next((finding.ranks for finding in findings if finding.severity == "error"), ())
     return ()
 
 

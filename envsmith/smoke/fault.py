@@ -96,7 +96,7 @@ def _lacking_by_event(log: Events) -> str:
 def _unknown(log: Events, code: Exit, charge: Charge) -> Attribution:
     """Return the cause where somebody else had a hand in it, or where what was heard is not all: not the cell's."""
     reason = ""
-    is_stopped = any(state == "T" for h in log.halts for state in (*(w.state for w in h.where), h.owner_state))
+    is_stopped = any(state == "T" for h in log.halts for state in (*(w.state for w in h.where), h.owner.state))
     if any(halt.reason is HaltReason.INTERRUPTED for halt in log.halts):
         reason = "the run was interrupted"
     elif log.bye is None and not log.unsupervised:

@@ -561,7 +561,8 @@ def _choice_reasons(
             continue
         members = _against(solver, posed.and_also(wish), answer, earlier)
         because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
-        because = because or _age(posed, answer, wish) or f"the usual order prefers {version}"
+        because = because or _age(posed, answer, wish) or _companion_beside(solver, posed, answer, wish)
+        because = because or f"the usual order prefers {version}"
         if because not in reasons_before:
             reasons_before.add(because)
             yield f"{label}{wish.text} {claim}, but {because}."
@@ -580,6 +581,16 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
     return f"it came out on {day}, more than {months} months after {part} {beside} of {start}" if part else ""
 
 
+def _companion_beside(solver: Solver, posed: Posed, answer: Answer, wish: Wish) -> str:
+    """Return which companion would be older beside a release of torch, nothing when none would."""
+    other = solver.best(posed.and_also(wish)) if wish.component == "torch" else None
+    for name in posed.preference.companions if other else ():
+        variable = posed.problem.names.index(name)
+        if other and other.domains[variable] < answer.domains[variable]:
+            return f"{name} would be {other.cell.components[name]} beside it"
+    return ""
+
+
 def _first_python(posed: Posed, version: str) -> list[int]:
     """Return the Python release that is the usual choice of those that were asked for, if it is another."""
     variable = posed.problem.names.index("python")
@@ -594,11 +605,12 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
     """Return in which order a release comes before all others that the request admits."""
     variable, chosen = posed.problem.names.index(name), _exactly(posed, answer, name)
     if name == "python":
-        if any(w.component == name for w in posed.problem.wishes):
-            return "as asked"
+        wish = next((w for w in posed.problem.wishes if w.component == name), None)
+        is_first = chosen.text == PYTHON_ORDER[0]
+        if wish and not (wish.reason and is_first):
+            return wish.reason or "as asked"
         if posed.request.date:
             return f"a year old on {posed.request.date}, or the oldest that the others admit"
-        is_first = chosen.text == PYTHON_ORDER[0]
         return "the usual choice" if is_first else "the first of the usual order that the request admits"
     if not chosen.masks[0][1] & _plain(posed, variable):
         return "a pre-release, or yanked"

@@ -6,8 +6,8 @@
    long as it is at most :data:`A_PROOF` older.
 4. A build with CUDA before one without, which is an answer only where it is asked for, the host has no GPU or driver, or
    the release has no other.
-5. The newest torch release of the framework's age: those that came out up to :data:`A_STEP` after it come before those
-   of the next step. Within a step a build that was run comes first, then a build of the default index, then a release
+5. The newest torch release of the framework's age that leaves no companion more than :data:`A_PROOF` older than the
+   newest of that age: those that came out up to :data:`A_STEP` after the framework come before those of the next step. Within a step a build that was run comes first, then a build of the default index, then a release
    of which another build was run, each as long as it is at most :data:`A_PROOF` older than the newest. A framework
    release without a line of its own has those of its minor series. Of one torch release the default build comes first,
    then the newest CUDA.
@@ -122,6 +122,10 @@ class Preference:
             steps.append((with_cuda[0], _tiers(*with_cuda)))
         torch = problem.variable("torch")
         if torch is not None:
+            if self.bounded:
+                compiled = {variable for nogood in problem.compiling for variable, _ in nogood}
+                beside = [(problem.names.index(name), name) for name in self.companions]
+                steps += [(variable, self._current(name)) for variable, name in beside if variable not in compiled]
             if self.supported_first:
                 steps.append((torch, self._tested_torch(torch)))
             steps.append((torch, _listed(torch, self._torch_order(torch))))
@@ -145,6 +149,18 @@ class Preference:
                 steps += [(variable, self._uncompiled(variable)), (variable, self._in_steps(variable))]
             steps.append((variable, _listed(variable, order)))
         return steps
+
+    def _current(self, name: str) -> Parts:
+        """Return first the releases of a companion that are current at the age of torch, then the others."""
+        variable = self.problem.names.index(name)
+
+        def parts(domains: Domains) -> list[int]:
+            domain, (day, _) = domains[variable], self.age("torch", domains)
+            known = domain & ~self._after(variable, _shifted(day, A_STEP)) if day else domain
+            first = domain & self._recent(variable, known or domain)
+            return [first, domain & ~first]
+
+        return parts
 
     def _uncompiled(self, variable: int) -> Parts:
         """Return first what need not be compiled for the parts that are decided, then the others."""

@@ -104,7 +104,7 @@ def tool(engine, tmp_path_factory) -> Iterator[Tool]:
 
 @pytest.fixture(scope="module")
 def base(engine, docker_base):
-    return engine.base_for("3.11", docker_base.name, progress=silent)
+    return engine.shelf.base_for("3.11", docker_base.name, progress=silent)
 
 
 def context_of(folder: Path, dockerfile: str, lock, conda) -> Path:

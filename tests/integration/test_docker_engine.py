@@ -273,7 +273,7 @@ def test_hostile_values_never_reach_the_engine(value, engine, tiny, tmp_path):
 
 def test_apt_is_asked_for_exact_versions_and_they_install(engine, tiny, tmp_path):
     steps = Steps()
-    packages = engine.os_packages(tiny[0].base, ("gcc", "libc6-dev"), progress=steps).packages
+    packages = engine.shelf.os_packages(tiny[0].base, ("gcc", "libc6-dev"), progress=steps).packages
     assert {"gcc", "libc6-dev", "binutils"} <= {p.name for p in packages}
     lock = dataclasses.replace(tiny[0], os_packages=packages)
     built = engine.build(lock, tmp_path, progress=steps)
@@ -329,7 +329,7 @@ def test_ctrl_c_stops_the_build_and_the_next_run_resumes(engine, tiny, tmp_path)
     import signal
     import sys
 
-    packages = engine.os_packages(tiny[0].base, ("patch", "make"), progress=Steps()).packages
+    packages = engine.shelf.os_packages(tiny[0].base, ("patch", "make"), progress=Steps()).packages
     lock = dataclasses.replace(tiny[0], os_packages=packages)
     (tmp_path / "lock").write_bytes(pickle.dumps(lock))
     with subprocess.Popen(

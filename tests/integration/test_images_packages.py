@@ -56,7 +56,7 @@ def test_docker_alone_builds_the_image_that_envsmith_builds(engine, bases: Bases
     if not docker_base.name.startswith("envsmith/base:bookworm"):
         pytest.skip(f"{docker_base.name} is not of Debian bookworm, and so unpacks no base of it")
     monkeypatch.setenv("ENVSMITH_TOOL", docker_base.name)
-    lock = asked_image(lock_of(pin(IDNA, "torch"), pin(CERTIFI, "framework")), engine, "packages", bases=bases)
+    lock = asked_image(lock_of(pin(IDNA, "torch"), pin(CERTIFI, "framework")), engine.shelf, "packages", bases=bases)
     folder, private = tmp_path / "folder", tmp_path / "private"
     private.mkdir(mode=0o700)
     for name, text in image_files(lock).items():

@@ -50,14 +50,6 @@ def test_the_same_rows_give_the_same_choice(rows):
     assert covering_subset(rows) == covering_subset(list(rows))
 
 
-@given(AXES)
-@settings(max_examples=30)
-def test_an_earlier_choice_stays_when_nothing_changed(rows):
-    first = covering_subset(rows)
-    again = covering_subset(rows, earlier=first.rows)
-    assert len(again.rows) <= len(first.rows)
-
-
 def test_no_row_is_needless():
     rows = [(a, b, c) for a in "abcd" for b in "xyz" for c in "12"]
     chosen = covering_subset(rows).rows

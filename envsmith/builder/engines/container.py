@@ -40,7 +40,6 @@ from envsmith.net.oci.canonical import Form, repack, to_layout
 from envsmith.net.oci.saved import loadable, read_saved
 
 if TYPE_CHECKING:
-    from envsmith.builder.engines.bases import OsAnswer
     from envsmith.net.oci.image import OciImage
 
 
@@ -122,25 +121,13 @@ class ContainerEngine(Engine):
         """Return the minors of the bases that can be had, or of ``base``."""
         return self.shelf.pythons(base)
 
-    def has_base(self, base: BaseImage) -> bool:
-        """Return whether a build can start from exactly this base."""
-        return self.shelf.has(base)
-
     def has_image(self, digest: str) -> bool:
         """Return whether an image is here by its identity, or by the engine's own id."""
         return self.shelf.find(digest) is not None
 
-    def base_for(self, python: str, base: str | None, *, progress: Progress) -> BaseImage | None:
-        """Return the known image for a Python minor, if it can be had, or ``base``."""
-        return self.shelf.base_for(python, base, progress=progress)
-
-    def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
-        """Return everything that installing ``install`` on ``base`` would add."""
-        return self.shelf.os_packages(base, install, progress=progress)
-
     def pin_image(self, lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
         """Return ``lock`` with a base that is here or can be pulled, and packages as that base's mirror offers them."""
-        return asked_image(lock, self, base, progress=progress)
+        return asked_image(lock, self.shelf, base, progress=progress)
 
     def pin_wheels(self, lock: Lock, *, progress: Progress = silent) -> Lock:
         """Return ``lock`` with the wheels of its sdists, built in the pinned builder unless they are known.

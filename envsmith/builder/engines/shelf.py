@@ -146,7 +146,7 @@ class BaseShelf:
             return True
         return False
 
-    def has(self, base: BaseImage) -> bool:
+    def has_base(self, base: BaseImage) -> bool:
         """Return whether exactly this base is here or can be pulled."""
         if base.origin == PACKAGES:
             return True

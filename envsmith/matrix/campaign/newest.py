@@ -44,9 +44,7 @@ def _choice(name: str, composer: Composer, left_out: dict[str, str]) -> CellChoi
         if next(valid_cells(choice, composer), None) is not None:
             return choice
         left_out[f"{name} {version}"] = "no valid cell of a default build has it with a Python of this host"
-    raise UsageError(
-        f"Cannot follow {name}: no release has a valid cell here.", hint=f"Ask envsmith solve --framework {name}."
-    )
+    raise UsageError(f"Cannot follow {name}: no release has a valid cell here.", hint=f"Ask envsmith solve {name}.")
 
 
 def _date(composer: Composer, name: str, version: str) -> str:

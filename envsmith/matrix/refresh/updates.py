@@ -8,7 +8,7 @@ nothing to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +21,10 @@ from envsmith.knowledge.symbols.table import FILE, SymbolTable
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.matrix.refresh.array_abi import ARRAYS, update_arrays
 from envsmith.matrix.refresh.distribution_releases import update_releases
-from envsmith.matrix.refresh.framework_files import ToolkitRule, checkouts, update_tested
 from envsmith.matrix.refresh.line_table import LineTable
 from envsmith.matrix.refresh.linking import LINKED, update_linking, update_symbols
 from envsmith.matrix.refresh.shared import Progress, RefreshRun
+from envsmith.matrix.refresh.toolkit_rule import ToolkitRule
 from envsmith.matrix.refresh.torch_releases import (
     read_recorded,
     record_facts,
@@ -148,21 +148,15 @@ def plan_refresh(
     context: RefreshRun,
     *,
     components: Sequence[str] = (),
-    checkouts: Mapping[str, Path] | None = None,
 ) -> RefreshPlan:
     """Read what changed in the world since ``matrix_dir`` was written. Writes only below the cache.
 
-    ``checkouts`` are clones of frameworks whose own files say what was tested. With them alone the index is not asked.
     ``components`` narrows the run. The METADATA that ``tests`` beside ``matrix_dir`` has recorded is kept in step.
     Raises ``UsageError``, ``DataError`` and ``NetworkError`` (the index itself cannot be read).
     """
     run = _Run(matrix_dir, context, matrix_dir.parent / "tests")
-    clones = checkouts or {}
-    if components or not clones:
-        for name in _chosen(components, matrix_dir, context.components):
-            run.update(name)
-    for name, folder in clones.items():
-        run.read_checkout(name, folder)
+    for name in _chosen(components, matrix_dir, context.components):
+        run.update(name)
     client = context.index.fetcher
     return RefreshPlan(
         changes=run.changes(),
@@ -267,20 +261,6 @@ class _Run:
             lines = (*(before.summary if before else ()), *summary)
             self._apart.append(FileChange(path=path, old=old, new=new, summary=lines))
         return []
-
-    def read_checkout(self, framework: str, folder: Path) -> None:
-        """Bring ``tested/<framework>.yaml`` up to date from a clone."""
-        if framework not in checkouts():
-            raise UsageError(
-                f"Cannot use --checkout {framework}: nothing is read from it.",
-                hint="Use one of: " + ", ".join(checkouts()) + ".",
-            )
-        path = self._releases.parent / "tested" / f"{framework}.yaml"
-        old = _text(path)
-        table = LineTable.parse(old, f"tested/{path.name}")
-        summary = update_tested(table, self.table(framework), framework, folder, self._context.today)
-        if table.text() != old:
-            self._apart.append(FileChange(path=path, old=old, new=table.text(), summary=tuple(summary)))
 
     def _builder(self, rule: ToolkitRule) -> list[str]:
         """Update the rows of the toolkit rule after the tables of the framework's releases that were opened."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from envsmith.base.json_types import JsonDict
 from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, Knowledge, Release, Row, Rule, Severity
@@ -24,6 +25,7 @@ from envsmith.solver.solver import Solver
 from envsmith.solver.words import join_words, rule_sentence, shown_spec, strongest
 
 
+@one_state()
 def check_library(library: Library) -> tuple[Located, ...]:
     """Return every finding, errors first, then by file and line. What only an extra brings says with which."""
     solver = default_solver()

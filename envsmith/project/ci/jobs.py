@@ -81,10 +81,8 @@ class Matrix(AsJson):
     notes: tuple[str, ...]
 
 
-def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence[tuple[str, ...]] = ()) -> Matrix:
+def make_matrix(library: Library, *, small: str | None = None) -> Matrix:
     """Choose the jobs. ``small`` is the reason why the newest and the oldest cell are enough.
-
-    ``earlier`` are rows to keep.
 
     :class:`~envsmith.model.finding.UnsatisfiableError` when the library's ranges admit no cell.
     """
@@ -99,7 +97,7 @@ def make_matrix(library: Library, *, small: str | None = None, earlier: Sequence
         ends = list(dict.fromkeys([*plain[:1], *newest_and_oldest]))
         bad = combinations.unfit(min(settings.known_bad, max(limit - len(ends), 0)))
         strength = 2 if settings.cover == PAIRS else 1
-        cover = covering_subset(rows, keep=ends, earlier=earlier, limit=limit - len(bad), strength=strength)
+        cover = covering_subset(rows, keep=ends, limit=limit - len(bad), strength=strength)
     notes = [f"small: {small}"] if small else []
     if cover.uncovered:
         of_values = "pairs of values" if settings.cover == PAIRS else "values"
@@ -290,14 +288,12 @@ def covering_subset(
     rows: Sequence[Row],
     *,
     keep: Collection[Row] = (),
-    earlier: Collection[Row] = (),
     limit: int = 256,
     strength: int = 2,
 ) -> Cover:
     """Choose from ``rows`` so that every pair that occurs in one of them occurs in a chosen one.
 
-    With ``strength`` 1 every value does. The rows are of one length, the best first. ``keep`` are always chosen. Rows of an ``earlier`` choice win ties, so
-    that a choice changes little when the rows do. With more than ``limit`` rows those that cover most are chosen, and
+    With ``strength`` 1 every value does. The rows are of one length, the best first. ``keep`` are always chosen. With more than ``limit`` rows those that cover most are chosen, and
     the pairs that no row covers are listed.
     """
     if not rows:
@@ -308,10 +304,9 @@ def covering_subset(
     everything = (1 << len(pairs)) - 1
     bound = lower_bound(rows, strength)
     floor = max(bound, len(first))
-    before = {index[row] for row in earlier if row in index}
     best: list[int] = []
     for seed in range(_TRIES):
-        chosen = _thin(masks, _greedy(masks, first, everything, _ranks(rows, seed, before)), set(first), floor)
+        chosen = _thin(masks, _greedy(masks, first, everything, _ranks(rows, seed)), set(first), floor)
         if seed == 0 or len(chosen) < len(best):
             best = chosen
         if len(best) <= floor:
@@ -350,18 +345,16 @@ def _masks(rows: Sequence[Row], strength: int) -> tuple[list[int], list[Pair]]:
     return masks, list(numbers)
 
 
-def _ranks(rows: Sequence[Row], seed: int, earlier: Collection[int]) -> list[tuple[bool, int]]:
-    """Rank the rows for ties: the earlier choice, then (first try) the better row, else an order of the row's text."""
-    return [(i not in earlier, _hash(seed, row) if seed else i) for i, row in enumerate(rows)]
+def _ranks(rows: Sequence[Row], seed: int) -> list[int]:
+    """Rank the rows for ties: the first try takes the better row, the others an order of the rows' texts."""
+    return [_hash(seed, row) if seed else i for i, row in enumerate(rows)]
 
 
 def _hash(seed: int, row: Row) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed}|{'|'.join(row)}".encode(), digest_size=8).digest(), "big")
 
 
-def _greedy(
-    masks: Sequence[int], first: Sequence[int], everything: int, ranks: Sequence[tuple[bool, int]]
-) -> list[int]:
+def _greedy(masks: Sequence[int], first: Sequence[int], everything: int, ranks: Sequence[int]) -> list[int]:
     chosen = list(first)
     uncovered = everything & ~_held(masks, first)
     # What a row can add only shrinks: yesterday's gain is an upper bound, so most rows need no new count.

@@ -31,6 +31,7 @@ from envsmith.base.schema import (
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.fields import SpecText, Version
 from envsmith.knowledge.graph.load import components, gpu_names
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.version import Spec
@@ -284,6 +285,7 @@ class Library:
         return labels[0] if len(labels) == 1 else list(labels)
 
 
+@one_state()
 def read_library(
     root: Path, *, declaration: Declaration | None = None, published: Callable[[Declaration], Declaration] | None = None
 ) -> Library:

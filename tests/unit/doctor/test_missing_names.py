@@ -348,3 +348,36 @@ def test_the_bound_of_a_name_gives_way_to_what_else_its_importer_needs():
     finding = first(text, NameIndex.installed()).finding
 
     assert dict(finding.needs) == {"transformers": ">=4.43.0"}
+
+
+@pytest.mark.parametrize(
+    ("message", "needs"),
+    [
+        ("ValueError: The checkpoint you are trying to load has model type `qwen3` but Transformers does not recognize this architecture.", {"transformers": ">=4.51.0"}),
+        ("KeyError: 'qwen2'", {"transformers": ">=4.37.0"}),
+        ("ValueError: Tokenizer class Qwen2Tokenizer does not exist or is not currently imported.", {"transformers": ">=4.37.0"}),
+        ("ValueError: Model architectures ['Qwen3ForCausalLM'] are not supported for now.", {"vllm": ">=0.8.4"}),
+        ("ValueError: The checkpoint you are trying to load has model type `of_my_own` but Transformers does not recognize this architecture.", {}),
+    ],
+)  # fmt: skip
+def test_a_model_that_a_release_does_not_know_is_told_with_the_releases_that_do(message, needs):
+    found = diagnose(read_texts([("log", message)]), [("log", clean(message))]).root
+    assert found
+    assert found.finding.needs == needs
+
+
+def test_a_member_is_looked_for_where_the_package_says_it_without_quotes():
+    text = "AttributeError: Qwen2Tokenizer has no attribute sanitize_special_tokens"
+    found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).diagnosed[0].finding
+    assert set(found.components) == {"transformers"}
+
+
+def test_before_python_310_the_call_says_that_a_method_of_ones_own_stands_in_the_place_of_the_packages():
+    text = """
+  File "/env/lib/python3.9/site-packages/transformers/trainer.py", line 3045, in _maybe_log_save_evaluate
+    self.log(logs, start_time)
+TypeError: log() takes 2 positional arguments but 3 were given
+"""
+    found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
+    assert found
+    assert (found.finding.rule, dict(found.finding.needs)) == ("override-lacks-argument", {"transformers": "<4.47.0"})

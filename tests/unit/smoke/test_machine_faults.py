@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from envsmith.agent.protocol import Exit
+from envsmith.base.schema import parse_value
 from envsmith.model.record import Rung
-from envsmith.smoke.events import RdmaCards
+from envsmith.smoke.events import HealthReport, RdmaCards
 from envsmith.smoke.failure import failure_of
 from envsmith.smoke.machine_faults import (
     MachineFault,
@@ -20,7 +21,6 @@ from envsmith.smoke.machine_faults import (
 from envsmith.smoke.machine_faults import run_problems as problems_of_run
 from envsmith.smoke.machine_faults import state_problems as problems_of_state
 from envsmith.smoke.nccl_text import Transports
-from envsmith.smoke.parse_events import parse_cards, parse_report
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.verdict import judge
@@ -35,11 +35,11 @@ def report(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def state_problems(shown: dict[str, Any]) -> list[MachineFault]:
-    return problems_of_state(parse_report(shown))
+    return problems_of_state(parse_value(HealthReport, shown))
 
 
 def run_problems(before: dict[str, Any], after: dict[str, Any], seconds: float) -> list[MachineFault]:
-    return problems_of_run(parse_report(before), parse_report(after), seconds)
+    return problems_of_run(parse_value(HealthReport, before), parse_value(HealthReport, after), seconds)
 
 
 def kinds(problems: Any) -> list[tuple[str, str, str]]:
@@ -192,13 +192,15 @@ def ways(*names: str, nvls_channels: int = 16) -> Transports:
     ],
 )
 def test_inside_a_node_nccl_uses_the_nvlinks(facts, variables, kind) -> None:
-    problems = transport_problems(facts, [parse_report(NVLINKED)], RdmaCards(), nodes=1, ranks=8, variables=variables)
+    problems = transport_problems(
+        facts, [parse_value(HealthReport, NVLINKED)], RdmaCards(), nodes=1, ranks=8, variables=variables
+    )
     assert [(problem.kind, problem.severity) for problem in problems] == ([(kind, "error")] if kind else [])
 
 
 def test_two_gpus_have_no_nvlink_sharp() -> None:
     facts = ways("P2P/CUMEM", nvls_channels=0)
-    assert transport_problems(facts, [parse_report(NVLINKED)], RdmaCards(), nodes=1, ranks=2) == []
+    assert transport_problems(facts, [parse_value(HealthReport, NVLINKED)], RdmaCards(), nodes=1, ranks=2) == []
 
 
 @pytest.mark.parametrize(
@@ -217,20 +219,25 @@ def test_two_gpus_have_no_nvlink_sharp() -> None:
 )
 def test_between_nodes_nccl_uses_the_cards_and_reaches_the_gpus_memory(facts, network, variables, expected) -> None:
     problems = transport_problems(
-        facts, [parse_report(NVLINKED)], parse_cards(network), nodes=2, ranks=16, variables=variables
+        facts,
+        [parse_value(HealthReport, NVLINKED)],
+        parse_value(RdmaCards, network),
+        nodes=2,
+        ranks=16,
+        variables=variables,
     )
     assert [(problem.kind, problem.severity) for problem in problems] == ([expected] if expected else [])
 
 
 def test_cards_of_gamers_have_no_gpudirect_and_nobody_misses_it() -> None:
-    desk = parse_report(report(gpu(arch="sm_89")))
-    assert transport_problems(ways("NET/IB"), [desk], parse_cards(IB), nodes=2, ranks=2) == []
+    desk = parse_value(HealthReport, report(gpu(arch="sm_89")))
+    assert transport_problems(ways("NET/IB"), [desk], parse_value(RdmaCards, IB), nodes=2, ranks=2) == []
 
 
 def test_a_container_without_the_device_files_is_told_what_to_give_it() -> None:
     network = {**IB, "devices": False}
     (problem,) = transport_problems(
-        ways("NET/Socket"), [parse_report(NVLINKED)], parse_cards(network), nodes=2, ranks=16
+        ways("NET/Socket"), [parse_value(HealthReport, NVLINKED)], parse_value(RdmaCards, network), nodes=2, ranks=16
     )
     assert "/dev/infiniband is not there" in problem.message
     assert "--device=/dev/infiniband" in problem.fix

@@ -340,7 +340,7 @@ def test_an_image_that_unpacks_and_is_here_is_not_pulled(shelf, client, locks):
     shelf.prepare(locks.PACKAGES)
     assert client.pulled == []
     assert shelf.layers(locks.PACKAGES) == 0
-    assert shelf.has(locks.PACKAGES)
+    assert shelf.has_base(locks.PACKAGES)
 
 
 def test_a_base_that_is_asked_for_says_which_python_it_has(shelf, client):

@@ -233,10 +233,10 @@ def plan(knowledge, index, tmp_path):
     from envsmith.matrix.refresh.shared import RefreshRun
     from envsmith.matrix.refresh.updates import plan_refresh
 
-    def run(*components, checkouts=None, **more):
+    def run(*components, **more):
         known = read_components(knowledge)
         context = RefreshRun(index=index, components=known, cache=tmp_path / "cache", today="2026-12-03", **more)
-        return plan_refresh(knowledge, context, components=components, checkouts=checkouts)
+        return plan_refresh(knowledge, context, components=components)
 
     return run
 

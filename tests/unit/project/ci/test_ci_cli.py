@@ -86,15 +86,6 @@ def test_a_limit_is_kept_and_what_it_leaves_out_is_told(root, capsys):
     assert "left out by the limit" in captured.err
 
 
-def test_an_earlier_matrix_is_kept(root, capsys):
-    run(["ci", "matrix", str(root), "--format", "json", "--output", str(root / "first.json")])
-    run(["ci", "matrix", str(root), "--format", "json", "--known", str(root / "first.json")])
-    first, second = json.loads((root / "first.json").read_text(encoding="utf-8")), json.loads(capsys.readouterr().out)
-    assert {j["id"] for j in first["jobs"]} == {j["id"] for j in second["jobs"]}
-    (root / "broken.json").write_text("[1", encoding="utf-8")
-    assert run(["ci", "matrix", str(root), "--known", str(root / "broken.json")]) == 2
-
-
 def test_findings_as_junit_and_exit_codes(root, capsys):
     assert run(["ci", "check", str(root), "--format", "junit"]) == 0
     suite = ET.fromstring(capsys.readouterr().out.split("\n", 1)[1])

@@ -1,137 +1,24 @@
-"""``tested/<framework>.yaml`` from a checkout: what a framework's repository runs, compiles or locks, tag by tag.
+"""The rows of the rule about the toolkits that a framework compiles with (``rules/toolkit.yaml``), release by release.
 
-No artifact of the package index holds these files, so the person who refreshes names a clone. Git is only asked to show
-files; nothing of the clone is run. What is left out: a torch that the release itself excludes, and what a line says
-already.
+The rule is written by people; here only its rows follow the table in the sources of releases that were read. A release
+whose table says what the rows say already changes nothing. Otherwise the rows of that CUDA major end before it, and new
+ones begin with it.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from envsmith.base.git import git
-from envsmith.errors import DataError, UsageError
-from envsmith.frameworks import FRAMEWORKS
-from envsmith.frameworks.framework import Checkout, ToolkitTable
+from envsmith.errors import DataError
+from envsmith.frameworks.framework import ToolkitTable
 from envsmith.lock.index.distribution import ReleaseFacts
-from envsmith.matrix.refresh.line_table import LineTable, flow, parse_record
+from envsmith.matrix.refresh.line_table import flow, parse_record
 from envsmith.model.version import Spec
-
-_MAX_FILE = 16 << 20
-_MAX_TAGS = 5000
-
-
-def checkouts() -> dict[str, Checkout]:
-    """Return the repositories that are read, by framework."""
-    return {name: f.checkout for name, f in FRAMEWORKS.items() if f.checkout is not None}
-
-
-def _git(folder: Path, command: str, *words: str) -> str | None:
-    """Return what git prints, or ``None`` when it says no. ``UsageError`` when the folder is not a repository."""
-    try:
-        answer = git(folder, command, *words)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"Cannot run git in {folder}: {error}.", hint="Install git.") from None
-    if answer.returncode == 128 and "not a git repository" in answer.stderr:
-        raise UsageError(
-            f"Cannot read {folder}: it is not a git repository.",
-            hint="Give --checkout NAME=FOLDER a clone with its tags.",
-        )
-    if answer.returncode != 0 or len(answer.stdout) > _MAX_FILE:
-        return None
-    return answer.stdout
-
-
-def _tags(folder: Path, pattern: str) -> dict[str, str]:
-    """Release -> tag, for the tags that name one."""
-    listed = (_git(folder, "tag", "--list") or "").splitlines()[:_MAX_TAGS]
-    tags = {m[1]: tag for tag in listed if (m := re.fullmatch(pattern, tag))}
-    return dict(sorted(tags.items(), key=lambda pair: Version(pair[0])))
-
-
-def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Sort the oldest release first, then by torch, CUDA, kind. A spec sorts by the first version in it."""
-
-    def version(text: object) -> Version:
-        match = re.search(r"\d+(\.\d+)*", str(text))
-        try:
-            return Version(match[0]) if match else Version("0")
-        except InvalidVersion:
-            return Version("0")
-
-    return version(row["version"]), version(row["torch"]), version(row.get("cuda", "0")), str(row.get("kind", "ci"))
-
-
-def _covered(table: LineTable, row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the line that says the same already."""
-    for line in table.records:
-        if line.get("kind", "ci") != row["kind"] or line.get("cuda") != row.get("cuda") or "python" in line:
-            continue
-        if Spec.parse(str(line["version"])).contains(row["version"]) and Spec.parse(str(line["torch"])).contains(
-            row["torch"]
-        ):
-            return line
-    return None
-
-
-def _admitted(requires: Mapping[str, Spec], row: Mapping[str, Any]) -> bool:
-    """Return whether the release itself allows that torch: otherwise pip replaces it while installing."""
-    bound = requires.get(row["version"])
-    return bound is None or bound.contains(row["torch"])
-
-
-def _bounds(releases: Iterable[Mapping[str, Any]]) -> dict[str, Spec]:
-    bounds = {str(r["version"]): (r.get("requires") or {}).get("torch") for r in releases}
-    return {v: Spec.parse(str(text)) for v, text in bounds.items() if text}
-
-
-def update_tested(table: LineTable, releases: LineTable, framework: str, folder: Path, day: str) -> list[str]:
-    """Add what the tags of a clone say and the table does not. ``releases`` are those of the framework.
-
-    Only releases that the package index or the table has are looked at. Raises ``UsageError`` for what is not a clone,
-    ``DataError`` when it has no such tag.
-    """
-    checkout = checkouts()[framework]
-    tags = _tags(folder, checkout.tag)
-    if not tags:
-        raise DataError(
-            f"Cannot read {folder}: it has no tag like {checkout.tag}.",
-            hint=f"Fetch the tags of {checkout.repository}.",
-        )
-    bounds = _bounds(releases.records)
-    versions = {str(r["version"]) for r in (*releases.records, *table.records)}
-    summary = []
-    for version, tag in tags.items():
-        for source in checkout.files:
-            key = f"v{version.replace('.', '_')}_{source.key}"
-            if version not in versions:
-                continue
-            text = _git(folder, "show", f"{tag}:{source.path}")
-            rows = [{"version": version, **row} for row in source.rows(text or "")]
-            new = [r for r in rows if _admitted(bounds, r) and _covered(table, r) is None]
-            if new and key not in table.named:
-                commit = (_git(folder, "rev-parse", "--short=12", f"{tag}^{{commit}}") or "").strip()
-                commit_source = f"{checkout.repository} {source.path} @{tag} ({commit})"
-                table.named[key] = {"kind": "documented", "source": commit_source, "date": day, "note": source.note}
-                table.add_evidence(key)
-            for row in new:
-                table.insert({**row, "evidence": key}, _sort_key)
-                summary.append(f"{framework} {version} with torch {row['torch']}: new, from {source.path}")
-    return summary
-
-
-# The rows of the rule about the toolkits that a framework compiles with, release by release.
-#
-# The rule is written by people; here only its rows follow the table in the sources of releases that were read. A
-# release whose table says what the rows say already changes nothing. Otherwise the rows of that CUDA major end before
-# it, and new ones begin with it.
 
 
 @dataclass(frozen=True, slots=True)
