@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from envsmith.agent.protocol import Wrong
+from envsmith.agent.protocol import Skip, Wrong
 from envsmith.agent.steps.packages import step_imports
 from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, Trained
 from envsmith.agent.steps.tiny import MODELS
@@ -66,8 +66,11 @@ def _quantize(s: Stage, model: Any) -> None:
         small.weight = Params4bit(layer.weight.data.clone(), requires_grad=False, quant_type="nf4")
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, small.to(s.device))
-        if small.weight.dtype is not torch.uint8:
-            raise Wrong(f"bitsandbytes left {name} in {small.weight.dtype} on {s.device.type}")
+        if small.weight.dtype is torch.uint8:
+            continue
+        if not s.cuda:
+            raise Skip("this bitsandbytes quantizes to 4 bits on a GPU only")
+        raise Wrong(f"bitsandbytes left {name} in {small.weight.dtype}")
     model.is_loaded_in_4bit = model.is_quantized = True
 
 

@@ -114,6 +114,9 @@ def _strategy(s: Stage) -> tuple[Any, Facts]:
         return DeepSpeedStrategy(config=config), {"stage": 2}
 
     class DeepSpeedOnCpu(DeepSpeedStrategy):  # type: ignore[misc]
+        # DeepSpeed is told the number of a device, and that of a CPU is none.
+        root_device = s.torch.device("cpu", 0)
+
         def setup_environment(self) -> None:
             super(DeepSpeedStrategy, self).setup_environment()
 
