@@ -375,7 +375,7 @@ class LockFlags:
 
 def _is_stack(text: str) -> bool:
     """Return whether a name is that of a stack, and of no component."""
-    return text.isalpha() and components().find(text) is None and text in _stacks().stack_names()
+    return text.replace("-", "").isalpha() and components().find(text) is None and text in _stacks().stack_names()
 
 
 def _cuda(text: str | None) -> str | None:

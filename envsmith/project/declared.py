@@ -20,6 +20,7 @@ from packaging.errors import ExceptionGroup
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from envsmith.base.files import read_bounded
 from envsmith.base.files import read_toml as parse_toml
@@ -407,7 +408,10 @@ def _poetry(poetry: JsonFields, file: str, lines: DeclaredLines, find: _Finder) 
 def _poetry_line(
     name: str, value: object, extra: str | None, group: str | None, into: tuple[str, DeclaredLines, _Finder]
 ) -> None:
-    """Read Poetry's own notation: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``."""
+    """Read Poetry's own notation: ``torch = "^2.1"`` is ``>=2.1,<3``, ``~2.1`` is ``>=2.1,<2.2``.
+
+    Of ranges between which there is a gap (``1.2 || ^2.0``) the last is taken, with a note: a requirement has one.
+    """
     file, lines, find = into
     table = value if isinstance(value, dict) else {"version": value}
     raw = table.get("version")
@@ -417,7 +421,10 @@ def _poetry_line(
         return
     if not isinstance(raw, str):
         return
-    spec = ",".join(_caret(part.strip()) for part in raw.split(",")) if raw.strip() != "*" else ""
+    ranges = _poetry_ranges(raw)
+    spec = ranges[-1]
+    if ranges[1:]:
+        lines.notes.append(f"{file}:{find(name)}: of {raw!r} for {name} only {spec} is read")
     if name == "python":
         lines.python.append((spec, file, find(name)))
         return
@@ -429,12 +436,30 @@ def _poetry_line(
 
 def _python_marker(python: object) -> str:
     """Return the marker of Poetry's ``python = ">=3.10,<3.12"``."""
-    clauses = [_caret(part.strip()) for part in python.split(",")] if isinstance(python, str) else []
-    split = (re.fullmatch(r"([<>=!~]+)\s*([\d.*]+)", one) for clause in clauses for one in clause.split(","))
+    clauses = _poetry_ranges(python)[-1].split(",") if isinstance(python, str) else []
+    split = (re.fullmatch(r"([<>=!~]+)\s*([\d.*]+)", clause) for clause in clauses)
     return " and ".join(f"python_version {m[1]} '{m[2]}'" for m in split if m)
 
 
+def _poetry_ranges(text: str) -> list[str]:
+    """Return the ranges that ``||`` joins, lowest first. Those that touch are one."""
+    ranges: list[str] = []
+    several = [",".join(_caret(part.strip()) for part in one.split(",")) for one in re.split(r"\|\|?", text)]
+    for spec in sorted(several, key=lambda one: [int(n) for n in re.findall(r"\d+", one)]):
+        below, above = (
+            re.search(rf"{sign}([\d.]+)", one) for sign, one in (("<", ranges[-1] if ranges else ""), (">=", spec))
+        )
+        if below and above and Version(above[1]) <= Version(below[1]):
+            clauses = [c for c in ranges.pop().split(",") if c[0] != "<"] + [c for c in spec.split(",") if c[0] != ">"]
+            ranges.append(",".join(clauses))
+        else:
+            ranges.append(spec)
+    return ranges
+
+
 def _caret(part: str) -> str:
+    if part == "*":
+        return ""
     match = re.fullmatch(r"([\^~])\s*(\d{1,20}(?:\.\d{1,20})*)", part)
     if not match:
         return f"=={part}" if part[:1].isdigit() else part

@@ -26,7 +26,7 @@ PRELOAD = Preload(
 )
 
 
-def _megatron(s: Stage, **kwargs: int) -> Any:
+def start_megatron(s: Stage, **kwargs: int) -> Any:
     s.enter_import("megatron.core")
     if not s.cuda:
         os.environ.update(PRELOAD.env)
@@ -73,7 +73,7 @@ def step_megatron_tp(s: Stage) -> Trained:
 
 
 def _megatron_two_layers(s: Stage, parallel: bool, askers: Mapping[str, int]) -> Trained:
-    core = _megatron(s, tensor_model_parallel_size=s.size)
+    core = start_megatron(s, tensor_model_parallel_size=s.size)
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
     from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -156,7 +156,7 @@ def _megatron_gpt(s: Stage, askers: Mapping[str, int]) -> Trained:
     tp, pp, cp, ep = (int(s.step.get(key, 1)) for key in ("tp", "pp", "cp", "ep"))
     sequence = bool(s.step.get("sequence_parallel"))
     sizes = {"pipeline_model_parallel_size": pp, "context_parallel_size": cp, "expert_model_parallel_size": ep}
-    core = _megatron(s, tensor_model_parallel_size=tp, **{k: v for k, v in sizes.items() if v > 1})
+    core = start_megatron(s, tensor_model_parallel_size=tp, **{k: v for k, v in sizes.items() if v > 1})
     from megatron.core import parallel_state
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -343,7 +343,7 @@ def step_megatron_context(s: Stage) -> Trained:
     GPU.
     """
     with cpu_for_cuda(s, "megatron") as askers:
-        core = _megatron(s, tensor_model_parallel_size=1, context_parallel_size=s.size)
+        core = start_megatron(s, tensor_model_parallel_size=1, context_parallel_size=s.size)
         from megatron.core import parallel_state
 
         try:

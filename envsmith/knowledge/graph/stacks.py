@@ -27,11 +27,16 @@ _DEADLINE = 600.0
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """What is trained: ``model`` and ``adapter`` of :mod:`envsmith.agent.steps.stack`, by a member."""
+    """What is trained: ``model`` and ``adapter`` of :mod:`envsmith.agent.steps.stack`, by a member.
+
+    ``method`` names one of several that the member has. ``launcher`` is the framework that starts the ranks.
+    """
 
     model: Literal["llama", "denoiser"]
     trainer: ComponentName
-    adapter: Literal["lora"] | None = None
+    method: Literal["grpo"] | None = None
+    adapter: Literal["lora", "qlora"] | None = None
+    launcher: Literal["ray"] | None = None
     issues: tuple[Text, ...] = ("all_reduce",)
 
 
@@ -62,13 +67,15 @@ class Stack:
         name, imports = f"stack {self.name}", {"distributions": list(self.distributions)}
         if self.training is None:
             return Step(name=name, kind="imports", options=imports, trains=False, tolerance=None, deadline=_DEADLINE)
-        training = {"model": self.training.model, "trainer": self.training.trainer, "adapter": self.training.adapter}
+        trainer = "-".join(filter(None, (self.training.trainer, self.training.method)))
+        training = {"model": self.training.model, "trainer": trainer, "adapter": self.training.adapter}
         return Step(
             name=name,
             kind="stack",
             options={**imports, **training},
             issues=self.training.issues,
             native=True,
+            launcher=self.training.launcher or "",
             deadline=_DEADLINE,
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from envsmith.agent.steps.stack import admitted
 from envsmith.agent.steps.tiny import SPECIAL, Llama
+from envsmith.agent.steps.trl import admitted, wished
 
 
 def test_a_release_gets_the_settings_that_it_has_and_of_two_names_the_new_one() -> None:
@@ -36,3 +36,8 @@ def test_no_token_of_the_llama_is_one_of_the_tokenizer_s_own() -> None:
     stage: Any = SimpleNamespace(torch=torch, device="cpu")
     tokens = Llama.batch(stage, 0)
     assert (tokens.low, tokens.high) == (SPECIAL, Llama.vocabulary)
+
+
+def test_the_reward_of_a_text_is_its_share_of_words_of_the_first_half() -> None:
+    assert wished("w3 w63 w64 w127", 128) == 0.5
+    assert wished("", 128) == 0.0

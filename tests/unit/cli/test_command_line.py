@@ -152,6 +152,7 @@ def test_a_failure_is_one_object_too(argv, capsys):
     [
         (["deepspeed", "trl"], ["--framework", "deepspeed", "--with", "trl"]),
         (["hf", "--torch-backend", "cu128"], ["--stack", "hf", "--cuda", "12.8"]),
+        (["hf-deepspeed", "--torch", "2.13"], ["--stack", "hf-deepspeed", "--torch", "2.13"]),
     ],
 )
 def test_plain_names_are_what_the_flags_name(plain, spelt, capsys):

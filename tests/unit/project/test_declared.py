@@ -87,6 +87,9 @@ def test_environment_yml(tmp_path):
         ("^0.15.1", "0.15.9", "0.16.0"),
         ("2.6.0", "2.6.0", "2.6.1"),
         (">=2,<2.5", "2.4", "2.5"),
+        ("^2.4 || ~2.3.1", "2.3.1", "2.3.0"),
+        ("^1.13 || ^2.0", "2.9", "3.0"),
+        ("2.1.0 || >=2.4,<2.6", "2.5", "2.1.0"),
     ],
 )
 def test_poetry(tmp_path, spec, inside, outside):
@@ -98,6 +101,18 @@ def test_poetry(tmp_path, spec, inside, outside):
     torch = ranges_of(read)["torch"]
     assert torch.contains(inside)
     assert not torch.contains(outside)
+
+
+def test_of_poetry_s_ranges_with_a_gap_the_last_is_read_and_a_note_says_so(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.poetry.dependencies]\npython = "~2.7 || ^3.10"\ntorch = "2.1.0 || ^2.4"\n', encoding="utf-8"
+    )
+    read = read_declared(tmp_path)
+    assert read.python == "<4,>=3.10"
+    assert read.skipped == (
+        "pyproject.toml:2: of '~2.7 || ^3.10' for python only >=3.10,<4 is read",
+        "pyproject.toml:3: of '2.1.0 || ^2.4' for torch only >=2.4,<3 is read",
+    )
 
 
 @pytest.mark.parametrize("text", ["[project", "= 1", "\x00\x01"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envsmith.agent.steps import STEPS
-from envsmith.agent.steps.stack import TRAINERS
 from envsmith.agent.steps.tiny import MODELS
+from envsmith.agent.steps.trainers import TRAINERS
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.stacks import find_stack, load_stacks, stack_names, stacks_of
 
@@ -27,7 +27,7 @@ def test_every_stack_has_members_evidence_and_a_step_that_the_agent_knows():
         assert stack.evidence
         assert stack.step.kind in STEPS
         if stack.training is not None:
-            assert stack.training.trainer in TRAINERS
+            assert stack.step.options["trainer"] in TRAINERS
             assert stack.training.model in MODELS
 
 
@@ -35,6 +35,12 @@ def test_a_stack_without_training_is_proved_by_its_imports():
     step = find_stack("rlhf").step
     assert (step.kind, step.trains) == ("imports", False)
     assert step.options["distributions"] == ["verl", "vllm", "ray", "transformers", "peft", "datasets", "tensordict"]
+
+
+def test_a_stack_names_the_method_of_its_trainer_and_the_launcher_of_its_ranks():
+    assert find_stack("grpo").step.options["trainer"] == "trl-grpo"
+    assert find_stack("ray-deepspeed").step.launcher == "ray"
+    assert find_stack("ray-deepspeed").step.options["trainer"] == "deepspeed"
 
 
 def test_components_that_hold_all_members_are_of_the_stack_and_fewer_are_not():
