@@ -33,12 +33,12 @@ build: $(TOOL)
 # is an environment with torch, GPU_TOOL a Python that has click, packaging and PyYAML (the one of `make build` where that was run).
 GPU_PYTHON ?= $(PYTHON)
 GPU_TOOL ?= $(if $(wildcard $(BIN)/envsmith),$(BIN)/python,$(PYTHON))
-GPU_OUT ?= envsmith-smoke
+GPU_OUT ?= envsmith-proof
 GPU_BUDGET ?= 570
 # GPU_FLAGS=--plan-only prints the order and the seconds of each part and runs nothing.
 GPU_FLAGS ?=
 gpu:
-	PYTHONPATH='$(CURDIR)' $(GPU_TOOL) -m envsmith smoke --tier all --backend nccl --python '$(GPU_PYTHON)' --output '$(GPU_OUT)' --budget $(GPU_BUDGET) $(GPU_FLAGS)
+	PYTHONPATH='$(CURDIR)' $(GPU_TOOL) -m envsmith prove '$(GPU_PYTHON)' --backend nccl --output '$(GPU_OUT)' --budget $(GPU_BUDGET) $(GPU_FLAGS)
 
 # The order of the tests. The same one each time; SEED=N asks for another, and every order passes.
 SEED ?= 36

@@ -40,6 +40,8 @@ def for_engine(options: Options, engine: Engine) -> Options:
 
 def narrow(request: Request, engine: Engine, base: str | None = None) -> Request:
     """Keep to the Pythons that ``engine`` can provide here. The reason stands in ``why`` and in a refusal."""
+    if request.machine:
+        request = replace(request, machine=replace(request.machine, pythons=()))
     pythons = engine.pythons(base)
     if pythons is None:
         return request

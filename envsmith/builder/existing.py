@@ -74,7 +74,7 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     request = replace(
         options.request,
         exclude_newer=options.request.exclude_newer or old.exclude_newer,
-        machine=_machine_of(old.cell),
+        machine=replace(_machine_of(old.cell), pythons=(old.cell.components["python"],)),
     )
     options = replace(options, request=request)
     if old.upgraded:

@@ -23,6 +23,8 @@ from envsmith.solver import constraints_for
 
 def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> BuildOutcome:
     """Lock the cell, add the image part and the Conda part, write every file of the cell's folder at once."""
+    if engine is not None:
+        engine.refuse(cell)
     directory = options.output / folder_name(cell, options.flavour)
     store.prepare(directory)
     clock.start("lock")

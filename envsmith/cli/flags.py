@@ -130,7 +130,7 @@ class RequestFlags:
         "--machine",
         "none|FILE",
         "Where the cell will run: none for any machine, or what envsmith doctor --save wrote on another one. Default: "
-        "this machine's driver and GPUs.",
+        "this machine's driver, GPUs and Pythons.",
     )
     platform: str | None = option(
         "--platform",

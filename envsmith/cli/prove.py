@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,19 +12,20 @@ import click
 
 from envsmith.base import ssh
 from envsmith.base.files import now, write_whole
-from envsmith.base.interpreter import named_python, python_in
+from envsmith.base.interpreter import python_in
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
 from envsmith.builder.environment import find_cell, record_of_parts
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
-from envsmith.errors import SmokeError, UsageError
+from envsmith.cli.smoke import exit_code_of, tested_environment
+from envsmith.errors import UsageError
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files
 from envsmith.matrix.acceptance import judge_file
-from envsmith.model.record import Fault, Record, put_record
+from envsmith.model.record import Record, put_record
 from envsmith.publish.statement import sign_record
-from envsmith.smoke import everything, run
+from envsmith.smoke import everything
 from envsmith.smoke.bandwidth_plot import svg
 from envsmith.smoke.result import SmokeResult
 
@@ -71,17 +70,13 @@ def prove(settings: ProveFlags) -> int:
     """
     if settings.key and settings.keyless:
         raise UsageError("Cannot sign a record twice: --key and --keyless are given.", hint="Leave one of them out.")
-    wish = ProofWish(
-        python=_of_cell(settings.environment), folder=settings.output, budget=settings.budget, ranks=settings.ranks,
-        backend=settings.backend, plan_only=settings.plan_only,
-    )  # fmt: skip
     with Console(quiet=True if settings.as_json else None) as console:
-        proof = prove_environment(wish, console)
+        proof = _prove(settings, console)
     if settings.key and proof.file:
         proof.files.append(ssh.sign_file(proof.file, settings.key))
     elif settings.keyless and proof.file:
         proof.files.append(sign_record(proof.file))
-    code = show_proof(proof, wish, as_json=settings.as_json)
+    code = _show(proof, settings)
     if proof.file and not settings.as_json:
         root = find_matrix()
         judged = judge_file(proof.file, root, knowledge(list_files(root)), now())
@@ -96,21 +91,6 @@ def _of_cell(path: Path | None) -> Path | None:
     """Return the environment in a cell's folder, or the path itself."""
     inside = path / "venv" if path else None
     return inside if inside and python_in(inside).exists() else path
-
-
-# Every part that this machine can run, and a record of them: also ``envsmith smoke --tier all``.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProofWish:
-    """What is to be proved: the environment, and how long that may take."""
-
-    python: Path | None
-    folder: Path
-    budget: float
-    ranks: int
-    backend: str
-    plan_only: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -135,9 +115,9 @@ class EnvironmentProof:
         return [part.result for part in self.parts if part.word == "failed" and part.result]
 
 
-def prove_environment(wish: ProofWish, console: Console) -> EnvironmentProof:
+def _prove(wish: ProveFlags, console: Console) -> EnvironmentProof:
     """Run the parts and write results, plot and record. With ``plan_only`` nothing is run."""
-    target, versions = tested_environment(wish.python)
+    target, versions = tested_environment(_of_cell(wish.environment))
     if wish.plan_only:
         machine = everything.supposed(versions, wish.backend)
         parts = everything.parts_of(versions, machine, budget=wish.budget)
@@ -153,7 +133,7 @@ def prove_environment(wish: ProofWish, console: Console) -> EnvironmentProof:
             everything.parts_of(versions, machine, ranks=wish.ranks, budget=wish.budget),
             target,
             budget=wish.budget - (time.monotonic() - began),
-            folder=wish.folder,
+            folder=wish.output,
             begin=lambda part: console(
                 ProgressEvent(kind=EventKind.START, step=part.name, text=f"{part.what}, {part.limit:.0f} s at most")
             ),
@@ -165,19 +145,19 @@ def prove_environment(wish: ProofWish, console: Console) -> EnvironmentProof:
             console(ProgressEvent(kind=kind, step=item.part.name, text=text, seconds=item.seconds or None))
     finally:  # an interruption does not take away what is finished
         proof.verdict = _verdict(proof.parts, wish.budget)
-        proof.record, proof.files = _leave(proof.parts, target.python, wish.folder, started, proof.verdict)
+        proof.record, proof.files = _leave(proof.parts, target.python, wish.output, started, proof.verdict)
         proof.file = proof.files[0] if proof.record else None
     return proof
 
 
-def show_proof(proof: EnvironmentProof, wish: ProofWish, *, as_json: bool) -> int:
+def _show(proof: EnvironmentProof, wish: ProveFlags) -> int:
     """Print what came of it. Return the exit code, as for one run (:func:`exit_code_of`)."""
     if wish.plan_only:
         print_out(dumps({"budget": wish.budget, "parts": [part.to_json() for part in proof.plan]}))
         return 0
     code = exit_code_of(proof.passed, proof.failed)
     record, files = proof.record, [str(file) for file in proof.files]
-    if as_json:
+    if wish.as_json:
         parts = [item.to_json() for item in proof.parts]
         print_out(dumps({"parts": parts, "record": record.trimmed().to_json() if record else None, "files": files}))
         return code
@@ -188,30 +168,6 @@ def show_proof(proof: EnvironmentProof, wish: ProofWish, *, as_json: bool) -> in
         say(f"written: {file}")
     print_out(f"{mark(passed=proof.passed)}: {proof.verdict}")
     return code
-
-
-def tested_environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str]]:
-    """Return the environment that is meant, and the versions that its metadata names."""
-    target = run.LocalTarget(python=_interpreter(python))
-    versions = run.probe(target)
-    if "torch" not in versions:
-        raise UsageError(
-            f"Cannot test {target.python}: torch is not installed in it.",
-            hint="Name the environment with --python /path/to/env/bin/python.",
-        )
-    return target, versions
-
-
-def _interpreter(path: Path | None) -> Path:
-    """Return the interpreter that is meant, or the one that a shell would start."""
-    return Path(shutil.which("python3") or sys.executable) if path is None else named_python(str(path)).absolute()
-
-
-def exit_code_of(passed: bool, failed: Sequence[SmokeResult]) -> int:  # noqa: FBT001
-    """Return 0, 1, or 9 where nothing that failed speaks against the environment."""
-    if passed:
-        return 0
-    return 1 if not failed or any(result.cause.fault is Fault.CELL for result in failed) else SmokeError.exit_code
 
 
 def _row(item: everything.Done) -> tuple[str, ...]:

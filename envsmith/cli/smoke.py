@@ -12,17 +12,17 @@ from pathlib import Path
 import click
 
 from envsmith.base.files import read_text, write_whole
-from envsmith.base.interpreter import find_python
+from envsmith.base.interpreter import find_python, named_python
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.declare import FILE, FOLDER, Section, verb
-from envsmith.cli.prove import ProofWish, exit_code_of, prove_environment, show_proof, tested_environment
-from envsmith.errors import EnvsmithError, UsageError
+from envsmith.cli.declare import FILE, Section, verb
+from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.model.cell import distribution_of
+from envsmith.model.record import Fault
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth_plot import rows_of, svg
-from envsmith.smoke.kubernetes import KubernetesJob, events_of, manifest, result_of
+from envsmith.smoke.kubernetes import KubernetesJob, manifest, result_of
 from envsmith.smoke.nodes import (
     Narrowed,
     NodeLauncher,
@@ -37,6 +37,7 @@ from envsmith.smoke.nodes import (
     run_nodes,
     run_rendezvous,
 )
+from envsmith.smoke.parse_events import events_of
 from envsmith.smoke.plan import Plan, import_step
 from envsmith.smoke.result import SmokeResult
 
@@ -62,23 +63,9 @@ class SmokeFlags:
     )
     tier: str = _TEST.choice(
         "--tier",
-        ["import", "quick", "full", "framework", "bandwidth", "all"],
-        "How much is tried. all: every tier in turn, with a record and a plot in --output.",
+        ["import", "quick", "full", "framework", "bandwidth"],
+        "How much is tried. envsmith prove tries every tier in turn.",
         default="quick",
-    )
-    output: Path | None = _OUTPUT.option(
-        "--output",
-        "-o",
-        "FOLDER",
-        "With --tier all: folder for results, record and plot. [default: envsmith-smoke]",
-        type=FOLDER,
-    )
-    budget: float = _TEST.option(
-        "--budget",
-        "SECONDS",
-        "With --tier all: time limit. Parts that do not fit are skipped and listed.",
-        type=click.FloatRange(60, 86400),
-        default=600,
     )
     ranks: int = _TEST.option("--ranks", "Processes, per node with --nodes.", type=click.IntRange(1, 64), default=4)
     backend: str = _TEST.choice(
@@ -149,9 +136,6 @@ class SmokeFlags:
     def refuse_idle(self) -> None:
         """Refuse flags that would have no effect or leave nothing to run."""
         of_nodes = (self.rdzv, self.rsh, self.emit, self.image, self.gpus, self.rdma)
-        of_one_tier = (
-            self.no_steps, self.framework_only, self.machine, self.nccl_engine, self.sharing, self.import_,
-        )  # fmt: skip
         if self.plot and self.tier != "bandwidth":
             raise UsageError(
                 f"Cannot use --plot with --tier {self.tier}: only --tier bandwidth measures a curve.",
@@ -165,17 +149,6 @@ class SmokeFlags:
         if self.import_ and self.nodes is not None:
             raise UsageError(
                 "Cannot use --import with --nodes: packages are imported on one machine.", hint="Leave one of them out."
-            )
-        if self.output and self.tier != "all":
-            raise UsageError(
-                f"Cannot use --output with --tier {self.tier}: only --tier all writes a record.",
-                hint="Leave --output out, or use --tier all.",
-            )
-        if self.nodes is None and self.tier == "all" and any(of_one_tier):
-            hint = "Leave the other flags out."
-            raise UsageError(
-                "Cannot combine --tier all with a choice of cases: it chooses tiers, engines and placements itself.",
-                hint=hint,
             )
         if self.nodes is None and self.no_steps and self.framework_only:
             raise UsageError(
@@ -200,16 +173,32 @@ def smoke(settings: SmokeFlags) -> int:
         return _finish(_of_logs(settings.read_logs), settings)
     settings.refuse_idle()
     with Console(quiet=True if settings.as_json or settings.emit else None) as console:
-        if settings.nodes is not None:
-            result = _on_nodes(settings, console)
-        elif settings.tier == "all":
-            folder = settings.output or Path("envsmith-smoke")
-            wish = ProofWish(python=settings.python, folder=folder, budget=settings.budget, ranks=settings.ranks,
-                             backend=settings.backend, plan_only=settings.plan_only)  # fmt: skip
-            return show_proof(prove_environment(wish, console), wish, as_json=settings.as_json)
-        else:
-            result = _here(settings, console)
+        result = _on_nodes(settings, console) if settings.nodes is not None else _here(settings, console)
     return 0 if result is None else _finish(result, settings)
+
+
+def tested_environment(python: Path | None) -> tuple[run.LocalTarget, Mapping[str, str]]:
+    """Return the environment that is meant, and the versions that its metadata names."""
+    target = run.LocalTarget(python=_interpreter(python))
+    versions = run.probe(target)
+    if "torch" not in versions:
+        raise UsageError(
+            f"Cannot test {target.python}: torch is not installed in it.",
+            hint="Name the environment with --python /path/to/env/bin/python.",
+        )
+    return target, versions
+
+
+def _interpreter(path: Path | None) -> Path:
+    """Return the interpreter that is meant, or the one that a shell would start."""
+    return Path(shutil.which("python3") or sys.executable) if path is None else named_python(str(path)).absolute()
+
+
+def exit_code_of(passed: bool, failed: Sequence[SmokeResult]) -> int:  # noqa: FBT001
+    """Return 0, 1, or 9 where nothing that failed speaks against the environment."""
+    if passed:
+        return 0
+    return 1 if not failed or any(result.cause.fault is Fault.CELL for result in failed) else SmokeError.exit_code
 
 
 def _here(settings: SmokeFlags, console: Console) -> SmokeResult | None:

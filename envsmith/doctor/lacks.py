@@ -336,7 +336,8 @@ def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None
     The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
     """
     owner, _, method = lack.owner.rpartition(".")
-    if lack.kind not in {"argument", "positional"} or not owner or method in _CONSTRUCTORS:
+    is_method = owner or (lack.frames and f"self.{method}(" in lack.frames[-1].source)  # before Python 3.10: no class
+    if lack.kind not in {"argument", "positional"} or not is_method or method in _CONSTRUCTORS:
         return None
     if lack.frames and lack.frames[-1].package:
         paths = tuple(index.classes_with(module_of(lack.frames[-1].file), method))

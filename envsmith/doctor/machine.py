@@ -6,10 +6,12 @@ import contextlib
 import functools
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
+from envsmith.lock.index.interpreters import minors_here
 from envsmith.model.cell import Machine, Platform
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def this_machine() -> Machine:
     Where nothing shows an NVIDIA driver, no program is started.
     """
     if not (any(map(os.path.exists, _SIGNS)) or shutil.which("nvidia-smi")):
-        return Machine(platform=Platform.host(), glibc=_glibc())
+        return Machine(platform=Platform.host(), glibc=_glibc(), pythons=minors_here())
     from envsmith.doctor import host  # who has no GPU does not wait for the reader of hosts
     from envsmith.doctor.facts import Draft
 
@@ -34,7 +36,7 @@ def this_machine() -> Machine:
     for look in (host.driver, host.gpus, host.system):
         with contextlib.suppress(*host.UNREADABLE):
             look(draft)
-    return machine_of(draft.done())
+    return replace(machine_of(draft.done()), pythons=minors_here())
 
 
 def _glibc() -> str | None:

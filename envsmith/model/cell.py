@@ -69,13 +69,14 @@ class WheelPolicy(str, Enum):
 class Machine:
     """Where a cell will run: ``driver`` is that of NVIDIA. ``gpus`` are names as the driver gives them, ``architectures`` are ``sm_NN``.
 
-    What is not known or not there is empty.
+    ``pythons`` are the minor releases that environments can be made with. What is not known or not there is empty.
     """
 
     driver: str | None = None
     gpus: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     glibc: str | None = None
+    pythons: tuple[str, ...] = ()
     platform: Platform = Platform.LINUX_64
 
     @property

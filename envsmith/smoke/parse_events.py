@@ -6,12 +6,14 @@ What does not look like an event is counted and left out.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envsmith.base.schema import parse_value
 from envsmith.model.record import Facts
 from envsmith.smoke.events import (
+    MAX_LINE,
     Bye,
     CaseRow,
     EndedRow,
@@ -36,6 +38,7 @@ from envsmith.smoke.events import (
     StepRow,
 )
 
+_START = '{"event":"'
 # The value of each kind of event, and where it is kept: the lists of `Events`, or the field of its first one.
 _EVENTS: Mapping[str, tuple[type, str]] = {
     "halt": (HaltEvent, "halts"), "end": (RunEnd, "ends"), "step": (SkippedStep, "skipped"),
@@ -60,6 +63,26 @@ def parse_events(events: Iterable[object]) -> Events:
     return reader.events
 
 
+def events_of(lines: Iterable[str]) -> list[object]:
+    """Return every event of some lines once, in the order in which it was first seen.
+
+    What other programs wrote around an event, or between them, is passed over.
+    """
+    unique: dict[str, object] = {}
+    decoder = json.JSONDecoder()
+    for line in lines:
+        at = line.find(_START)
+        if at < 0 or len(line) > MAX_LINE:
+            continue
+        try:
+            event, _ = decoder.raw_decode(line, at)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            unique.setdefault(json.dumps(event, sort_keys=True), event)
+    return list(unique.values())
+
+
 class EventReader:
     """Takes one event after the other, and sorts them by their kind."""
 
@@ -80,20 +103,20 @@ class EventReader:
             return None
 
     def _kept(self, event: object) -> object:
-        if not isinstance(event, dict) or not isinstance(kind := event.get("event"), str):
-            raise ValueError("not an event")  # noqa: TRY004 - a wrong event is none, whatever it is
-        name = event.get("row") if kind == "row" else kind
-        if not isinstance(name, str):
-            raise ValueError("not a row")  # noqa: TRY004
+        row = event if isinstance(event, dict) else {}
+        kind = row.get("event")
+        name = row.get("row") if kind == "row" else kind
+        if not isinstance(kind, str) or not isinstance(name, str):
+            raise ValueError("not an event")  # noqa: TRY004 - like any other that is none
         if kind == "limits":
-            return self._single.setdefault(kind, _findings(event.get("findings")))
+            return self._single.setdefault(kind, _findings(row.get("findings")))
         if kind == "begin":  # of use while it runs only
-            return parse_value(StepBegin, event)
+            return parse_value(StepBegin, row)
         table, lists = (_ROWS, self._rows) if kind == "row" else (_EVENTS, self._lists)
         shape, place = table.get(name, (None, ""))
         if shape is None:
             return None
-        value = _value(shape, event)
+        value = _value(shape, row)
         if place:
             lists.setdefault(place, []).append(value)
         else:

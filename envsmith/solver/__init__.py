@@ -12,7 +12,7 @@ from envsmith.model.rule import PassedRun, Severity
 from envsmith.model.version import Spec, version_key
 from envsmith.solver.explain import conflict_members, explain_cell, explain_rule, explain_upgrade, reasons, refuse
 from envsmith.solver.request import Posed, demands_of
-from envsmith.solver.solver import Solver, default_solver, solver_of
+from envsmith.solver.solver import Answer, Solver, default_solver, solver_of
 from envsmith.solver.words import join_words, strongest
 
 __all__ = [
@@ -36,40 +36,54 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``.
     """
     solver = solver or default_solver()
-    posed = solver.pose(_here(solver, request))
-    answer = solver.best(posed)
-    if answer is not None:
+    first, *others = _machines(solver, request)
+    posed = solver.pose(first)
+    if answer := solver.best(posed):
         return reasons(solver, posed, answer)
-    elsewhere = solver.pose(replace(request, machine=None))
-    answer = solver.best(elsewhere) if elsewhere.request != posed.request else None
-    if answer is None:
-        raise refuse(solver, elsewhere)
-    solution = reasons(solver, elsewhere, answer)
-    return replace(solution, warnings=(_not_here(solver, posed), *solution.warnings))
+    for elsewhere in map(solver.pose, others):
+        if answer := solver.best(elsewhere):
+            solution = reasons(solver, elsewhere, answer)
+            return replace(solution, warnings=(_not_here(solver, posed, answer), *solution.warnings))
+    raise refuse(solver, solver.pose(replace(request, machine=None)))
+
+
+def _machines(solver: Solver, request: Request) -> list[Request]:
+    """Return the request for its machine, then for that with any Python, then for any machine."""
+    machine = request.machine
+    here = _here(solver, request)
+    with_any_python = _here(solver, replace(request, machine=replace(machine, pythons=()))) if machine else here
+    requests = (here, with_any_python, replace(request, machine=None))
+    return [each for number, each in enumerate(requests) if each not in requests[:number]]
 
 
 def _here(solver: Solver, request: Request) -> Request:
     """Return the request with what its machine says. A glibc that every wheel of torch loads with says nothing."""
     here, machine = request.here, request.machine
-    if machine is None or machine.platform is not request.platform or not machine.glibc or "glibc" in here.constraints:
+    if machine is None or machine.platform is not request.platform:
         return here
-    own, *floors = map(version_key, (machine.glibc, *solver.compiled.versions.get("glibc", ())[-1:]))
-    if own is None or all(floor is None or own >= floor for floor in floors):
-        return here
-    narrowed = (Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}")
-    return replace(here, narrowed={**here.narrowed, "glibc": narrowed})
+    narrowed = dict(here.narrowed)
+    if machine.pythons and not {"python"} & {*here.constraints, *narrowed}:
+        spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in machine.pythons))
+        narrowed["python"] = spec, f"the machine has Python {', '.join(machine.pythons)}"
+    own, *floors = map(version_key, (machine.glibc or "none", *solver.compiled.versions.get("glibc", ())[-1:]))
+    if own and "glibc" not in here.constraints and not all(floor is None or own >= floor for floor in floors):
+        narrowed["glibc"] = Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}"
+    return replace(here, narrowed=narrowed)
 
 
-def _not_here(solver: Solver, posed: Posed) -> Finding:
+def _not_here(solver: Solver, posed: Posed, answer: Answer) -> Finding:
     """Return that the machine at hand cannot run what is asked for, with the rules that say so."""
     conflict = conflict_members(solver, posed.problem, solver.stuck(posed.problem))
+    python = answer.cell.components["python"]
+    missing = "python" in posed.request.narrowed and not posed.request.narrowed["python"][0].contains(python)
+    remedy = f"Install Python {python}" if missing else "Leave the releases out that you named"
     return Finding(
         rule="machine",
         severity=Severity.WARNING,
         components={name: version for member in conflict for name, version in member.components.items()},
         message=f"This machine cannot run it: {join_words([member.message for member in conflict])}.",
         evidence=strongest((e for member in conflict for e in member.evidence), limit=3),
-        fix="Leave the releases out that you named, or say --machine none when it will run elsewhere.",
+        fix=f"{remedy}, or say --machine none when it will run elsewhere.",
     )
 
 
@@ -88,15 +102,12 @@ def cells(request: Request, *, solver: Solver | None = None) -> Iterator[Cell]:
     There is none when the request cannot be satisfied.
     """
     solver = solver or default_solver()
-    here, elsewhere = _here(solver, request), replace(request, machine=None)
-    answers = solver.cells(solver.pose(here))
-    first = next(answers, None)
-    if first is None and here != elsewhere:
-        answers = solver.cells(solver.pose(elsewhere))
-        first = next(answers, None)
-    if first is not None:
-        yield first.cell
-        yield from (answer.cell for answer in answers)
+    for each in _machines(solver, request):
+        answers = solver.cells(solver.pose(each))
+        if first := next(answers, None):
+            yield first.cell
+            yield from (answer.cell for answer in answers)
+            return
 
 
 @one_state()

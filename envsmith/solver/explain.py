@@ -583,13 +583,11 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
 
 def _companion_beside(solver: Solver, posed: Posed, answer: Answer, wish: Wish) -> str:
     """Return which companion would be older beside a release of torch, nothing when none would."""
-    if wish.component != "torch" or not (other := solver.best(posed.and_also(wish))):
-        return ""
-    for name in posed.preference.companions:
-        version = other.cell.components[name]
-        mine, theirs = version_key(answer.cell.components[name]), version_key(version)
-        if mine and theirs and theirs < mine:
-            return f"{name} would be {version} beside it"
+    other = solver.best(posed.and_also(wish)) if wish.component == "torch" else None
+    for name in posed.preference.companions if other else ():
+        variable = posed.problem.names.index(name)
+        if other and other.domains[variable] < answer.domains[variable]:
+            return f"{name} would be {other.cell.components[name]} beside it"
     return ""
 
 
@@ -607,11 +605,12 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
     """Return in which order a release comes before all others that the request admits."""
     variable, chosen = posed.problem.names.index(name), _exactly(posed, answer, name)
     if name == "python":
-        if any(w.component == name for w in posed.problem.wishes):
-            return "as asked"
+        wish = next((w for w in posed.problem.wishes if w.component == name), None)
+        is_first = chosen.text == PYTHON_ORDER[0]
+        if wish and not (wish.reason and is_first):
+            return wish.reason or "as asked"
         if posed.request.date:
             return f"a year old on {posed.request.date}, or the oldest that the others admit"
-        is_first = chosen.text == PYTHON_ORDER[0]
         return "the usual choice" if is_first else "the first of the usual order that the request admits"
     if not chosen.masks[0][1] & _plain(posed, variable):
         return "a pre-release, or yanked"

@@ -20,7 +20,7 @@ from envsmith.builder.engines.bases import known_image
 from envsmith.builder.engines.content import content_facts, file_differences
 from envsmith.errors import ContentError
 from envsmith.frameworks import FRAMEWORKS
-from envsmith.model.cell import CellId
+from envsmith.model.cell import Cell, CellId
 from envsmith.model.lock import Lock
 from envsmith.model.version import WORDS, minor_of, public
 
@@ -97,6 +97,10 @@ class Engine(Protocol):
         With ``base`` (``--base``) an engine that makes images returns that image's own.
         """
         ...
+
+    def refuse(self, cell: Cell) -> None:
+        """Raise ``EngineError`` for a cell that cannot be built here, before it is locked."""
+        del cell
 
     def pin_image(self, lock: Lock, base: str | None = None, *, progress: Progress = silent) -> Lock:
         """Return ``lock`` with its image part: the base image (``base`` if given) and the distribution's packages."""

@@ -22,10 +22,11 @@ from envsmith.base.programs import execute
 from envsmith.builder.image.context import compile_jobs
 from envsmith.errors import BuildError, EngineError
 from envsmith.knowledge.graph.runtime import load_runtime
+from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock.index.archives import fetch_archive
 from envsmith.lock.index.interpreters import Interpreter
 from envsmith.lock.pip_files import layer_text
-from envsmith.model.cell import RUNTIME
+from envsmith.model.cell import RUNTIME, Cell, WheelPolicy
 from envsmith.model.lock import CompiledSource, Lock, Pin
 
 FOLDER = "wheels"
@@ -43,35 +44,50 @@ def without_nvcc(command, *rest, **options):
 subprocess.check_output = without_nvcc
 """
 _COMPILER = "c++"
+_ANY_WHEEL = WheelPolicy.LISTED
 
 # Runs uv with arguments and further variables.
 Run = Callable[[Sequence[str], Mapping[str, str]], None]
 
 
-def refuse_uncompilable(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ``EngineError`` where this host cannot compile what the lock compiles, before anything is downloaded.
+def sources_of(cell: Cell) -> tuple[CompiledSource, ...]:
+    """Return what every lock of a cell compiles: what nobody has a ready wheel of."""
+    pairs = [(source, cell.components.get(source.distribution)) for source in load_runtime().sources]
+    return tuple(
+        source.compiled(cell)
+        for source, version in pairs
+        if version and not source.optional and not best_wheel(source.distribution, version, cell, policy=_ANY_WHEEL)
+    )
+
+
+def refuse_uncompilable(
+    sources: Sequence[CompiledSource], python: Interpreter, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Raise ``EngineError`` where this host cannot compile these sources, before anything is downloaded.
 
     ``python`` is the interpreter that the environment is made of.
     """
-    if toolkits := [source.name for source in lock.compiled if source.toolkit]:
+    if toolkits := [source.name for source in sources if source.toolkit]:
         raise EngineError(
             f"Cannot install {', '.join(toolkits)}: what needs nvcc is compiled in the pinned builder of images only.",
             hint="Use a container engine (--engine docker, podman or buildah), or leave it out and build it on top "
             "of the environment.",
         )
-    if missing := lacking(lock, python, environ):
+    if missing := lacking(sources, python, environ):
         command = install_command(missing, python=python.minor)
         names = ", ".join(f"no {NAMES[need]}" for need in missing)
         raise EngineError(
-            f"Cannot compile {', '.join(source.name for source in lock.compiled)}: this host has {names}.",
+            f"Cannot compile {', '.join(source.name for source in sources)}: this host has {names}.",
             hint=f"Install what is missing{f' ({command})' if command else ''}, or use a container engine "
             "(--engine docker), whose builder has it.",
         )
 
 
-def lacking(lock: Lock, python: Interpreter, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return what this host lacks to compile the sources of the lock: keys of ``os_packages.NAMES``."""
-    names = {source.name for source in lock.compiled}
+def lacking(
+    sources: Sequence[CompiledSource], python: Interpreter, environ: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Return what this host lacks to compile sources: keys of ``os_packages.NAMES``."""
+    names = {source.name for source in sources}
     rows = [row for row in load_runtime().needs if row.component in names and row.flavour == RUNTIME]
     return _absent([_COMPILER, *(need for row in rows for need in row.needs)], python, environ) if names else ()
 

@@ -33,7 +33,7 @@ from envsmith.base.os_packages import install_command
 from envsmith.base.programs import execute
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.builder.engines.base import Built, Engine, verify_content
-from envsmith.builder.engines.compiling import Workshop, lacking_later, refuse_uncompilable
+from envsmith.builder.engines.compiling import Workshop, lacking_later, refuse_uncompilable, sources_of
 from envsmith.builder.engines.content import INSPECT_SCRIPT, parse_inspection
 from envsmith.builder.engines.space import refuse_without_room
 from envsmith.builder.engines.stamps import Stamp, entries, finished, remove, reset, stamp
@@ -54,6 +54,7 @@ from envsmith.model.lock import Lock, Pin
 from envsmith.smoke.run import LocalTarget
 
 if TYPE_CHECKING:
+    from envsmith.model.cell import Cell
     from envsmith.smoke.run import SmokeTarget
 
 
@@ -116,6 +117,11 @@ class VenvEngine(Engine):
         minors = [i.minor for i in find_interpreters()]
         return tuple(m for m in minors if tuple(map(int, m.split("."))) >= _OLDEST)
 
+    def refuse(self, cell: Cell) -> None:
+        """Refuse what must be compiled where this host lacks the means."""
+        if python := find_interpreter(cell.components["python"]):
+            refuse_uncompilable(sources_of(cell), python)
+
     def build(self, lock: Lock, directory: Path, *, progress: Progress = silent) -> Built:
         """Install ``lock`` into ``directory/venv``."""
         return realise(lock, directory, progress=progress, uv=self.uv)
@@ -141,7 +147,7 @@ def realise(
     before.
     """
     interpreter = _interpreter(lock)
-    refuse_uncompilable(lock, interpreter)
+    refuse_uncompilable(lock.compiled, interpreter)
     environment = (directory / FOLDER).absolute()
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

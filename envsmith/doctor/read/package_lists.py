@@ -1,4 +1,4 @@
-"""Lists of packages: pip list and freeze, conda list and its files, requirements, Dockerfiles, pins of a project.
+"""Lists of packages: pip list, show and freeze, conda list and its files, requirements, Dockerfiles, pins of a project.
 
 Locks too: uv.lock, poetry.lock, pylock.toml, Pipfile.lock, and envsmith's own.
 """
@@ -38,6 +38,9 @@ _TABLE = re.compile(r"^[ \t]{0,60}Package[ \t]{1,80}Version(\s|$)", re.MULTILINE
 _ROW = re.compile(
     r"^\s{0,8}([A-Za-z0-9][A-Za-z0-9._-]{0,80})\s{1,80}(\d[\w.+!-]{0,60})(?:[ \t]{1,80}\S{1,200})?[ \t]{0,80}$"
 )
+_SHOWN = re.compile(
+    r"^[ \t]{0,20}Name:[ \t]{0,8}([A-Za-z0-9][\w.-]{0,80})\s{1,8}Version:[ \t]{0,8}(\d[\w.+!-]{0,60})", re.MULTILINE
+)
 _CONDA_ROW = re.compile(
     r"^\s{0,8}(?:\[conda\][ \t]{1,80})?([a-z0-9_][a-z0-9_.-]{0,80})\s{1,60}(\d[\w.+!-]{0,60})\s{1,60}(\S{1,80})"
     r"(?:\s{1,60}([\w/.<>:-]{1,120}))?[ \t]{0,80}$",
@@ -72,6 +75,10 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     if _TABLE.search(text):
         kinds.append("pip list")
         _table(text, draft, source)
+    if shown := _SHOWN.findall(text[:_MAX]):
+        kinds.append("pip show")
+        for name, version in shown[:4000]:
+            note_distribution(draft, name, version, f"{source}: pip show")
     if lock := read_locks(text, draft, source):
         kinds.append(lock)
     pins = _PIN.findall(text[:_MAX]) if "==" in text else []

@@ -427,12 +427,12 @@ def earliest(evidence: LaunchEvidence) -> Blame | None:
     if not errors or evidence.launcher is None:
         return None
     rank, first = errors[0]
-    others = f" {len(errors) - 1} more came after it." if len(errors) > 1 else ""
+    further = f" {len(errors) - 1} more came after it." if len(errors) > 1 else ""
     return Blame(
         cause=Cause.UNKNOWN,
         kind="rank-failed",
         ranks=(),
-        message=f"The earliest error is that of rank {rank}: {error_text(first)}{at_place(first.place)}.{others} It may "
+        message=f"The earliest error is that of rank {rank}: {error_text(first)}{at_place(first.place)}.{further} It may "
         "follow from what another rank did, of which there is no evidence.",
         fix="Look at what the ranks printed before that, and at the ranks of other hosts.",
         place=first.place,

@@ -258,7 +258,7 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     ]
     survivors = [one for one in evidence.ranks if one.calls and one not in aborted]
     if not inside or not survivors:
-        return None
+        return _most_aborted(evidence, inside)
     unusual = {one.rank: call for one in survivors if (call := _unusual_call(one.calls))}
     alike = {(call.operation, call.sizes, call.dtypes) for call in unusual.values()}
     if len(unusual) == len(survivors) > len(aborted) and len(alike) == 1:
@@ -285,6 +285,23 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
         ),
         place=place if not odd else "",
         evidence=(*rows, *(f"rank {one.rank}: SIGABRT at {user_place(one.main.frames)}" for one in inside if one.main)),
+        confidence="medium",
+    )
+
+
+def _most_aborted(evidence: LaunchEvidence, inside: Sequence[RankEvidence]) -> Blame | None:
+    """Blame the few that were not aborted where most were, and no recorder says more."""
+    few = tuple(one.rank for one in evidence.ranks if one not in inside)
+    if not few or len(inside) <= len(few):
+        return None
+    rows = tuple(f"rank {one.rank}: SIGABRT at {user_place(one.main.frames)}" for one in inside if one.main)
+    return Blame(
+        cause=Cause.DIFFERENT_CALLS,
+        ranks=few,
+        message=f"{ranks_text(few)} did not call the collective of the others, or gave it another size or dtype: the "
+        f"library aborted {ranks_text([one.rank for one in inside], 'r')} inside it.",
+        fix="Look for a condition on the rank around that collective, and for what makes the shape of its tensors.",
+        evidence=rows[:8],
         confidence="medium",
     )
 

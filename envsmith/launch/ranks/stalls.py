@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
 from signal import SIGKILL
 
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
@@ -21,7 +20,6 @@ from envsmith.launch.ranks.differences import (
 )
 from envsmith.launch.ranks.errors import cause_of, error_text, follows, short
 from envsmith.launch.ranks.evidence import (
-    CallArguments,
     Frame,
     LaunchEvidence,
     ProcessState,
@@ -30,6 +28,7 @@ from envsmith.launch.ranks.evidence import (
     place_of,
     user_place,
 )
+from envsmith.launch.ranks.requests import asking_words, odd_requests
 
 # Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
 STILL = 5
@@ -112,8 +111,8 @@ def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
 def _has_not_come(peer: RankEvidence, one: RankEvidence) -> bool:
     """Tell whether a rank makes the collectives of a group and has not called the one that is open on another rank."""
     call = in_flight(one)
-    made = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
-    return call is not None and not call.is_p2p and bool(made) and max(made) < call.sequence
+    sequences = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
+    return call is not None and not call.is_p2p and bool(sequences) and max(sequences) < call.sequence
 
 
 def _above_user(one: RankEvidence) -> Sequence[Frame]:
@@ -600,10 +599,13 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     requests = {one.rank: one.main.call for one in _living(evidence) if one.main and one.main.call and waits(one)}
     if len(requests) < 2 or len(requests) < len(_living(evidence)):
         return None
-    rows = tuple(f"rank {rank}: {call.text}" for rank, call in sorted(requests.items()))
+    texts = {rank: call.text for rank, call in sorted(requests.items())}
+    if len({call.group for call in requests.values()}) > 1:
+        texts = {rank: f"{text} in group {requests[rank].group}" for rank, text in texts.items()}
+    rows = tuple(f"rank {rank}: {text}" for rank, text in texts.items())
     turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
     makers = {rank: call for rank, call in requests.items() if call.operation == "new_group"}
-    odd = _odd_peers(requests) or _odd_pair(requests) or _odd_roots(requests, turns) or _odd_makers(makers)
+    odd = odd_requests(requests, turns)
     if not odd:
         asks = {rank: (call.operation, call.group, call.root) for rank, call in requests.items()}
         counts = Counter(asks.values()).most_common()
@@ -619,79 +621,12 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     return Blame(
         cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.FEWER_CALLS if missed else Cause.DIFFERENT_CALLS,
         ranks=odd,
-        message=f"{left_out}{_asking_words(odd, requests)}{at_place(place)}: {'; '.join(rows)}.",
+        message=f"{left_out}{asking_words(odd, requests, texts)}{at_place(place)}: {'; '.join(rows)}.",
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],
         is_hang=True,
     )
-
-
-def _odd_peers(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
-    """Return the ranks that wait for a peer which turns elsewhere, while another one waits for them."""
-    odd = []
-    for rank, call in requests.items():
-        peer = requests.get(call.peer) if call.peer is not None else None
-        if call.peer is None or peer is None or (peer.peer == rank and peer.operation != call.operation):
-            continue
-        senders = [
-            other for other, theirs in requests.items() if theirs.peer == rank and theirs.is_send != call.is_send
-        ]
-        if senders and call.peer not in senders:
-            odd.append(rank)
-    return tuple(odd)
-
-
-def _odd_pair(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
-    """Return two ranks that turn to each other and do not meet: both send, both receive, or their tags differ."""
-    pairs = ((rank, call, requests.get(call.peer)) for rank, call in requests.items() if call.peer is not None)
-    meet = (
-        (rank, call.peer)
-        for rank, call, peer in pairs
-        if peer and peer.peer == rank and (peer.is_send == call.is_send or peer.tag != call.tag)
-    )
-    rank, partner = next(meet, (None, None))
-    return () if rank is None or partner is None else tuple(sorted((rank, partner)))
-
-
-def _odd_roots(requests: Mapping[int, CallArguments], turns: Mapping[int, int]) -> tuple[int, ...]:
-    """Return the minority by root of one collective, or all that are in it where there is none.
-
-    Who names a third rank as root may have given it its part, and be past that collective.
-    """
-    rooted: dict[tuple[str, str, int], dict[int, int]] = {}
-    for rank, call in requests.items():
-        if call.root is not None:
-            rooted.setdefault((call.operation, call.group, turns.get(rank, 0)), {})[rank] = call.root
-    for roots in rooted.values():
-        (root, most), *rivals = Counter(roots.values()).most_common()
-        if rivals:
-            is_majority = most > rivals[0][1]
-            return tuple(rank for rank, named in roots.items() if not is_majority or named != root)
-    return ()
-
-
-def _odd_makers(makers: Mapping[int, CallArguments]) -> tuple[int, ...]:
-    """Return the ranks whose new group contradicts those of most others.
-
-    Two contradict each other as other groups at the same turn, or where one that is further on belongs to the group and
-    did not come to it. A rank passes the groups to which it does not belong.
-    """
-    against: Counter[int] = Counter()
-    for (one, mine), (peer, theirs) in permutations(makers.items(), 2):
-        is_other = one < peer and mine.turn == theirs.turn and mine.ranks != theirs.ranks
-        if is_other or (mine.turn < theirs.turn and peer in mine.ranks):
-            against.update((one, peer))
-    odd = tuple(rank for rank, count in against.items() if count == max(against.values()))
-    return odd if len(odd) * 2 < len(makers) else ()
-
-
-def _asking_words(odd: Sequence[int], requests: Mapping[int, CallArguments]) -> str:
-    """Return who asks for what the others do not, or who of several disagree."""
-    texts = {requests[rank].text for rank in odd}
-    if len(texts) > 1:
-        return f"{ranks_text(odd)} do not agree on their {requests[odd[0]].operation}"
-    return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {min(texts)}, which the others do not"
 
 
 def _waits_for_a_peer(one: RankEvidence) -> bool:

@@ -121,8 +121,8 @@ def kernel_lines(since: float, processes: Collection[int]) -> tuple[tuple[str, .
     A driver's line about a process that is none of ``processes`` is another program's, where the kernel's numbers are ours.
     """
     text, failure = _output(["dmesg"])
-    known = processes if _counts_as_the_kernel() else None
-    return parse_kernel_lines(text.splitlines()[-200:], since, known), failure
+    own = processes if _counts_as_the_kernel() else None
+    return parse_kernel_lines(text.splitlines()[-200:], since, own), failure
 
 
 def _counts_as_the_kernel() -> bool:

@@ -28,6 +28,7 @@ from envsmith.model.version import minor_of
 
 # A shim may wait for something; uv asks every interpreter that it does not know yet.
 _TIMEOUT = 60.0
+_MINORS = range(8, 20)
 _RELEASE = re.compile(r"3\.\d+\.\d+")
 
 
@@ -70,6 +71,17 @@ def find_interpreter(version: str, environ: Mapping[str, str] | None = None) -> 
     return next((i for i in every if version in {i.minor, i.version}), None)
 
 
+def minors_here(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the minor releases of :func:`find_interpreters`, newest first, by their files alone: no program is started."""
+    env = dict(os.environ if environ is None else environ)
+    data = Path(env.get("XDG_DATA_HOME") or expand_home("~/.local/share", env))
+    managed = Path(env.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python").glob("cpython-3.*/bin")
+    folders = [*map(Path, _path(env).split(os.pathsep)), *managed]
+    minors = {minor for minor in _MINORS for each in folders if _is_python(each / f"python3.{minor}")}
+    named = {running_interpreter().minor, *(f"3.{minor}" for minor in minors)}
+    return tuple(sorted(named, key=Version, reverse=True))
+
+
 @lru_cache(maxsize=4)
 def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
     """List every usable interpreter, the newest release first."""
@@ -100,7 +112,9 @@ def _path(env: Mapping[str, str]) -> str:
 
 def _is_usable(interpreter: Interpreter) -> bool:
     """Tell whether it is a released CPython outside of conda and of virtual environments that can be started."""
-    path = Path(interpreter.path)
-    prefix = path.parent.parent
-    is_borrowed = (prefix / "pyvenv.cfg").exists() or (path.resolve().parent.parent / "conda-meta").is_dir()
-    return bool(_RELEASE.fullmatch(interpreter.version)) and os.access(path, os.X_OK) and not is_borrowed
+    return bool(_RELEASE.fullmatch(interpreter.version)) and _is_python(Path(interpreter.path))
+
+
+def _is_python(path: Path) -> bool:
+    is_borrowed = (path.parent.parent / "pyvenv.cfg").exists() or (path.resolve().parent.parent / "conda-meta").is_dir()
+    return os.access(path, os.X_OK) and not is_borrowed

@@ -370,3 +370,14 @@ def test_a_member_is_looked_for_where_the_package_says_it_without_quotes():
     text = "AttributeError: Qwen2Tokenizer has no attribute sanitize_special_tokens"
     found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).diagnosed[0].finding
     assert set(found.components) == {"transformers"}
+
+
+def test_before_python_310_the_call_says_that_a_method_of_ones_own_stands_in_the_place_of_the_packages():
+    text = """
+  File "/env/lib/python3.9/site-packages/transformers/trainer.py", line 3045, in _maybe_log_save_evaluate
+    self.log(logs, start_time)
+TypeError: log() takes 2 positional arguments but 3 were given
+"""
+    found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
+    assert found
+    assert (found.finding.rule, dict(found.finding.needs)) == ("override-lacks-argument", {"transformers": "<4.47.0"})

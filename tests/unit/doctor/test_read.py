@@ -366,3 +366,8 @@ Pending Demands:
 def test_report_of_a_newer_framework_is_recognised(kind, text, stated):
     assert kind in facts(text).read[0].kinds
     assert stated.items() <= versions(text).items()
+
+
+def test_what_pip_show_prints_is_what_is_installed():
+    facts = read_texts([("report", "$ pip show peft\nName: peft\nVersion: 0.12.0\nSummary: Parameter-Efficient\n")])
+    assert facts.distributions["peft"] == "0.12.0"

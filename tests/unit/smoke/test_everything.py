@@ -440,12 +440,12 @@ def test_limit_ends_an_agent_that_would_go_on_for_ever(tmp_path) -> None:
 
 
 def _command(monkeypatch, tmp_path, script) -> object:
-    """`envsmith smoke --tier all` on the machine NEW; ``script`` makes the results of its parts."""
+    """`envsmith prove` on the machine NEW; ``script`` makes the results of its parts."""
     import sys
 
     from click.testing import CliRunner
 
-    from envsmith.cli.smoke import smoke
+    from envsmith.cli.prove import prove
     from envsmith.smoke import everything
 
     monkeypatch.setattr("envsmith.smoke.run.probe", lambda _target: VERSIONS)
@@ -460,7 +460,7 @@ def _command(monkeypatch, tmp_path, script) -> object:
             yield Done(part=part, result=result, seconds=taken)
 
     monkeypatch.setattr(everything, "run_parts", run_all)
-    return CliRunner().invoke(smoke, ["--tier", "all", "--python", sys.executable, "-o", str(tmp_path), "--json"], standalone_mode=False)  # fmt: skip
+    return CliRunner().invoke(prove, [sys.executable, "-o", str(tmp_path), "--json"], standalone_mode=False)  # fmt: skip
 
 
 def test_command_leaves_record_plot_and_summary(monkeypatch, tmp_path) -> None:

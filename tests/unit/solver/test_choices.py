@@ -62,6 +62,44 @@ def test_a_release_that_is_asked_for_and_needs_a_newer_glibc_is_warned_of():
     assert solution.warnings[0].message.startswith("This machine cannot run it")
 
 
+# The Pythons of a machine, what is asked there, and what follows. Written before the interpreters counted.
+PYTHONS = [
+    (("3.13",), {"python": "3.13", "deepspeed": ">=0.19", "torch": ">=2.13"}, ["deepspeed"], None),
+    (("3.13",), {"python": "3.13", "deepspeed": ">=0.19", "torch": "2.10"}, ["deepspeed"], "535.183.01"),
+    (("3.14", "3.13"), {"python": "3.13", "torch": ">=2.13"}, [], None),
+    (("3.13", "3.12"), {"python": "3.12"}, ["accelerate"], None),
+    (("3.11", "3.10"), {"python": "3.11", "lightning": ">=2.5"}, ["lightning"], None),
+    (("3.11",), {"python": "3.11", "megatron-core": ">=0.14,<0.17"}, ["megatron-core"], None),
+    (("3.13",), {"python": "3.13", "megatron-core": ">=0.19"}, ["megatron-core"], None),
+    (("3.10",), {"python": "3.10", "megatron-core": ">=0.14,<0.17"}, ["megatron-core"], None),
+    (("3.14",), {"python": "3.12 || 3.11", "colossalai": ">=0.4"}, ["colossalai"], None),
+    ((), {"python": "3.12"}, ["deepspeed"], None),
+]
+
+
+@pytest.mark.parametrize(("pythons", "take", "frameworks", "driver"), PYTHONS)
+def test_the_pythons_of_the_machine_come_before_those_that_are_not_there(pythons, take, frameworks, driver):
+    machine = Machine(pythons=pythons, driver=driver, architectures=("sm_80",) if driver else ())
+    cell = api_solve(Request(frameworks=frameworks, machine=machine)).cell
+    assert not {
+        name: cell.components.get(name) for name, spec in take.items() if not _admits(spec, cell.components.get(name))
+    }
+
+
+def test_a_python_that_is_missing_is_named_and_the_driver_still_counts():
+    machine = Machine(pythons=("3.14",), driver="470.256.02", architectures=("sm_80",))
+    solution = api_solve(Request(frameworks=["colossalai"], machine=machine))
+    assert solution.cell.components["cuda"].startswith("11.")
+    assert "the machine has Python 3.14" in solution.warnings[0].message
+    assert f"Install Python {solution.cell.components['python']}" in solution.warnings[0].fix
+
+
+def test_a_python_that_is_asked_for_is_taken_though_the_machine_lacks_it():
+    solution = api_solve(Request(constraints={"python": "3.12"}, machine=Machine(pythons=("3.13",))))
+    assert solution.cell.components["python"] == "3.12"
+    assert not solution.warnings
+
+
 def test_there_are_forty_cases_and_more_each_with_its_reason():
     assert len(CASES) >= 40
     assert all(case["because"] and case["take"] for case in CASES)

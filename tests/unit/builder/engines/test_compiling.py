@@ -11,11 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.builder.engines.compiling import WITHOUT_TOOLKIT, Workshop, lacking, lacking_later, refuse_uncompilable
+from envsmith.base.progress import Clock, silent
+from envsmith.builder.engines.compiling import (
+    WITHOUT_TOOLKIT,
+    Workshop,
+    lacking,
+    lacking_later,
+    refuse_uncompilable,
+    sources_of,
+)
+from envsmith.builder.engines.venv import VenvEngine
+from envsmith.builder.locking import lock_and_render
+from envsmith.builder.options import Options
 from envsmith.errors import BuildError, EngineError
 from envsmith.lock.index.interpreters import Interpreter, running_interpreter
-from envsmith.model.cell import Cell, Platform
+from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, CompiledSource, Lock, Pin
+from envsmith.solver import best_cell
 
 DATA = b"an archive"
 
@@ -103,12 +115,12 @@ PYTHON = running_interpreter()
 def test_what_needs_nvcc_is_refused(lock: Lock) -> None:
     toolkit = dataclasses.replace(lock.compiled[0], toolkit=True)
     with pytest.raises(EngineError, match="what needs nvcc is compiled in the pinned builder"):
-        refuse_uncompilable(dataclasses.replace(lock, compiled=(toolkit,)), PYTHON)
+        refuse_uncompilable((toolkit,), PYTHON)
 
 
 def test_a_host_without_a_compiler_is_refused_in_one_sentence_with_what_to_do(lock: Lock) -> None:
     with pytest.raises(EngineError) as caught:
-        refuse_uncompilable(lock, PYTHON, environ={"PATH": "/nowhere"})
+        refuse_uncompilable(lock.compiled, PYTHON, environ={"PATH": "/nowhere"})
     assert caught.value.message == "Cannot compile ops: this host has no C++ compiler (c++)."
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("Install what is missing")
@@ -117,11 +129,27 @@ def test_a_host_without_a_compiler_is_refused_in_one_sentence_with_what_to_do(lo
 
 def test_every_program_that_a_source_needs_is_looked_for_at_once(lock: Lock) -> None:
     horovod = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], name="horovod"),))
-    assert {"c++", "make"} <= set(lacking(horovod, PYTHON, environ={"PATH": "/nowhere"}))
+    assert {"c++", "make"} <= set(lacking(horovod.compiled, PYTHON, environ={"PATH": "/nowhere"}))
 
 
 def test_programs_are_not_looked_for_where_nothing_is_compiled(lock: Lock) -> None:
-    assert lacking(dataclasses.replace(lock, compiled=()), PYTHON, environ={"PATH": "/nowhere"}) == ()
+    assert lacking((), PYTHON, environ={"PATH": "/nowhere"}) == ()
+
+
+def test_what_a_cell_compiles_is_known_before_its_lock() -> None:
+    cell = best_cell(Request(frameworks=["horovod"], constraints={"torch": "2.0"}))
+    assert [source.name for source in sources_of(cell)] == ["horovod"]
+    assert sources_of(best_cell(Request(frameworks=["deepspeed"]))) == ()
+
+
+def test_a_host_without_a_compiler_is_told_before_anything_is_locked(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    cell = best_cell(Request(frameworks=["horovod"], constraints={"torch": "2.0", "python": PYTHON.minor}))
+    with pytest.raises(EngineError, match="Cannot compile horovod: this host has no C"):
+        lock_and_render(
+            cell, Options(request=Request(), request_text="", output=tmp_path), engine=VenvEngine(), clock=Clock(silent)
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_interpreter_without_its_headers_is_known(tmp_path: Path, lock: Lock) -> None:
@@ -133,7 +161,7 @@ def test_interpreter_without_its_headers_is_known(tmp_path: Path, lock: Lock) ->
     headless.write_text("#!/bin/sh\necho False\n")
     headless.chmod(0o755)
     python = Interpreter(path=str(headless), version="3.11.2")
-    assert lacking(horovod, python, environ={"PATH": str(tmp_path)}) == ("headers",)
+    assert lacking(horovod.compiled, python, environ={"PATH": str(tmp_path)}) == ("headers",)
 
 
 def test_what_training_compiles_later_is_known_with_what_the_host_lacks(lock: Lock, pin: Pin) -> None:

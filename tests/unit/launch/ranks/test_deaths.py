@@ -100,6 +100,12 @@ def test_an_abort_inside_a_collective_of_any_sizes_is_the_fault_of_who_gave_it_a
     assert verdict(failed(aborted[0], survivor, aborted[1])) == (Cause.DIFFERENT_SHAPES, (1,))
 
 
+def test_where_most_were_aborted_in_a_collective_and_no_recorder_is_left_the_others_are_blamed():
+    aborted = [ended(rank, -6, stacks=stack(26, inside="all_to_all_single")) for rank in (0, 2)]
+
+    assert verdict(failed(aborted[0], ended(1, 1, 10.1, CLOSED), aborted[1])) == (Cause.DIFFERENT_CALLS, (1,))
+
+
 def test_a_collective_that_is_new_to_all_survivors_is_not_their_fault():
     aborted = ended(1, -6, stacks=stack(26, inside="all_gather"))
     survivors = [ended(rank, 1, 10.1, CLOSED, *["all_reduce/8"] * 6, "all_gather/52") for rank in (0, 2)]

@@ -235,57 +235,6 @@ def test_what_holds_for_a_rank_holds_for_the_thread_that_it_waits_for(still, ker
     assert "writer" in answer.message
 
 
-def _asking(rank: int, **call: object):
-    one = waiting(rank, "all_reduce")
-    return replace(one, calls=(), stacks=(replace(one.stacks[0], call=CallArguments(**call)),))
-
-
-def test_the_one_that_names_another_root_is_blamed():
-    ranks = [_asking(rank, operation="broadcast", root=int(rank == 2)) for rank in range(3)]
-
-    answer = decide(stalled(*ranks))
-
-    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_CALLS, (2,))
-    assert "root 1" in answer.message
-
-
-def test_where_two_wait_as_roots_of_one_collective_the_one_that_is_past_it_is_not_blamed():
-    ranks = [_asking(rank, operation="gather", root=rank) for rank in range(2)]
-
-    answer = decide(stalled(*ranks, _asking(2, operation="barrier")))
-
-    assert answer.ranks == (0, 1)
-    assert "do not agree on their gather" in answer.message
-
-
-def test_the_one_whose_new_group_holds_one_that_is_past_it_is_blamed():
-    ranks = (
-        _asking(0, operation="new_group", ranks=(0, 1), turn=1),
-        _asking(1, operation="new_group", ranks=(1, 2), turn=1),
-        _asking(2, operation="new_group", ranks=(1, 2), turn=2),
-    )
-
-    assert decide(stalled(*ranks)).ranks == (1,)
-
-
-def test_the_one_that_waits_for_another_peer_than_the_one_that_waits_for_it_is_blamed():
-    ranks = (
-        _asking(0, operation="send", peer=1),
-        _asking(1, operation="recv", peer=2),
-        _asking(2, operation="recv", peer=1),
-    )
-
-    assert decide(stalled(*ranks)).ranks == (1,)
-
-
-def test_the_one_that_makes_its_groups_in_another_order_is_blamed():
-    ranks = [_asking(rank, operation="new_group", ranks=(0, 2) if rank == 1 else (0, 1)) for rank in range(3)]
-
-    answer = decide(stalled(*ranks))
-
-    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_GROUPS, (1,))
-
-
 @pytest.mark.parametrize(("state", "is_hang"), [("R", False), ("S", True)])
 def test_a_pool_that_computes_is_waited_for_and_no_hang(state, is_hang):
     child = ProcessState(pid=9, state=state, waits_in="pipe_read" if state == "S" else "", cpu=0.0)
@@ -311,51 +260,6 @@ def test_a_rank_whose_control_group_is_frozen_is_stopped():
 
     assert (answer.cause, answer.ranks) == (Cause.STOPPED, (1,))
     assert "frozen" in answer.message
-
-
-def test_a_send_and_a_recv_of_other_tags_do_not_meet():
-    answer = decide(stalled(_asking(0, operation="send", peer=1, tag=7), _asking(1, operation="recv", peer=0, tag=3)))
-
-    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_CALLS, (0, 1))
-    assert "send to rank 1 with tag 7" in answer.message
-
-
-def test_two_that_both_wait_to_receive_from_each_other_do_not_meet():
-    answer = decide(stalled(_asking(0, operation="recv", peer=1), _asking(1, operation="recv", peer=0)))
-
-    assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.DIFFERENT_CALLS, (0, 1), True)
-
-
-def test_a_rank_that_is_behind_in_the_group_of_the_others_has_left_their_collective_out():
-    others = [
-        replace(one, calls=(*calls(*USUAL, group="0"), *calls(*ROUND, group="7", open_last=True)))
-        for one in (
-            _asking(0, operation="all_gather", group="7"),
-            _asking(1, operation="all_gather", group="7"),
-        )
-    ]
-    behind = replace(
-        _asking(2, operation="all_reduce", group="0"),
-        calls=(*calls(*ROUND[:2], group="7"), *calls(*USUAL, "all_reduce", group="0", open_last=True)),
-    )
-
-    answer = decide(stalled(*others, behind))
-
-    assert (answer.cause, answer.ranks) == (Cause.FEWER_CALLS, (2,))
-    assert answer.message.startswith("Rank 2 left out all_reduce of [5] float32.")
-
-
-def test_the_one_that_is_past_the_group_that_others_make_with_it_is_in_other_groups():
-    def makes(rank, *ranks):
-        (main,) = stack(26, inside="new_group")
-        return replace(late(rank), stacks=(replace(main, call=CallArguments("new_group", ranks=ranks)),))
-
-    past = replace(_asking(1, operation="all_reduce"), stacks=stack(27, inside="all_reduce"))
-
-    answer = decide(stalled(makes(0, 0, 1), past, makes(2, 1, 2)))
-
-    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_GROUPS, (1,))
-    assert "which make a process group with it" in answer.message
 
 
 def test_ranks_that_load_modules_of_torch_distributed_do_not_wait():
