@@ -22,7 +22,7 @@ from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth_plot import rows_of, svg
-from envsmith.smoke.kubernetes import KubernetesJob, events_of, manifest, result_of
+from envsmith.smoke.kubernetes import KubernetesJob, manifest, result_of
 from envsmith.smoke.nodes import (
     Narrowed,
     NodeLauncher,
@@ -37,6 +37,7 @@ from envsmith.smoke.nodes import (
     run_nodes,
     run_rendezvous,
 )
+from envsmith.smoke.parse_events import events_of
 from envsmith.smoke.plan import Plan, import_step
 from envsmith.smoke.result import SmokeResult
 

@@ -40,7 +40,7 @@ _LEGEND = (
     "empty: forbidden."
 )
 _STACK_LEGEND = (
-    "proved: installed, every member imported, and a tiny model trained by two ranks with the losses of its reference; "
+    "proved: installed, every member imported, and a tiny model trained by two ranks with the losses of its reference (grpo has none: its reward grows); "
     "fails: with the rule that said so before, if one did; not shown: the machine lacked something."
 )
 # What a table of a README shows at most: the newest of each.

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from envsmith.base.json_types import JsonDict
 from envsmith.errors import DataError, UsageError
 from envsmith.smoke.bundle import bundle
-from envsmith.smoke.events import MAX_LINE, Events
+from envsmith.smoke.events import Events
 from envsmith.smoke.nodes import with_nodes
 from envsmith.smoke.parse_events import parse_events
 from envsmith.smoke.plan import Plan
@@ -219,31 +219,7 @@ def _trainjob(job: KubernetesJob, variables: dict[str, str]) -> Manifest:
 
 
 # The verdict of a run from the logs of its pods: what `kubectl logs` prints, or any file that the lines of the agent
-# are in.
-#
-# Every line of the agent is a JSON object. What other programs wrote around it (the name of a pod, a time, the tag of
-# torchrun) is passed over. The same event in several logs is one: the pods exchange theirs, so that a single log may be
-# enough.
-
-
-_START = '{"event":"'
-
-
-def events_of(lines: Iterable[str]) -> list[object]:
-    """Return every event once, in the order in which it was first seen."""
-    unique: JsonDict = {}
-    decoder = json.JSONDecoder()
-    for line in lines:
-        at = line.find(_START)
-        if at < 0 or len(line) > MAX_LINE:
-            continue
-        try:
-            event, _ = decoder.raw_decode(line, at)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(event, dict):
-            unique.setdefault(json.dumps(event, sort_keys=True), event)
-    return list(unique.values())
+# are in. The pods exchange their events, so that a single log may be enough.
 
 
 def plan_of(log: Events) -> Plan:

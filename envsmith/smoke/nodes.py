@@ -34,7 +34,7 @@ from envsmith.model.record import Fault
 from envsmith.smoke.bundle import bundle
 from envsmith.smoke.events import MAX_LINE, Events
 from envsmith.smoke.fault import Attribution
-from envsmith.smoke.parse_events import parse_events
+from envsmith.smoke.parse_events import events_of, parse_events
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.run import BOOTSTRAP, agent_input, torchrun_argv
@@ -508,7 +508,9 @@ def run_rendezvous(plan: Plan, where: Rendezvous, *, python: str) -> SmokeResult
         conf = [f"join_timeout={max(1, int(where.join))}", *_owner(host, mine)]
         argv[3:3] = [*(["--local-addr", mine] if mine else []), "--rdzv-conf", ",".join(conf)]
         words, status = _torchrun(argv, plan.outer_deadline + where.join)
-        events = _read_events(here)
+        texts = [read_text(path, 256 << 20, errors="replace") for path in sorted(here.glob("events.*"))]
+        # What came from a rank's own file and through the store is taken once.
+        events = events_of(line for text in texts for line in text.splitlines())
     if not events:
         lines = [line for line in words.splitlines() if line.strip()]
         raise SmokeError(
@@ -540,17 +542,6 @@ def _torchrun(argv: Sequence[str], limit: float) -> tuple[str, int | None]:
         except subprocess.TimeoutExpired:
             return "torchrun had to be ended at the outer deadline", None
     return answer.stdout, answer.returncode
-
-
-def _read_events(directory: Path) -> list[object]:
-    """Read all ranks' lines. What came from the rank's own file and through the store is taken once."""
-    unique: dict[str, object] = {}
-    for path in sorted(directory.glob("events.*")):
-        for line in read_text(path, 256 << 20, errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                event = parse_json(line)
-                unique.setdefault(json.dumps(event, sort_keys=True), event)
-    return list(unique.values())
 
 
 def _address_towards(host: str, port: int) -> str | None:

@@ -6,12 +6,14 @@ What does not look like an event is counted and left out.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envsmith.base.schema import parse_value
 from envsmith.model.record import Facts
 from envsmith.smoke.events import (
+    MAX_LINE,
     Bye,
     CaseRow,
     EndedRow,
@@ -36,6 +38,7 @@ from envsmith.smoke.events import (
     StepRow,
 )
 
+_START = '{"event":"'
 # The value of each kind of event, and where it is kept: the lists of `Events`, or the field of its first one.
 _EVENTS: Mapping[str, tuple[type, str]] = {
     "halt": (HaltEvent, "halts"), "end": (RunEnd, "ends"), "step": (SkippedStep, "skipped"),
@@ -58,6 +61,26 @@ def parse_events(events: Iterable[object]) -> Events:
     for event in events:
         reader.take(event)
     return reader.events
+
+
+def events_of(lines: Iterable[str]) -> list[object]:
+    """Return every event of some lines once, in the order in which it was first seen.
+
+    What other programs wrote around an event, or between them, is passed over.
+    """
+    unique: dict[str, object] = {}
+    decoder = json.JSONDecoder()
+    for line in lines:
+        at = line.find(_START)
+        if at < 0 or len(line) > MAX_LINE:
+            continue
+        try:
+            event, _ = decoder.raw_decode(line, at)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict):
+            unique.setdefault(json.dumps(event, sort_keys=True), event)
+    return list(unique.values())
 
 
 class EventReader:

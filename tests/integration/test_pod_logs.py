@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from envsmith.smoke.kubernetes import KubernetesJob, events_of, manifest, result_of
+from envsmith.smoke.kubernetes import KubernetesJob, manifest, result_of
 from envsmith.smoke.nodes import plan_for_nodes
+from envsmith.smoke.parse_events import events_of
 from envsmith.smoke.plan import Plan
 
 PYTHON = os.environ.get("ENVSMITH_TEST_TORCH_PYTHON")

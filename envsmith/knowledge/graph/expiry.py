@@ -9,10 +9,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from envsmith.base.files import read_bounded
-from envsmith.base.schema import Flag, Problems, exactly, read_document, strict, whole_number
+from envsmith.base.schema import Flag, exactly, strict, whole_number
+from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.graph.load import knowledge
-from envsmith.knowledge.graph.location import MAX_FILE_BYTES
 from envsmith.model.record import Record, Rung
 from envsmith.model.version import version_key
 
@@ -84,10 +83,7 @@ def load_expiry(root: Path, torches: Iterable[str] | None = None) -> Expiry:
 
     ``torches`` are the known versions (default: the installed knowledge's). ``DataError``.
     """
-    path, problems = root / "expiry.yaml", Problems()
-    file = read_document(_ExpiryFile, path.name, read_bounded(path, MAX_FILE_BYTES), problems)
-    problems.refuse(f"Cannot read {path}: it is not a table of expiry.")
-    assert file is not None  # noqa: S101 - without a value there is a problem
+    file = load_table(_ExpiryFile, "expiry.yaml", root)
     if torches is None:
         torches = [release.version for release in knowledge().releases.get("torch", ())]
     series = sorted({_series(t) for t in torches}, key=lambda s: tuple(map(int, s.split("."))), reverse=True)

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from urllib.parse import unquote, urlunsplit
 
 from envsmith.base.files import expand_home, read_bounded, scratch
 from envsmith.base.schema import Parsed, Problems, WrongValueError, one_or_many, parse_json, read_document
-from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, UsageError
+from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, StorageError, UsageError
 from envsmith.lock.conda.copies import drop_changed, sealed
 from envsmith.lock.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.lock.conda.names import clean, public_url, require_rattler, scrub
@@ -443,6 +444,8 @@ def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None
     for name in labels:
         progress(f"channel {name}: {platform}")
     copies = conda.cache_dir / "repodata"
+    if not conda.offline:
+        _prepare(copies)
     drop_changed(copies, offline=conda.offline)
     config = rattler.SourceConfig(cache_action="force-cache-only" if conda.offline else "cache-or-fetch")
     gateway = rattler.Gateway(
@@ -460,6 +463,19 @@ def open_channels(conda: CondaRequest, platform: str, newest: dt.datetime | None
         copies=copies,
         exclude_newer=newest,
     )
+
+
+def _prepare(copies: Path) -> None:
+    """Make the cache of indexes. What rattler says of one that cannot be written reads like a damaged index."""
+    try:
+        copies.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=copies):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write the cache {copies}: {error.strerror}.",
+            hint="Free space there or give another folder: XDG_CACHE_HOME=DIR. Only the Conda lock needs it.",
+        ) from error
 
 
 def run_async(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

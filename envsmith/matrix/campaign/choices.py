@@ -145,7 +145,7 @@ def read_campaign(path: Path, table: ComponentTable) -> Campaign:
         raise DataError(
             f"Cannot read {path}: it is not a campaign file.",
             details=problems.lines,
-            hint="See docs/how-to/campaigns.md for the fields.",
+            hint="See docs/how-to/prove.md for the fields.",
         )
     return Campaign(
         name=file.name,

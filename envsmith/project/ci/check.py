@@ -97,7 +97,7 @@ def _pythons(case: LibraryCheck) -> None:
     for pythons, floor in ((older, True), (newer, False)):
         if not pythons:
             continue
-        evidence, reason = _why_not(case, python=Spec.parse(f"=={pythons[-1 if floor else 0]}.*"))
+        obstacle = _why_not(case, python=Spec.parse(f"=={pythons[-1 if floor else 0]}.*"))
         case.add(
             Finding(
                 rule="ci-python-without-cell",
@@ -105,9 +105,9 @@ def _pythons(case: LibraryCheck) -> None:
                 components={"python": admits.text},
                 message=(
                     f"Python {join_words(pythons)} {'is' if len(pythons) == 1 else 'are'} admitted, "
-                    f"but nothing that is declared can be installed there: {reason}"
+                    f"but nothing that is declared can be installed there: {obstacle.message}"
                 ),
-                evidence=strongest(evidence),
+                evidence=strongest(obstacle.evidence),
                 fix=f"requires-python >={working[0]}" if floor else None,
             ),
             at="python",
@@ -118,12 +118,25 @@ def _solvable(case: LibraryCheck, **narrower: Spec) -> bool:
     return case.solver.best(case.solver.pose(judged_request(case.library, case.solver, narrower))) is not None
 
 
-def _why_not(case: LibraryCheck, **narrower: Spec) -> tuple[list[Evidence], str]:
-    """Return the evidence and the sentences of the smallest conflict of the ranges with ``narrower``."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obstacle:
+    """What keeps a library from a release: the rules of the smallest conflict, as a sentence and by their components."""
+
+    message: str
+    components: frozenset[str]
+    evidence: tuple[Evidence, ...]
+
+
+def _why_not(case: LibraryCheck, **narrower: Spec) -> Obstacle:
+    """Return what stands between the ranges and ``narrower``."""
     refusal = refuse(case.solver, case.solver.pose(judged_request(case.library, case.solver, narrower))).refusal
     members = refusal.conflict if refusal else ()
     rules = [m for m in members if not m.is_wish]
-    return [e for m in members for e in m.evidence], "; ".join(m.message for m in rules) or "nothing fits"
+    return Obstacle(
+        message="; ".join(m.message for m in rules) or "nothing fits",
+        components=frozenset(name for m in rules for name in m.components),
+        evidence=tuple(e for m in members for e in m.evidence),
+    )
 
 
 def _newest_torch(case: LibraryCheck) -> None:
@@ -134,26 +147,26 @@ def _newest_torch(case: LibraryCheck) -> None:
         return
     newest = releases[-1]
     version = public(newest.version)
-    if _solvable(case, torch=Spec.parse(f"=={version}")):
+    exactly = {"torch": Spec.parse(f"=={version}")}
+    if _solvable(case, **exactly):
         return
     if not case.spec("torch").contains(version):
-        open_range = _request_without(case, "torch", version)
-        reason = "" if open_range is None else f"; it could not be had anyway: {open_range[1]}"
-        evidence = [*newest.evidence, *(open_range[0] if open_range else [])]
+        obstacle = None if _solvable(case, **exactly) else _why_not(case, **exactly)
+        reason = f"; it could not be had anyway: {obstacle.message}" if obstacle else ""
         case.add(
             Finding(
                 rule="ci-blocks-newest-torch",
-                severity=Severity.NOTE if open_range else Severity.WARNING,
+                severity=Severity.NOTE if obstacle else Severity.WARNING,
                 components={"torch": case.spec("torch").text},
                 message=f"torch {case.spec('torch')} keeps out torch {version} of {newest.date}{reason}",
-                evidence=strongest(evidence),
-                fix=None if open_range else f"try the library with torch {version}, then raise the bound",
+                evidence=strongest([*newest.evidence, *(obstacle.evidence if obstacle else ())]),
+                fix=None if obstacle else f"try the library with torch {version}, then raise the bound",
             ),
             at="torch",
         )
         return
-    evidence, message = _why_not(case, torch=Spec.parse(f"=={version}"))
-    wished = [c for c in case.library.ranges if c != "torch" and c in message and case.library.declared(c)]
+    obstacle = _why_not(case, **exactly)
+    wished = [c for c in case.library.ranges if c != "torch" and c in obstacle.components and case.library.declared(c)]
     case.add(
         Finding(
             rule="ci-blocks-newest-torch",
@@ -161,18 +174,12 @@ def _newest_torch(case: LibraryCheck) -> None:
             components={"torch": version, **{c: case.spec(c).text for c in wished[:1]}},
             message=(
                 f"torch {version} of {newest.date} is within torch {case.spec('torch')}, "
-                f"but the other ranges keep it out: {message}"
+                f"but the other ranges keep it out: {obstacle.message}"
             ),
-            evidence=strongest([*evidence, *newest.evidence]),
+            evidence=strongest([*obstacle.evidence, *newest.evidence]),
         ),
         at=wished[0] if wished else "torch",
     )
-
-
-def _request_without(case: LibraryCheck, component: str, version: str) -> tuple[list[Evidence], str] | None:
-    """Return why the rest of the ranges cannot have a release either. ``None``: they can."""
-    wider = {component: Spec.parse(f"=={version}")}
-    return None if _solvable(case, **wider) else _why_not(case, **wider)
 
 
 def _proved(case: LibraryCheck) -> None:

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from envsmith.cli.smoke import smoke
 from envsmith.errors import DataError
-from envsmith.smoke.kubernetes import events_of, plan_of, result_of
-from envsmith.smoke.parse_events import parse_events
+from envsmith.smoke.kubernetes import plan_of, result_of
+from envsmith.smoke.parse_events import events_of, parse_events
 from envsmith.smoke.plan import Plan
 
 PLAN = Plan.build({"torch": "2.13.0+cpu"}, ranks=2, backend="gloo", steps=False).with_(nodes=2)

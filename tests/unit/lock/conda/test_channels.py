@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.errors import LockError, NetworkError
+from envsmith.errors import LockError, NetworkError, StorageError
 from envsmith.lock.conda.lock import lock_conda
 from envsmith.lock.conda.lock_files import files
 from envsmith.lock.conda.model import CondaRequest
@@ -290,3 +290,12 @@ def test_process_that_read_a_channel_ends_in_peace(server, forge, tmp_path, sche
         command = [sys.executable, "-c", LOCKS, helpers, channel, str(tmp_path / str(number))]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (run.returncode, run.stdout, run.stderr) == (0, "1\n", "")
+
+
+def test_a_cache_that_cannot_be_written_is_not_called_a_damaged_index(server, megatron, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "repodata").write_text("a file where a folder should be")
+    with pytest.raises(StorageError, match=r"Cannot write the cache .*: ") as caught:
+        lock_conda(*megatron, CondaRequest(channels=(server.url + "/conda-forge",), cache_dir=cache))
+    assert "damaged" not in caught.value.message
