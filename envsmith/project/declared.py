@@ -405,6 +405,10 @@ def _poetry(poetry: JsonFields, file: str, lines: DeclaredLines, find: _Finder) 
                 _poetry_line(name, one, extras.get(name.lower()), group, (file, lines, find))
 
 
+# No number of a release has more digits, and Python reads no more than 4,300 of a hostile one.
+_NUMBERS = r"\d{1,20}(?:\.\d{1,20})*"
+
+
 def _poetry_line(
     name: str, value: object, extra: str | None, group: str | None, into: tuple[str, DeclaredLines, _Finder]
 ) -> None:
@@ -445,9 +449,9 @@ def _poetry_ranges(text: str) -> list[str]:
     """Return the ranges that ``||`` joins, lowest first. Those that touch are one."""
     ranges: list[str] = []
     several = [",".join(_caret(part.strip()) for part in one.split(",")) for one in re.split(r"\|\|?", text)]
-    for spec in sorted(several, key=lambda one: [int(n) for n in re.findall(r"\d+", one)]):
+    for spec in sorted(several, key=lambda one: [int(n) for n in re.findall(r"\d{1,20}", one)]):
         below, above = (
-            re.search(rf"{sign}([\d.]+)", one) for sign, one in (("<", ranges[-1] if ranges else ""), (">=", spec))
+            re.search(rf"{sign}({_NUMBERS})", one) for sign, one in (("<", ranges[-1] if ranges else ""), (">=", spec))
         )
         if below and above and Version(above[1]) <= Version(below[1]):
             clauses = [c for c in ranges.pop().split(",") if c[0] != "<"] + [c for c in spec.split(",") if c[0] != ">"]
@@ -460,7 +464,7 @@ def _poetry_ranges(text: str) -> list[str]:
 def _caret(part: str) -> str:
     if part == "*":
         return ""
-    match = re.fullmatch(r"([\^~])\s*(\d{1,20}(?:\.\d{1,20})*)", part)
+    match = re.fullmatch(rf"([\^~])\s*({_NUMBERS})", part)
     if not match:
         return f"=={part}" if part[:1].isdigit() else part
     numbers = [int(n) for n in match[2].split(".")]
