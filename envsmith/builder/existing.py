@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +94,15 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
         differences.append("compiled from source: in another way")
     if options.conda is not None:
         differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
-    return tuple(differences)
+    return (*differences, *_edited(old, directory))
+
+
+def _edited(lock: Lock, directory: Path) -> Iterator[str]:
+    """Return what pip and uv install from that no longer says what the lock says. What is not there is in nobody's way."""
+    for name, text in python_files(lock, pip=True).items():
+        path = directory / name
+        if path.is_file() and read_text(path) != text:
+            yield f"{name}: it was edited, or written by another release of envsmith"
 
 
 def keeping(options: Options, lock: Lock, moving: Collection[str] = ()) -> Options:

@@ -67,3 +67,16 @@ def test_a_lock_is_compared_for_its_own_machine_and_not_for_the_one_at_hand(give
 
     assert differences == ()
     assert [machine.driver for machine in machines] == [lock.cell.components.get("driver")]
+
+
+@pytest.mark.parametrize("name", ["pylock.toml", "requirements.txt", "cell.json"])
+def test_a_file_that_no_longer_says_what_the_lock_says_makes_it_old_until_it_is_locked_again(given, tmp_path, name):
+    options = given(tmp_path, "one", conda=None)
+    directory = lock_only(options).directory
+    (directory / name).write_text((directory / name).read_text() + "# edited\n")
+
+    differences = existing.lock_difference(options)
+    lock_only(options)
+
+    assert differences == (f"{name}: it was edited, or written by another release of envsmith",)
+    assert existing.lock_difference(options) == ()
