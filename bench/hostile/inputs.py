@@ -36,6 +36,8 @@ TITLE = "hostile inputs, all verbs"
 GOAL = 5000
 FAILURES = ("internal error", "signal", "too slow", "unknown exit code")
 _CPU_SECONDS, _WALL_SECONDS, _MEMORY, _OUTPUT = 25, 150, 8 << 30, 256 << 20
+# The verbs that judge every cell take half a minute each, whatever they are given.
+_LONG, _LONG_CPU_SECONDS = {"site", "export"}, 100
 
 # What stands beside the attacked option, so that the verb gets as far as reading it, without a network and within the folder.
 _BASES: dict[str, dict[str, list[str]]] = {
@@ -116,6 +118,10 @@ class Try:
 
 
 @cache
+def _is_long(what: Try) -> bool:
+    return bool(_LONG & set(what.argv[:2]))
+
+
 def _seeds() -> tuple[bytes, ...]:
     """Real documents: what the fuzzer starts from, what once broke a reader, files of this repository."""
     from fuzz_readers import READERS, seeds
@@ -267,8 +273,7 @@ def attack(tally: Tally, count: int, random: random.Random, folder: Path) -> Non
     template = _template(folder)
     makers = _makers()
     random.shuffle(makers)
-    # The verbs that judge every cell take ten seconds each: once a way is enough.
-    light = [make for make in makers if "site" not in make(random).argv[:2] and "export" not in make(random).argv[:2]]
+    light = [make for make in makers if not _is_long(make(random))]  # once a way is enough for the others
     running: dict[int, _Child] = {}
     for number, make in zip(range(count), itertools.chain(makers, itertools.cycle(light)), strict=False):
         while len(running) >= (os.cpu_count() or 1):
@@ -342,7 +347,7 @@ class _Child:
             )
             sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
             for limit, most in (
-                (resource.RLIMIT_CPU, _CPU_SECONDS),
+                (resource.RLIMIT_CPU, _LONG_CPU_SECONDS if _is_long(self.what) else _CPU_SECONDS),
                 (resource.RLIMIT_AS, _MEMORY),
                 (resource.RLIMIT_FSIZE, _OUTPUT),
                 (resource.RLIMIT_CORE, 0),
