@@ -7,10 +7,11 @@
 4. A build with CUDA before one without, which is an answer only where it is asked for, the host has no GPU or driver, or
    the release has no other.
 5. The newest torch release of the framework's age that leaves no companion more than :data:`A_PROOF` older than the
-   newest of that age: those that came out up to :data:`A_STEP` after the framework come before those of the next step. Within a step a build that was run comes first, then a build of the default index, then a release
-   of which another build was run, each as long as it is at most :data:`A_PROOF` older than the newest. A framework
-   release without a line of its own has those of its minor series. Of one torch release the default build comes first,
-   then the newest CUDA.
+   newest of that age. Those that came out up to :data:`A_STEP` after the framework come before those of the next step.
+   Within a step a build that was run comes first, then a build of the default index, then a release of which another
+   build was run, each as long as it is at most :data:`A_PROOF` older than the newest. A framework release without a
+   line of its own has those of its minor series. Of one torch release the default build comes first, then the newest
+   CUDA.
 6. Python 3.12, 3.11, 3.13, 3.10, 3.14, 3.9, 3.8, then the others, newest first.
 7. Companions, those that need not be compiled before others, newest first in the same steps of age. Then whatever else
    is open, newest first. Of driver and glibc the oldest that will do comes first, because they are demands.
