@@ -82,6 +82,23 @@ def own_error(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
+def no_rank(evidence: LaunchEvidence) -> Blame | None:
+    """Return the error of who was to start the ranks, of which none was seen."""
+    error = evidence.driver
+    if error is None:
+        return None
+    cause = cause_of(error.error)
+    return Blame(
+        cause=cause,
+        ranks=(),
+        message=f"The command itself ended with {error_text(error)}{at_place(error.place)}, and no rank was seen before.",
+        fix=_CAUSE_ADVICE.get(cause, f"Look at {error.place or 'the traceback of the command'}."),
+        place=error.place,
+        evidence=(error.error,),
+        quote=error.error,
+    )
+
+
 def _meaning(error: str) -> str:
     """Return what an error stands for that does not say it."""
     return " That is what a full disk does to torch.save." if _CUT_OFF.search(error) else ""

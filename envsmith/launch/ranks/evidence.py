@@ -275,7 +275,8 @@ class LaunchEvidence:
     ``sizes`` are the bytes that a collective received and expected, where gloo printed them. ``absent`` is the rank
     that the others waited for at the store, and for how many seconds. ``line`` is where either was read.
     ``is_interrupted`` tells that somebody ended the launch on purpose. ``communicators`` is what NCCL's RAS prints.
-    ``attempt`` counts how often the launcher had started its ranks before.
+    ``attempt`` counts how often the launcher had started its ranks before. ``driver`` is the first error of a process
+    that is no rank: of who starts them.
     """
 
     ranks: tuple[RankEvidence, ...] = ()
@@ -291,6 +292,7 @@ class LaunchEvidence:
     is_interrupted: bool = False
     communicators: str = ""
     attempt: int = 0
+    driver: RankError | None = None
     unread: tuple[str, ...] = ()
 
     @property
