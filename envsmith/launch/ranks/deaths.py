@@ -229,8 +229,23 @@ def ended(evidence: LaunchEvidence) -> Blame | None:
             return _without_a_word(one)
         if status == -SIGKILL and insisted and not (one.exit and one.exit.at):
             continue  # the launcher insists where SIGTERM was not enough
+        if len(evidence.ranks) > 1 and {each.way_out for each in evidence.ranks} == {one.way_out} != {""}:
+            return _all_left(evidence, one.way_out)
         return _of_status(evidence, one, status)
     return None
+
+
+def _all_left(evidence: LaunchEvidence, way_out: str) -> Blame:
+    place = way_out.rpartition(" at ")[2]
+    ranks = tuple(one.rank for one in evidence.ranks)
+    return Blame(
+        cause=Cause.EXITED,
+        kind="rank-died",
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} ended alike, by {way_out}.",
+        fix=f"Look at {place}, and at what the ranks printed before: every rank meets it.",
+        place=place,
+    )
 
 
 def killed(evidence: LaunchEvidence) -> Blame | None:

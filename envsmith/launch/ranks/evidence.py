@@ -150,6 +150,8 @@ class CallArguments:
         if self.peer is not None:
             tag = f" with tag {self.tag}" if self.tag else ""
             return f"{self.operation} {'to' if self.is_send else 'from'} rank {self.peer}{tag}"
+        if self.operation.removeprefix("i") == "recv":
+            return f"{self.operation} from any rank"
         root = f" with root {self.root}" if self.root is not None else ""
         return f"{self.operation}{root}{f' of ranks {list(self.ranks)}' if self.ranks else ''}"
 
