@@ -22,7 +22,7 @@ from envsmith.doctor.read import clean, read_texts
 
 HERE = Path(__file__).parent.parent
 STALL = 6
-_HEALTHY = {"healthy", "odd", "odd-2"}
+_HEALTHY = {"healthy", "odd", "odd-2", "odd-3"}
 _TABLE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)", re.DOTALL)
 _DEEPSPEED = re.compile(r"Killing subprocess|exits with return code")
 _BLOCK = re.compile(r"^envsmith run: .*(?:\n  .*)*", re.MULTILINE)
@@ -51,7 +51,7 @@ def count(rows: list[dict], options: argparse.Namespace) -> int:
             results.append({"id": row["id"], "half": row["half"], "who": who} | compared(row, said, causes, own))
     for result in results:
         print("{id:26} {who:9} rank {rank:7} cause {cause:6} place {place:6} {named}".format(**result))
-    for half in ("seen", "unseen", "later", "third", "fourth", "fifth"):
+    for half in ("seen", "unseen", "later", "third", "fourth", "fifth", "sixth"):
         for who in ("launcher", "detail", "py-spy", "doctor", "run"):
             summary(half, who, [r for r in results if (r["half"], r["who"]) == (half, who)])
     alarms(rows, options.folder)
