@@ -337,9 +337,12 @@ def late(evidence: LaunchEvidence) -> Blame | None:
 
 
 def departed(evidence: LaunchEvidence) -> Blame | None:
-    """Blame a rank that ended with status 0 before the others lost it."""
-    first_error = min((error.at for _, error in evidence.errors if error.at), default=0.0)
-    early = [one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < first_error]
+    """Blame a rank that ended with status 0 before the others lost it, or ended badly without a word."""
+    losses = [error.at for _, error in evidence.errors if error.at]
+    losses += [one.exit.at for one in evidence.ranks if one.exit and one.exit.code == 1 and not one.error]
+    early = [
+        one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < min(losses, default=0.0)
+    ]
     if not early:
         return _unlisted(evidence)
     if further := _further_calls(evidence, early):
@@ -349,7 +352,8 @@ def departed(evidence: LaunchEvidence) -> Blame | None:
     return Blame(
         cause=cause,
         ranks=(one.rank,),
-        message=f"Rank {one.rank} {words} with exit status 0, and the others lost their connection to it.",
+        message=f"Rank {one.rank} {words} with exit status 0, and the others "
+        f"{'lost their connection to it' if evidence.errors else 'ended badly after that'}.",
         fix=f"Look for a sys.exit, a return or an end of the data that only rank {one.rank} meets.",
         place=one.way_out.rpartition(" at ")[2],
         evidence=(f"rank {one.rank}: {one.way_out or 'the script came to its end'}", *_call_counts(evidence)),

@@ -273,3 +273,10 @@ def test_ranks_that_all_refuse_their_options_ended_alike_though_the_launcher_was
     answer = decide(failed(first, second))
 
     assert (answer.ranks, answer.message) == ((0, 1), "Ranks 0, 1 ended alike, by sys.exit(2) at train.py:21.")
+
+
+def test_a_rank_that_ended_well_before_one_that_says_nothing_of_its_bad_end_has_left_it():
+    answer = decide(failed(ended(0, 1, 10.6), ended(1, 0, 10.0)))
+
+    assert (answer.cause, answer.ranks) == (Cause.UNEVEN_DATA, (1,))
+    assert answer.message.endswith("with exit status 0, and the others ended badly after that.")
