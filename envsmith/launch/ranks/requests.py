@@ -33,7 +33,8 @@ def minority(keys: Mapping[int, object]) -> tuple[int, ...]:
 def _odd_waits(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
     """Return where the waits of ranks for a single one lead: into a circle, or to one that does something else.
 
-    In a circle it is the one that would meet a rank outside of it. Who is waited for by fewer than do what it does is right.
+    In a circle it is the one that would meet a rank outside of it. Where as many do what that one does as wait for it,
+    either side may be wrong.
     """
     asked = {rank: (call.peer, call) for rank, call in requests.items() if call.peer is not None}
     waits = {rank: peer for rank, (peer, call) in asked.items() if not _meet(rank, call, requests.get(peer))}
@@ -48,7 +49,7 @@ def _odd_waits(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
     if last is None or last.peer is not None:
         return ()
     alike = [rank for rank, call in requests.items() if _asks(call) == _asks(last)]
-    return () if len(ranks) == len(alike) else end if len(ranks) > len(alike) else tuple(ranks)
+    return end if len(ranks) > len(alike) else tuple(sorted((*ranks, *end)))
 
 
 def _end(rank: int, waits: Mapping[int, int]) -> tuple[int, ...]:
@@ -99,4 +100,7 @@ def asking_words(odd: Sequence[int], requests: Mapping[int, CallArguments], text
         return f"{ranks_text(odd)} {'calls' if len(odd) == 1 else 'call'} {texts[odd[0]]}, which the others do not"
     if all(requests[rank].peer in odd for rank in odd):
         return f"{ranks_text(odd)} wait for each other"
+    if lone := [rank for rank in odd if requests[rank].peer is not None]:
+        wait = "waits" if len(lone) == 1 else "wait"
+        return f"A send or recv has no partner, in which {ranks_text(lone, 'r')} {wait}"
     return f"{ranks_text(odd)} do not agree on their {requests[odd[0]].operation}"
