@@ -62,6 +62,7 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
     judges = (
         _dead,
         _raised,
+        _outlived,
         _stopped,
         different_worlds,
         _left_loop,
@@ -218,6 +219,27 @@ def _raised(evidence: LaunchEvidence) -> Blame | None:
         quote=error.error,
         is_hang=True,
     )
+
+
+def _outlived(evidence: LaunchEvidence) -> Blame | None:
+    """Blame a rank whose script is over, and whose process waits for a thread that is no daemon."""
+    one = next((each for each in _living(evidence) if each.main and _is_shutting_down(each.main.frames)), None)
+    if one is None:
+        return None
+    threads = [stack for stack in one.stacks if not stack.is_main]
+    names = ", ".join(f"{stack.thread}{at_place(user_place(stack.frames))}" for stack in threads[:3])
+    return Blame(
+        cause=Cause.LEFT,
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} has come to the end of its script, and its process waits for a thread: {names}.",
+        fix="Tell that thread to end, or make it a daemon.",
+        evidence=_facts(one),
+        is_hang=all(stack.still >= STILL and not (stack.process and _may_go_on(stack.process)) for stack in threads),
+    )
+
+
+def _is_shutting_down(frames: Sequence[Frame]) -> bool:
+    return bool(frames) and frames[-1].function == "_shutdown" and frames[-1].file.endswith("/threading.py")
 
 
 def _ending(code: int) -> str:
