@@ -140,6 +140,17 @@ def narrow(weights: Sequence[float], is_bad: Callable[[int], bool | None]) -> tu
     return good, bad
 
 
+def narrow_past(
+    weights: Sequence[float], is_bad: Callable[[int], bool | None], is_another: Callable[[int], bool]
+) -> tuple[int, int]:
+    """Return what :func:`narrow` does, beyond positions that fail with another error and whose next one passes."""
+    good, bad = narrow(weights, is_bad)
+    while bad + 1 < len(weights) and is_another(bad) and is_bad(bad + 1) is False:
+        start = bad + 1
+        good, bad = (start + step for step in narrow(weights[start:], lambda step, start=start: is_bad(start + step)))
+    return good, bad
+
+
 @dataclass(kw_only=True, slots=True)
 class _Chain:
     weights: Sequence[float]
