@@ -40,6 +40,8 @@ PYTHON, PLATFORM, DAY = "3.11", "x86_64-manylinux_2_28", "2026-11-21"
 SECONDS = 300
 # What a project needs to be read, its metadata and its own package to be built.
 _SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|ipynb|sh|toml|cfg|txt|md|in|json|ya?ml)|[^/]+|.*version.*")
+# An installed envsmith has its byte-code.
+_ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _SHOWN = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "vllm")
 
@@ -79,7 +81,7 @@ def run(command: list[str], folder: Path, **variables: str) -> tuple[int, str, s
             text=True,
             timeout=SECONDS,
             check=False,
-            env={**os.environ, "UV_PYTHON_DOWNLOADS": "never", **variables},
+            env={**_ENVIRON, "UV_PYTHON_DOWNLOADS": "never", **variables},
         )
     except subprocess.TimeoutExpired:
         return 124, "", "timed out", SECONDS
