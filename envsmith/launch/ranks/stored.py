@@ -231,6 +231,7 @@ def merged(pieces: Sequence[LaunchEvidence]) -> LaunchEvidence:
         unread=tuple(dict.fromkeys(text for piece in pieces for text in piece.unread)),
         launcher=next((piece.launcher for piece in pieces if piece.launcher), None),
         sizes=next((piece.sizes for piece in pieces if piece.sizes), None),
+        driver=next((piece.driver for piece in pieces if piece.driver), None),
         absent=next((piece.absent for piece in pieces if piece.absent), None),
         line=next((piece.line for piece in pieces if piece.line), 0),
     )

@@ -52,8 +52,8 @@ def arguments(frame: Any) -> dict[str, Any]:
             value = values.get(name)
             if isinstance(value, int) or (name == "ranks" and isinstance(value, (list, tuple))):
                 row[name] = value if isinstance(value, int) else [int(each) for each in value]
-        group = values.get("group")
-        row["group"] = str(world.pg_names.get(group, "")) if group is not None and world is not None else ""
+        group = values.get("group") or getattr(world, "default_pg", None)
+        row["group"] = str(world.pg_names.get(group, "")) if world is not None else ""
         row["turn"] = int(getattr(world, "group_count", 0))
         row["operation"] = frame.f_code.co_name if frame is not None else ""
     return row

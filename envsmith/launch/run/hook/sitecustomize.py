@@ -236,15 +236,14 @@ class HookedRank:
                 thread = threading.current_thread().name
                 self.error(error, error.__traceback__, thread, handled=True)  # who prints it and leaves
             if self.exits <= MOST_EXITS:  # who catches them asks for thousands
-                stack = self.witness.frames(sys._getframe(1))
+                stack = self.witness.frames(sys._getframe().f_back)
                 self.mark("exit", status=repr(status[0]) if status else "0", stack=stack)
             leave(*status)
 
         def _exit(status: int) -> None:
-            frame = sys._getframe(1)
-            if (
-                "/multiprocessing/popen_" not in frame.f_code.co_filename
-            ):  # the end of a forked child, not the program's wish
+            frame = sys._getframe().f_back  # none where atexit itself calls it
+            # The end of a forked child is not the program's wish.
+            if frame is None or "/multiprocessing/popen_" not in frame.f_code.co_filename:
                 self.mark("exit", status=repr(status), stack=self.witness.frames(frame), at_once=True)
             leave_at_once(status)
 

@@ -323,8 +323,25 @@ def test_what_differs_between_ranks_and_what_was_not_read_is_said():
 def test_a_launch_without_ranks_says_what_to_do():
     head, step = lines(LaunchEvidence(launcher=ExitStatus(code=1)))
 
-    assert head == "envsmith run: the launch of 0 ranks ended with exit code 1, and no rank loaded the hook"
+    assert head == "envsmith run: the command ended with exit code 1, and no rank was seen"
     assert step.startswith("  next: Read what the launcher printed.")
+
+
+def test_a_command_that_fails_before_any_rank_starts_has_its_own_error_passed_on():
+    printed = alone(sys.executable, "-c", "raise FileNotFoundError('ds.json')").stderr.splitlines()
+
+    assert "envsmith run: the command ended with exit code 1, and no rank was seen" in printed
+    assert "  The command itself ended with FileNotFoundError: ds.json, and no rank was seen before." in printed
+
+
+@pytest.mark.parametrize("way", ["os._exit", "sys.exit"])
+def test_a_way_out_that_the_interpreter_itself_calls_is_taken(way):
+    result = watched(f"import atexit, os, sys; atexit.register({way}, 9)", ranks=1)
+
+    bare = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, "1", f"import atexit, os, sys; atexit.register({way}, 9)"], check=False
+    )
+    assert result.returncode == bare.returncode
 
 
 def test_the_end_of_a_launch_that_stood_still_says_again_why():
