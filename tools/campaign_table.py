@@ -143,7 +143,9 @@ def newest(records: Iterable[Record]) -> list[Record]:
 
 def main(argv: Sequence[str]) -> int:
     """Print the tables."""
-    records = newest(r for r in read_records(find_matrix() / "records") if r.campaign and (not argv or r.campaign in argv))
+    records = newest(
+        r for r in read_records(find_matrix() / "records") if r.campaign and (not argv or r.campaign in argv)
+    )
     print(tables(records) if records else "no records of a campaign")
     return 0 if records else 1
 
