@@ -147,7 +147,11 @@ def narrow_past(
     good, bad = narrow(weights, is_bad)
     while bad + 1 < len(weights) and is_another(bad) and is_bad(bad + 1) is False:
         start = bad + 1
-        good, bad = (start + step for step in narrow(weights[start:], lambda step, start=start: is_bad(start + step)))
+
+        def is_bad_past(step: int, start: int = start) -> bool | None:
+            return is_bad(start + step)
+
+        good, bad = (start + step for step in narrow(weights[start:], is_bad_past))
     return good, bad
 
 
