@@ -653,8 +653,13 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
         return None
     first = next(one for one in evidence.ranks if one.rank == odd[0])
     place = _place(first)
-    peers = [one for one in _living(evidence) if one.rank not in odd]
-    missed = next((in_flight(peer) for peer in peers if _has_not_come(first, peer)), None)
+    # Of its own group a rank that waits may well be behind.
+    elsewhere = [
+        one
+        for one in _living(evidence)
+        if one.rank not in odd and requests[one.rank].group != requests[first.rank].group
+    ]
+    missed = next((in_flight(peer) for peer in elsewhere if _has_not_come(first, peer)), None)
     words = asking_words(odd, requests, texts)
     if missed:
         words = f"{ranks_text(odd)} left out {call_text(missed)}, and {'waits' if len(odd) == 1 else 'wait'}"
