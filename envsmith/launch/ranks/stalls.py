@@ -371,7 +371,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
             Cause.GIL_HELD,
             "keeps Python's lock (the GIL) and lets no other thread run",
             f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
-            is_hang=True,
+            is_hang=not _computes(process),
         )
     if one.error:
         return _Doing(

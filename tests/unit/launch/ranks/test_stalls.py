@@ -30,10 +30,11 @@ def verdict(*ranks):
         (late(1, *USUAL, state="D"), Cause.BLOCKED, False),
         (late(1, *USUAL, waits_in="wait_for_partner", still=2), Cause.BUSY, False),
         (late(1, *USUAL, answers=False), Cause.GIL_HELD, True),
+        (late(1, *USUAL, state="R", cpu=1.0, answers=False), Cause.GIL_HELD, False),
         (late(1, *USUAL, state="D", answers=False), Cause.BLOCKED, True),
         (late(1, *USUAL, state="T", answers=False), Cause.STOPPED, True),
     ],
-    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "disk-for-long", "stopped"],
+    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "gil-as-it-computes", "disk-for-long", "stopped"],
 )
 def test_the_late_rank_is_named_with_what_it_does(one, cause, is_hang):
     assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (cause, (1,), is_hang)
