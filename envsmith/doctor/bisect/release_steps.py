@@ -64,7 +64,7 @@ def narrow_releases(
         return None
     releases = _between(change, index, base.python)
     sets: dict[int, PackageSet | None] = {}
-    others: set[int] = set()
+    exceptions: set[int] = set()
 
     def is_bad(position: int) -> bool | None:
         if position not in sets:
@@ -75,10 +75,10 @@ def narrow_releases(
         outcome: TrialOutcome = trials.attempt(packages)
         if outcome.passed is False and not outcome.is_like(error):
             # With another release of one package, another error is one of the same kind, unless the next one works.
-            others.add(position)
+            exceptions.add(position)
         return None if outcome.passed is None else not outcome.passed
 
-    good, bad = narrow_past(_weights([release.version for release in releases]), is_bad, others.__contains__)
+    good, bad = narrow_past(_weights([release.version for release in releases]), is_bad, exceptions.__contains__)
     return ReleaseStep(
         name=change.name,
         good=releases[good],

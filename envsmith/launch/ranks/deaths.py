@@ -87,12 +87,12 @@ def of_driver(evidence: LaunchEvidence) -> Blame | None:
     error = evidence.driver
     if error is None or (evidence.ranks and not error.by_process):
         return None
-    seen = "no rank that was seen has one" if evidence.ranks else "no rank was seen before"
+    clause = "no rank that was seen has one" if evidence.ranks else "no rank was seen before"
     cause = cause_of(error.error)
     return Blame(
         cause=cause,
         ranks=(),
-        message=f"The command itself ended with {error_text(error)}{at_place(error.place)}, and {seen}.",
+        message=f"The command itself ended with {error_text(error)}{at_place(error.place)}, and {clause}.",
         fix=_CAUSE_ADVICE.get(cause, f"Look at {error.place or 'the traceback of the command'}."),
         place=error.place,
         evidence=(error.error,),
