@@ -145,11 +145,12 @@ class _Wish:
             return spec or "*", reasons or self._seen()
         allowed = list(admitted)
         for need in needs:
-            sure = need.presence.present
-            fitting = [r for r in allowed if r in sure] or [r for r in allowed if r not in need.presence.absent]
+            # What is made at run time or in C++ may be there: only releases without the name are left out.
+            having = need.presence.present | need.presence.unknown
+            fitting = [r for r in allowed if r in having]
             if fitting:
                 if len(fitting) < len(allowed):
-                    reasons.append(f"{self.name} {need.presence.spec()}: {_places(need)} takes {need.name}")
+                    reasons.append(f"{self.name} {spec_of(releases, having)}: {_places(need)} takes {need.name}")
                 allowed = fitting
             elif spec and any(r not in need.presence.absent for r in releases) and need is needs[0]:
                 reasons.append(f"{self.name} {spec} lacks {need.name}, which {_places(need)} takes")
