@@ -160,7 +160,7 @@ class CallArguments:
 class ThreadStack:
     """The stack of one thread, its innermost frame first.
 
-    ``call`` is what it asks of torch.distributed, ``process`` how the kernel shows the thread, ``still`` counts the looks
+    ``call`` is what it asks of torch.distributed, ``handles`` the error in whose ``except`` or ``finally`` it stands, ``process`` how the kernel shows the thread, ``still`` counts the looks
     in a row at which it stood at the same place. ``number`` is the one by which :class:`Call` names it. ``is_main`` is
     true of the thread that trains.
     """
@@ -170,6 +170,7 @@ class ThreadStack:
     is_main: bool = False
     holds_gil: bool | None = None
     call: CallArguments | None = None
+    handles: RankError | None = None
     still: int = 0
     number: str = ""
     process: ProcessState | None = None

@@ -73,7 +73,19 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
         _all_wait,
         _all_sleep,
     )
-    return next((answer for judge in judges if (answer := judge(evidence))), None)
+    answer = next((answer for judge in judges if (answer := judge(evidence))), None)
+    return _with_handled(answer, evidence) if answer else None
+
+
+def _with_handled(answer: Blame, evidence: LaunchEvidence) -> Blame:
+    """Add the error that the blamed rank has not left behind: it waits in an ``except`` or ``finally`` of the program."""
+    main = next((one.main for one in evidence.ranks if (one.rank,) == answer.ranks), None)
+    error = main.handles if main else None
+    if error is None or not error.place or error.place in answer.message:
+        return answer
+    return replace(
+        answer, message=f"{answer.message} It waits while it handles {error_text(error)}{at_place(error.place)}."
+    )
 
 
 def waits(one: RankEvidence) -> bool:

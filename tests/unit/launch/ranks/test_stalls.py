@@ -321,3 +321,13 @@ def test_a_send_or_recv_without_a_partner_is_no_fault_of_the_rank_that_waits_in_
 
     assert answer.ranks == ranks
     assert "A send or recv has no partner, in which rank 1 waits" in answer.message
+
+
+def test_of_a_rank_that_waits_as_it_tidies_up_the_error_that_it_handles_is_named():
+    error = RankError(error="OSError: shard 4 is gone", place="train.py:22")
+    one = late(1, *USUAL, line=26, waits_in="wait_for_partner")
+    one = replace(one, stacks=(replace(one.stacks[0], handles=error),))
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
+
+    assert answer.message.endswith(" It waits while it handles OSError: shard 4 is gone at train.py:22.")

@@ -266,6 +266,18 @@ def test_a_watch_that_fails_is_one_line_and_the_launch_goes_on(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_evidence_that_cannot_be_written_is_said_and_nobody_is_sent_to_it(tmp_path):
+    (tmp_path / "file").touch()
+    lines = []
+    launch = Launch(["sh", "-c", "exit 3"], WatchSettings(), say=lines.append, keep=tmp_path / "file" / "evidence")
+
+    assert launch.run() == 3
+
+    assert f"Cannot write the evidence into {tmp_path / 'file' / 'evidence'}: Not a directory." in "\n".join(lines)
+    assert "all evidence" not in "\n".join(lines)
+    assert launch.kept_in is None
+
+
 def test_folders_of_launches_that_failed_are_bounded(tmp_path):
     for number in range(20):
         folder = tmp_path / f"envsmith-run-{number:02}"
