@@ -108,4 +108,7 @@ def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, fi
 def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
     """Return the error with the files and lines that ask for what it mentions."""
     lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
-    return ContradictionError(error.message, details=[*error.details, *lines], hint=error.hint, names=error.names)
+    details = [*error.details, *lines]
+    return ContradictionError(
+        error.message, details=details, hint=error.hint, names=error.names, required=error.required
+    )

@@ -20,7 +20,7 @@ def frames(frame: Any, most: int = 60) -> list[Any]:
     return rows
 
 
-def said(error: Any, trace: Any) -> dict[str, Any]:
+def said(error: Any, trace: Any) -> Any:
     """Return the last line of an error and its frames, innermost first."""
     text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
     text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
@@ -50,7 +50,7 @@ def all_stacks() -> list[Any]:
     ]
 
 
-def handled_error(value: Any) -> dict[str, Any]:
+def handled_error(value: Any) -> Any:
     """Return the error that a thread handles: it stands in an ``except`` or ``finally``. Before Python 3.12 it is in a tuple."""
     error = value[1] if isinstance(value, tuple) else value
     return said(error, error.__traceback__) if error is not None else {}
