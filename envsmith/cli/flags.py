@@ -403,7 +403,7 @@ def say_project(folder: Path) -> None:
     from envsmith.project.declared import declaring_files  # most folders are no project
 
     if files := declaring_files(folder):
-        say(f"no environment is active, so that of envsmith is looked at. {folder.name} has a {files[0]}:")
+        say(f"no environment is active, so that of envsmith is looked at. {folder.name} is a project ({files[0]}):")
         say("  envsmith solve --project .          what it can have")
         say("  envsmith check --code .             what its code takes")
         say("  envsmith doctor --python .venv      an environment of it")
