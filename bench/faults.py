@@ -1,11 +1,11 @@
 """What is said of launches that fail: by the launcher alone, by `doctor --from` on its text, by `envsmith run`, by other tools.
 
-    python bench/faults.py launch alone|detail|spy|run --env ddp=ENV --env zero2=ENV … [--half seen|unseen|healthy|fourth|odd] [--only ID …] [--jobs 2]
+    python bench/faults.py launch alone|detail|spy|run --env ddp=ENV --env zero2=ENV … [--half seen|unseen|healthy|fourth|fifth|sixth|odd|odd-2|odd-3] [--only ID …] [--jobs 2]
     python bench/faults.py count [--half …] [--json FILE]
 
 ``launch`` starts the rows of ``faults.yaml`` and ``launches.yaml`` with the real launcher, without and with `envsmith run`, and keeps what was
 printed under ``--folder``: a row that was run is not run again. ``detail`` is ``alone`` with TORCH_DISTRIBUTED_DEBUG=DETAIL, ``spy`` adds what
-py-spy shows of every rank after twelve seconds. ``count`` reads that, and compares it with the labels. The scripts are copied without the
+py-spy shows of every rank after twenty seconds. ``count`` reads that, and compares it with the labels. The scripts are copied without the
 marks of places first, so that no mark stands in a traceback. ENV is a virtual environment that has torch and the framework.
 """
 
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 STALL = 6
 # How long gloo waits: alone the others must give up some time, under `envsmith run` the verdict has to come first.
 TIMEOUTS = {"alone": 12, "detail": 12, "spy": 60, "run": 60}
-SPY_AFTER = 12
+SPY_AFTER = 20
 LIMIT = 150
 # A hang that was judged is ended, because a launcher takes half a minute for ranks that are stopped.
 AFTER_VERDICT = 6
@@ -44,7 +44,10 @@ def main() -> int:
     parser.add_argument("verb", choices=["launch", "count"])
     parser.add_argument("mode", nargs="?", choices=list(TIMEOUTS), default="alone")
     parser.add_argument("--env", action="append", default=[], metavar="FRAMEWORK=FOLDER")
-    parser.add_argument("--half", choices=["seen", "unseen", "later", "third", "healthy", "fourth", "odd"])
+    parser.add_argument(
+        "--half",
+        choices=["seen", "unseen", "later", "third", "healthy", "fourth", "fifth", "sixth", "odd", "odd-2", "odd-3"],
+    )
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=9, help="start no further row after this time")
@@ -70,7 +73,9 @@ def labels() -> list[dict]:
     document = yaml.safe_load((HERE / "launches.yaml").read_text())
     for kind, half in (("faults", "fourth"), ("healthy", "odd")):
         rows += [
-            row | {"half": half, "framework": "any", "text": document["prelude"] + row["script"], "sh": document["sh"]}
+            {"half": half}
+            | row
+            | {"framework": "any", "text": document["prelude"] + row["script"], "sh": document["sh"]}
             for row in document[kind]
         ]
     return rows

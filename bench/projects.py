@@ -11,9 +11,9 @@ rules of the version graph (`envsmith check`). RESULTS holds one line a project,
 A case may name its Python and the folder of its repository. One without a file that uv could compile has no peer.
 With --code `lock --code` is asked too. Seconds are those of the clock and of the processors.
 
-With --imports the versions of both answers are installed beneath FOLDER, each in an environment that is removed again,
+With --imports the versions of both answers, and of the peer's on the day of the commit, are installed beneath FOLDER, each in an environment that is removed again,
 with the project itself. uv's cache in FOLDER stays for the next one. What the project names is imported, then its own package and the modules directly in it. The
-answer goes into RESULTS. Needs up to 10 GB of disk for one environment.
+answer goes into RESULTS. Where bench/steps has a script of the project, it trains two ranks under `envsmith run`. Needs up to 10 GB of disk for one environment.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ PYTHON, PLATFORM, DAY = "3.11", "x86_64-manylinux_2_28", "2026-11-21"
 SECONDS = 300
 # What a project needs to be read, its metadata and its own package to be built.
 _SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|ipynb|sh|toml|cfg|txt|md|in|json|ya?ml)|[^/]+|.*version.*")
+# An installed envsmith has its byte-code.
+_ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
 _SHOWN = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "vllm")
 
@@ -79,7 +81,7 @@ def run(command: list[str], folder: Path, **variables: str) -> tuple[int, str, s
             text=True,
             timeout=SECONDS,
             check=False,
-            env={**os.environ, "UV_PYTHON_DOWNLOADS": "never", **variables},
+            env={**_ENVIRON, "UV_PYTHON_DOWNLOADS": "never", **variables},
         )
     except subprocess.TimeoutExpired:
         return 124, "", "timed out", SECONDS
@@ -123,11 +125,11 @@ def ours(ask: list[str], python: str, folder: Path, uv: str) -> dict:
     return {**result, "end": "refused", "why": (out if out.startswith("{") else err)[-2500:]}
 
 
-def peer(case: dict, folder: Path, uv: str) -> dict:
+def peer(case: dict, folder: Path, uv: str, day: str = DAY) -> dict:
     if not case["peer"]:
         return {"end": "nothing to compile"}
     command = [uv, "pip", "compile", *case["peer"], "--python-version", python_of(case), "--python-platform", PLATFORM]
-    command += ["--generate-hashes", "--exclude-newer", DAY, "-q"]
+    command += ["--generate-hashes", "--exclude-newer", day, "-q"]
     before = processor_seconds()
     status, out, err, seconds = run(command, folder)
     cpu = round(processor_seconds() - before, 1)
@@ -218,17 +220,36 @@ def imports(case: dict, versions: dict[str, str], repository: Path, folder: Path
         _, out, why, _ = run(command, folder, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
         line = next((row for row in out.splitlines() if row.startswith("ANSWER ")), "")
         answer = json.loads(line.removeprefix("ANSWER ")) if line else {"why": why[-600:]}
+        step = ROOT / "bench" / "steps" / f"{case['name'].partition('/')[2]}.py"
+        if step.is_file():
+            answer["step"] = first_step(step, venv, folder, roots)
         return {"installed": True, "seconds": seconds, "from_path": status != 0, **answer}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def first_step(script: Path, venv: Path, folder: Path, roots: list[Path]) -> dict:
+    """Train on two ranks on the CPU, watched by `envsmith run`, and return what was said."""
+    command = [sys.executable, "-m", "envsmith", "run", "--evidence", str(folder / "evidence"), "--"]
+    command += [str(venv / "bin" / "torchrun"), "--nproc-per-node", "2", str(script)]
+    path = os.pathsep.join(map(str, roots))
+    status, out, err, seconds = run(command, folder, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    said = next((line for line in out.splitlines() if line.startswith("STEP ")), "")
+    return {"status": status, "said": said or (out + err)[-1500:], "seconds": seconds}
+
+
 def import_sides(case: dict, row: dict, repository: Path, folder: Path, uv: str) -> None:
-    """Add to a row what can be imported of both answers. Two answers with the same versions are installed once."""
-    mine, other = row["ours"], row["peer"]
-    mine["imports"] = imports(case, mine["pins"], repository, folder, uv)
-    same = mine["pins"] == other["pins"]
-    other["imports"] = mine["imports"] if same else imports(case, other["pins"], repository, folder, uv)
+    """Add to a row what can be imported of each answer. Answers with the same versions are installed once."""
+    with tempfile.TemporaryDirectory(prefix="projects-") as scratch:
+        check_out(repository, case["commit"], Path(scratch), part=case.get("folder", ""))
+        row["then"] = peer(case, Path(scratch), uv, case["date"])
+    installed = []
+    for side in (row["ours"], row["peer"], row["then"]):
+        if "pins" not in side:
+            continue
+        same = next((earlier for earlier in installed if earlier["pins"] == side["pins"]), None)
+        side["imports"] = same["imports"] if same else imports(case, side["pins"], repository, folder, uv)
+        installed.append(side)
 
 
 def count(side: dict) -> str:
@@ -246,8 +267,8 @@ def count(side: dict) -> str:
 def table(results: list[dict]) -> str:
     """Return the table of the corpus' page."""
     lines = [
-        "| project | `lock` | `lock --code` | `uv pip compile` | seconds | what differs | imports of `lock` | of `uv pip compile` |",
-        "|---|---|---|---|---|---|---|---|",
+        "| project | `lock` | `lock --code` | `uv pip compile` | seconds | what differs | imports of `lock` | of `uv pip compile` | of the same on the day of the commit |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results:
         mine, other = row["ours"], row["peer"]
@@ -262,7 +283,17 @@ def table(results: list[dict]) -> str:
         ]
         code = row.get("code", {})
         clock = " / ".join(str(side.get("seconds", "-")) for side in (mine, code, other))
-        cells = (row["name"], how, code.get("end", ""), theirs, clock, ", ".join(differs), count(mine), count(other))
+        cells = (
+            row["name"],
+            how,
+            code.get("end", ""),
+            theirs,
+            clock,
+            ", ".join(differs),
+            count(mine),
+            count(other),
+            count(row.get("then", {})),
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -285,13 +316,12 @@ def main() -> None:
     if options.imports:
         cases = {case["name"]: case for case in map(json.loads, options.corpus.read_text().splitlines())}
         for row in results:
-            both = row["ours"].get("pins") and row["peer"].get("pins")
-            if not both or "imports" in row["peer"] or (options.only and options.only not in row["name"]):
+            if "pins" not in row["ours"] or "then" in row or (options.only and options.only not in row["name"]):
                 continue
             repository = options.mirrors / row["name"].replace("/", "+") / "repo"
             import_sides(cases[row["name"]], row, repository, options.imports.absolute() / "one", uv)
             write_whole(options.results, "".join(json.dumps(row) + "\n" for row in results))
-            print(row["name"], count(row["ours"]), "|", count(row["peer"]), flush=True)
+            print(row["name"], *(count(row[side]) for side in ("ours", "peer", "then")), sep=" | ", flush=True)
     for case in map(json.loads, options.corpus.read_text().splitlines()):
         if (
             options.table

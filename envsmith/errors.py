@@ -58,20 +58,35 @@ class DataError(EnvsmithError):
 
 
 class LockError(EnvsmithError):
-    """The package layer cannot be resolved or pinned completely for the cell."""
+    """The package layer cannot be resolved or pinned completely for the cell. ``names`` are the packages at fault."""
 
     exit_code = 4
     summary = "lock: the package layer cannot be resolved or pinned completely"
-
-
-class ContradictionError(LockError):
-    """The packages of a cell contradict each other. ``names`` are those whose requirements the resolver mentions."""
 
     def __init__(
         self, message: str, *, hint: str | None = None, details: Sequence[str] = (), names: Sequence[str] = ()
     ) -> None:
         super().__init__(message, hint=hint, details=details)
         self.names = tuple(names)
+
+
+class ContradictionError(LockError):
+    """The packages of a cell contradict each other. ``names`` are those whose requirements the resolver mentions.
+
+    ``required`` are those that it ends with, as what it was asked for.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        details: Sequence[str] = (),
+        names: Sequence[str] = (),
+        required: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, hint=hint, details=details, names=names)
+        self.required = tuple(required)
 
 
 class MissingProgramError(LockError):

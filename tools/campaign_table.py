@@ -7,8 +7,7 @@
 # ///
 """The tables of a campaign, from its records: what was attempted, how far it came, where run and graph did not agree and what the graph says now.
 
-``python tools/campaign_table.py FILE.md [NAME …]`` writes them between ``<!-- campaign:begin -->`` and ``<!-- campaign:end -->`` of a file. NAME are names
-of campaigns (default: all records that belong to one).
+``python tools/campaign_table.py [NAME …]`` prints them as Markdown. NAME are names of campaigns (default: all records that belong to one).
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from envsmith.base.files import write_whole
 from envsmith.frameworks import CORE, FRAMEWORKS
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.cells import agreement
@@ -27,7 +24,6 @@ from envsmith.model.record import Expected, Record, Rung, read_records
 from envsmith.model.version import version_key
 from envsmith.solver import check
 
-_MARKERS = re.compile(r"(<!-- campaign:begin -->\n).*?(<!-- campaign:end -->)", re.DOTALL)
 _LEVELS = {"error": "bad", "warning": "warned"}
 _RUNGS = [Rung.LOCKED, Rung.INSTALLED, Rung.IMPORTED, Rung.COLLECTIVES_CPU, Rung.FRAMEWORK_CPU]
 
@@ -146,21 +142,12 @@ def newest(records: Iterable[Record]) -> list[Record]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Rewrite the tables of a file."""
-    if not argv:
-        print(__doc__)
-        return 2
-    path, names = Path(argv[0]), set(argv[1:])
+    """Print the tables."""
     records = newest(
-        r for r in read_records(find_matrix() / "records") if r.campaign and (not names or r.campaign in names)
+        r for r in read_records(find_matrix() / "records") if r.campaign and (not argv or r.campaign in argv)
     )
-    text = path.read_text(encoding="utf-8")
-    if not records or not _MARKERS.search(text):
-        print("no records of a campaign, or no markers in the file")
-        return 1
-    write_whole(path, _MARKERS.sub(lambda m: m[1] + tables(records) + m[2], text))
-    print(f"{path}: {len(records)} cells")
-    return 0
+    print(tables(records) if records else "no records of a campaign")
+    return 0 if records else 1
 
 
 if __name__ == "__main__":

@@ -434,7 +434,8 @@ def pods(box: Freezer) -> None:
     """Freeze the jobs for Kubernetes; the plan in them is unpacked, the agent left out."""
 
     def unpacked(found: re.Match[str]) -> str:
-        text = bz2.decompress(base64.b64decode(found.group())).decode()
+        packed = base64.b64decode(found.group())
+        text = bz2.decompress(packed).decode() if packed.startswith(b"BZh") else ""
         return text if text.startswith("{") else "<AGENT>"
 
     more = ("--gpus 8", "--backend gloo", "--tier bandwidth --gpus 8")

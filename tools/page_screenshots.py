@@ -25,7 +25,7 @@ from envsmith.matrix.site.page import SITE, read_page, site_texts
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH, HEIGHT = 1024, 1320
 # What README says of the pictures, with their day.
-_DAY = re.compile(r"(?<=the page on )\d{4}-\d\d-\d\d")
+_DAY = re.compile(r"(?<=matrix site --open`, on )\d{4}-\d\d-\d\d")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")

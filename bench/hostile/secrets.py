@@ -14,7 +14,7 @@ from envsmith.__main__ import main
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.snapshot import dump
 from envsmith.launch.ranks.evidence import LaunchEvidence
-from envsmith.launch.ranks.stored import write_evidence
+from envsmith.launch.ranks.stored import EvidenceFile
 from hostile import Tally
 
 TITLE = "secrets planted"
@@ -69,10 +69,13 @@ def attack(tally: Tally, count: int, random: Random, folder: Path) -> None:
             tally.fail("internal errors", f"{where}: {output}")
         if as_json and not _is_json(output):
             tally.fail("no JSON", f"{where}: {output}")
-        stored = write_evidence(LaunchEvidence(unread=(line,), communicators=line), None)
+        kept = folder / f"evidence-{number}.jsonl"
+        EvidenceFile(kept).append(LaunchEvidence(unread=(line,), communicators=line), None)
+        stored = kept.read_text(encoding="utf-8")
         if secret in stored or secret in dump(Facts(), (("log", line),)):
             tally.fail("stored", where)
-        json.loads(stored)
+        for row in stored.splitlines():
+            json.loads(row)
 
 
 def _words(random: Random, line: str, folder: Path) -> list[str]:

@@ -162,7 +162,11 @@ def _entries(folder: Path) -> Path:
 
 
 def _is_writable(folder: Path) -> bool:
+    """Return whether this user may write in a folder, which is made. Root writes nothing of its own into another's."""
     with suppress(OSError):
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
+        if os.getuid() == 0 != nearest.stat().st_uid:
+            return False
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.access(folder, os.W_OK)
     return False

@@ -142,15 +142,15 @@ def clean(text: str) -> str:
 
 def printable(text: str) -> str:
     """Return a text as it may go to a terminal or into the log of a CI: clean but for colours, without commands, secrets."""
-    if isinstance(text, JsonText):
+    if isinstance(text, FinishedText):
         return text
     pieces = _COLOUR.split(text)
     pieces[::2] = [without_secrets(clean(piece), mail="") for piece in pieces[::2]]
     return _COMMAND.sub(r"\g<0> ", "".join(pieces))
 
 
-class JsonText(str):
-    """A JSON document that can be printed as it is: its texts were redacted one by one, and it has no control characters."""
+class FinishedText(str):
+    """A document for a program, printed as it is: its writer has redacted its texts, and it has no control characters."""
 
     __slots__ = ()
 

@@ -89,20 +89,26 @@ def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, fi
     Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
     where no cell can have them, and the resolver's own error where nothing new is learned.
     """
-    learned = Learned()
+    learned, refused, refusal = Learned(), None, None
     while True:
         cell, first = first or choose(options, clock, learned), None
+        if refusal is not None and cell == refused:
+            raise refusal
         try:
             return lock(cell)
         except ContradictionError as error:
             clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
             newer = None if options.offline else learn_more(error, options.request, learned)
+            refusal = _with_origins(error, options.request)
             if newer is None:
-                raise _with_origins(error, options.request) from None
-            learned = newer
+                raise refusal from None
+            learned, refused = newer, cell
 
 
 def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
     """Return the error with the files and lines that ask for what it mentions."""
     lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
-    return ContradictionError(error.message, details=[*error.details, *lines], hint=error.hint, names=error.names)
+    details = [*error.details, *lines]
+    return ContradictionError(
+        error.message, details=details, hint=error.hint, names=error.names, required=error.required
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from envsmith.base.files import read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
 from envsmith.builder.choice import agreed, of_channels
+from envsmith.builder.image.dockerfile import STEPS
 from envsmith.builder.options import BuildOutcome, Options
-from envsmith.builder.rendering import image_files, python_files
+from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
@@ -49,7 +51,7 @@ def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     beside = store.read(file.parent) if file.name == LOCK_FILE else None
     lock = beside or parse_lock(read_text(file), where=str(file))
     directory = output / lock.name
-    files = python_files(lock, pip=True) | image_files(lock)
+    files = lock_files(lock)
     store.prepare(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
@@ -92,17 +94,28 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
             differences.append(f"{pin.name}: other files")
     if old.compiled != new.compiled:
         differences.append("compiled from source: in another way")
+    files = lock_files(old)
     if options.conda is not None:
         differences += conda_lock.difference(old, directory, options.conda, required=options.needs_conda_lock)
-    return (*differences, *_edited(old, directory))
+        if part := conda_lock.stored(old, directory, options.conda):
+            add_conda_image(old, part.lock, files)
+    return (*differences, *_edited(files, directory))
 
 
-def _edited(lock: Lock, directory: Path) -> Iterator[str]:
-    """Return what pip and uv install from that no longer says what the lock says. What is not there is in nobody's way."""
-    for name, text in python_files(lock, pip=True).items():
-        path = directory / name
-        if path.is_file() and read_text(path) != text:
+def _edited(files: Mapping[str, str], directory: Path) -> Iterator[str]:
+    """Say which files no longer have these texts, and what else lies among the scripts that a build executes.
+
+    What is not there is in nobody's way.
+    """
+    for name, text in files.items():
+        if os.path.lexists(directory / name) and not store.holds(directory / name, text):
             yield f"{name}: it was edited, or written by another release of envsmith"
+    scripts = {path.name for path in (directory / STEPS).glob("*")} if f"{STEPS}/cell.sh" in files else set()
+    yield from (
+        f"{STEPS}/{name}: envsmith did not write it, so delete it"
+        for name in sorted(scripts)
+        if f"{STEPS}/{name}" not in files
+    )
 
 
 def keeping(options: Options, lock: Lock, moving: Collection[str] = ()) -> Options:

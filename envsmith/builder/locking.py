@@ -10,6 +10,7 @@ from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda, image_files, python_files
+from envsmith.errors import LockError
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock import store
@@ -28,7 +29,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     directory = options.output / folder_name(cell, options.flavour)
     store.prepare(directory)
     clock.start("lock")
-    day = options.request.exclude_newer or last_day()
+    day = _day(cell, options)
     stored = None
     if not options.renewed:
         stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
@@ -59,7 +60,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     lock = lock_pip(
         cell,
         request=options.request_text,
-        exclude_newer=options.request.exclude_newer or last_day(),
+        exclude_newer=_day(cell, options),
         beside=Beside(
             constraints=(*constraints_for(cell), *options.request.bounds),
             date=_as_of(cell, options.request.date),
@@ -71,6 +72,21 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         progress=progress,
     )
     return replace(lock, upgraded=options.moving or old.upgraded) if old else lock
+
+
+def _day(cell: Cell, options: Options) -> str:
+    """Return the day after which nothing counts: the one asked for, else the last whole one by this machine's clock."""
+    if options.request.exclude_newer:
+        return options.request.exclude_newer
+    day, graph = last_day(), version_graph()
+    released, name = max((graph.released_on(name, cell.components[name]), name) for name in cell.chosen)
+    if released > day:
+        raise LockError(
+            f"Cannot lock {cell.id}: by this machine's clock the last whole day is {day}, and {name} "
+            f"{cell.components[name]} came out on {released}.",
+            hint="Set the clock (or SOURCE_DATE_EPOCH), or name a day with --exclude-newer.",
+        )
+    return day
 
 
 def _as_of(cell: Cell, date: str | None) -> str | None:

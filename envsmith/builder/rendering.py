@@ -25,6 +25,11 @@ def python_files(lock: Lock, *, pip: bool) -> dict[str, str]:
     return {**files, **requirement_files(lock)} if pip else files
 
 
+def lock_files(lock: Lock) -> dict[str, str]:
+    """Return every file that follows from the lock alone by name."""
+    return python_files(lock, pip=True) | image_files(lock)
+
+
 def image_files(lock: Lock) -> dict[str, str]:
     """Return the Dockerfile and what stands beside it by name, or nothing where the lock has no base."""
     return {**dockerfile.image_files(lock), **companions(lock)} if lock.base is not None else {}
@@ -53,14 +58,14 @@ def add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, st
         clock.done("conda lock", note)
         return note
     files.update(part.texts)
-    notes = [*part.notes, *_add_conda_image(lock, part.lock, files)]
+    notes = [*part.notes, *add_conda_image(lock, part.lock, files)]
     clock.done(
         "conda lock", f"{', '.join(sorted(part.texts))} from {', '.join(part.lock.channels)}", cached=part.reused
     )
     return "; ".join(notes) or None
 
 
-def _add_conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:
+def add_conda_image(lock: Lock, conda: CondaLock, files: dict[str, str]) -> tuple[str, ...]:
     """Add ``Dockerfile.conda`` where its parts are known. A channel of this host's files is not inside a build."""
     micromamba = load_bases().tool("micromamba")
     if lock.base is None or micromamba is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from envsmith.base.progress import EventKind, ProgressEvent
-from envsmith.base.text import JsonText, clean, escaped_json, printable, without_secret_values
+from envsmith.base.text import FinishedText, clean, escaped_json, printable, without_secret_values
 from envsmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 def dumps(value: Any, *, compact: bool = False) -> str:
     """Return JSON for stdout: one object, keys in their order, no escapes beyond what JSON needs."""
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
-    return JsonText(escaped_json(json.dumps(without_secret_values(value), ensure_ascii=False, **layout)))
+    return FinishedText(escaped_json(json.dumps(without_secret_values(value), ensure_ascii=False, **layout)))
 
 
 def tell_framework() -> Callable[[str], None]:

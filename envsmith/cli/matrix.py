@@ -22,7 +22,7 @@ from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files
 from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.document import document, states
-from envsmith.matrix.tables import EXPORT, commands, csv_text, dumped, export_texts, with_table
+from envsmith.matrix.tables import EXPORT, commands, csv_text, export_texts, with_table
 from envsmith.model.cell import CellId
 from envsmith.solver import solver_of
 
@@ -230,7 +230,7 @@ def export(settings: ExportFlags) -> int:
         write_folder(output, EXPORT, texts)
         say(f"{output}: {len(texts)} files")
     elif markdown is None:
-        print_out(dumped(document), nl=False)
+        print_out(dumps(document, compact=True))
     return 0
 
 

@@ -14,7 +14,7 @@ import click
 from envsmith.base.files import read_text, write_whole
 from envsmith.base.interpreter import find_python, named_python
 from envsmith.base.progress import EventKind, ProgressEvent
-from envsmith.base.text import clean
+from envsmith.base.text import FinishedText, clean
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
 from envsmith.cli.declare import FILE, Section, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
@@ -440,4 +440,5 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
         python=python,
         rdma=settings.rdma,
     )
-    print_out(manifest(settings.emit or "", job, _plan(hosts, settings, {})), nl=False)
+    # Letters of what is packed in it would be taken for keys.
+    print_out(FinishedText(manifest(settings.emit or "", job, _plan(hosts, settings, {}))), nl=False)

@@ -31,6 +31,7 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import added_frameworks
+from envsmith.lock.index.interpreters import minors_here
 from envsmith.smoke.events import HealthReport
 from envsmith.smoke.machine_faults import problems_text, state_problems
 
@@ -405,7 +406,7 @@ def fabric(draft: Draft) -> None:
 
 
 def system(draft: Draft) -> None:
-    """Add distribution, kernel, machine type and C library."""
+    """Add distribution, kernel, machine type, C library, and the Pythons that environments can be made with."""
     import platform
 
     text = text_of("/etc/os-release", 4000)
@@ -413,6 +414,7 @@ def system(draft: Draft) -> None:
     draft.host["os"] = match[1] if match else platform.system()
     draft.host["kernel"] = platform.release()
     draft.host["machine"] = platform.machine()
+    draft.host["pythons"] = " ".join(minors_here())
     library, version = platform.libc_ver()
     if library == "glibc" and version:
         draft.component("glibc", version, "the running interpreter", 4)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def this_machine() -> Machine:
     for look in (host.driver, host.gpus, host.system):
         with contextlib.suppress(*host.UNREADABLE):
             look(draft)
-    return replace(machine_of(draft.done()), pythons=minors_here())
+    return machine_of(draft.done())
 
 
 def _glibc() -> str | None:
@@ -72,6 +72,7 @@ def machine_of(facts: Facts) -> Machine:
         architectures=tuple(dict.fromkeys(named)),
         glibc=facts.version("glibc"),
         platform=platform,
+        pythons=tuple(word for word in facts.host.get("pythons", "").split() if re.fullmatch(r"3\.\d{1,2}", word)),
     )
 
 

@@ -7,7 +7,7 @@ import itertools
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -236,7 +236,7 @@ _CONTEXT = 700
 _WRAPPED = 400_000
 # A log says the same few things over and over with other numbers: from this length on, needles are first looked for in
 # its distinct lines.
-_LONG, _CHUNK, _MOST_SHAPES = 300_000, 1 << 20, 4_000_000
+_LONG, _CHUNK, _MOST_SHAPES = 4_000, 1 << 20, 4_000_000
 _DIGITS = str.maketrans("123456789", "0" * 9)
 
 
@@ -281,15 +281,13 @@ def find_hits(text: str, source: str, signatures: Iterable[Signature]) -> list[H
     """Return the first hit of each signature in ``text``, in the order of the text."""
     every = tuple(signatures)
     original = _Text.of(text, source)
-    shapes = _shapes(original.lower)
-    likely = every if shapes is None else [s for s in every if _may_stand(s, shapes)]
-    hits = [hit for signature in likely if (hit := _find(original, signature))]
+    hits = [hit for signature in _likely(original, every) if (hit := _find(original, signature))]
     refused: set[str] = set()
     for changed, place, broken in _rewritten(original.text) if len(text) <= _WRAPPED else ():
         rewritten = _Text.of(changed, source)
         partial = {h.signature.id: h.signature for h in hits if not h.signature.last and broken(h.position)}
         ids = refused | {hit.signature.id for hit in hits} - partial.keys()
-        later = [s for s in every if s.id not in ids and not s.last]
+        later = _likely(rewritten, [s for s in every if s.id not in ids and not s.last])
         unbroken = {s.id: h for s in later if (h := _find(rewritten, s))}
         # What a part of a line says counts only as long as the whole line does not say otherwise.
         refused |= {i for i, signature in partial.items() if i not in unbroken and _is_said(rewritten, signature)}
@@ -341,6 +339,12 @@ def _rewritten(text: str) -> Iterator[tuple[str, Callable[[int], int], Callable[
         yield rewritten, lambda at: starts[order[rewritten.count("\n", 0, at)]], lambda _at: False
 
 
+def _likely(text: _Text, signatures: Sequence[Signature]) -> Sequence[Signature]:
+    """Return the signatures of which a needle may stand in the text: most lines of a long one say what others say."""
+    shapes = _shapes(text.lower)
+    return signatures if shapes is None else [each for each in signatures if _may_stand(each, shapes)]
+
+
 def _shapes(lower: str) -> str | None:
     """Return the distinct lines of a long text with every digit as 0, or ``None`` when that is not worth it."""
     if len(lower) < _LONG:
@@ -360,7 +364,12 @@ def _shapes(lower: str) -> str | None:
 
 
 def _may_stand(signature: Signature, shapes: str) -> bool:
-    return any(needle.translate(_DIGITS) in shapes for needles in signature.match.values() for needle in needles)
+    return any(_shape(needle) in shapes for needles in signature.match.values() for needle in needles)
+
+
+@lru_cache(maxsize=8192)
+def _shape(needle: str) -> str:
+    return needle.translate(_DIGITS)
 
 
 def _count_lines(text: str, hits: list[Hit]) -> list[Hit]:

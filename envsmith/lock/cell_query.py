@@ -96,6 +96,7 @@ def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) 
                 f"Cannot lock {cell.id}: {component.title} is not on the package index.",
                 hint="Give its source archive, which is then compiled for the cell: --source "
                 f"'{name}@ARCHIVE#sha256=…'.",
+                names=[name],
             )
         lines.append(f"{component.distributions[0]}{_extras(name, cell)}=={exact_version(name, version, cell)}")
     return lines

@@ -95,4 +95,5 @@ def refusal(cell: Cell, judged: Judgement) -> LockError:
         f"Cannot lock {cell.id}: its pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}.",
         details=[f"{f.message} [{f.rule}]" for f in errors],
         hint=errors[0].fix or "Choose another release of one of the packages with --with.",
+        names=[name for finding in errors for name in finding.components],
     )

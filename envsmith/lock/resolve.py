@@ -233,7 +233,8 @@ def _own_index(cell: Cell) -> Iterator[None]:
         if cell.index != "pytorch":
             raise
         torch = cell.components["torch"]
-        hint = f"Take another torch with --torch: the build {torch} is only on PyTorch's own index, which cannot be reached."
+        other = "a build with CUDA (without --cuda cpu)" if torch.endswith("+cpu") else "another torch with --torch"
+        hint = f"Take {other}: the build {torch} is only on PyTorch's own index, which cannot be reached."
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 
@@ -286,6 +287,7 @@ def _toolkit(cell: Cell, name: str) -> tuple[str, ...]:
             f"{toolkit.missing if toolkit else f'no toolkit is known for CUDA {cuda}'}.",
             hint=f"Use a cell with CUDA 13 (--cuda 13), whose nvcc is on the package index, or leave {name} out "
             "and build it on top of the cell.",
+            names=[name],
         )
     return toolkit_parts(cell, toolkit)
 

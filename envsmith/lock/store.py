@@ -31,7 +31,7 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         parts = name.split("/")
         if len(parts) > 2 or any(Path(part).name != part or part in {"", ".", ".."} for part in parts):
             raise StorageError(f"Cannot write {name!r}: it is not a plain file name.")
-    changed = {name: text.encode() for name, text in files.items() if not _is(directory / name, text.encode())}
+    changed = {name: text.encode() for name, text in files.items() if not holds(directory / name, text)}
     if not changed:
         return
     with storage_errors(directory):
@@ -68,9 +68,10 @@ def prepare(directory: Path) -> None:
             pass
 
 
-def _is(path: Path, data: bytes) -> bool:
+def holds(path: Path, text: str) -> bool:
+    """Return whether a file has this text and nothing else."""
     try:
-        return read_bounded(path, len(data)) == data
+        return read_bounded(path, len(data := text.encode())) == data
     except DataError:
         return False
 

@@ -62,6 +62,7 @@ def _package(package: Package) -> Resolved:
             f"Cannot pin {package.name}: it comes from a repository, folder or address and has no hash on a package "
             "index.",
             hint="Use a release that is on the package index.",
+            names=[package.name],
         )
     version = str(package.version)
     files: list[PackageWheel | PackageSdist] = list(package.wheels or ()) or ([package.sdist] if package.sdist else [])
@@ -69,6 +70,7 @@ def _package(package: Package) -> Resolved:
         raise LockError(
             f"Cannot pin {package.name} {version}: none of its files can be installed on this platform and Python.",
             hint="Choose another --python or another release.",
+            names=[package.name],
         )
     artifacts = tuple(sorted((_artifact(f, package.name) for f in files), key=lambda a: a.filename))
     return Resolved(name=package.name, version=version, artifacts=artifacts, sdist=not package.wheels)

@@ -9,6 +9,7 @@ from envsmith.frameworks import FRAMEWORKS, beside_core
 from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Knowledge, Release
 from envsmith.model.version import Spec, version_key
+from envsmith.solver.request import Posed
 from envsmith.solver.solver import Solver
 
 
@@ -42,15 +43,26 @@ def grid_json(
     for framework in FRAMEWORKS:
         rows = grid[framework] = {}
         component = beside_core(framework)
+        requests = {
+            build: Request(constraints={component: Spec("*"), "torch": Spec.exactly(build)}) for build in builds
+        }
+        posed = {build: solver.pose(request) for build, request in requests.items()}
+        # What forbids a release forbids each that no rule tells apart from it.
+        forbidden: dict[tuple[int, str], JsonDict] = {}
         for release in stable(knowledge.releases.get(component, ())):
             progress(f"{framework} {release.version}")
-            rows[release.version] = {build: _entry(solver, component, release.version, build) for build in builds}
+            row = rows[release.version] = {}
+            for build, question in posed.items():
+                wish = question.problem.wish(component, Spec.exactly(release.version))
+                pair = question.problem.alike(*wish.masks[0]), build
+                exactly = question.with_wishes([wish, *question.problem.wishes])
+                entry = row[build] = dict(forbidden.get(pair) or _entry(solver, exactly))
+                if entry["status"] == "forbidden":
+                    forbidden[pair] = entry
     return grid
 
 
-def _entry(solver: Solver, component: str, version: str, build: str) -> JsonDict:
-    request = Request(constraints={component: Spec.exactly(version), "torch": Spec.exactly(build)})
-    posed = solver.pose(request)
+def _entry(solver: Solver, posed: Posed) -> JsonDict:
     answer = solver.best(posed)
     if answer is None:
         stuck = solver.stuck(posed.problem)

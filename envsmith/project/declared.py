@@ -25,8 +25,8 @@ from packaging.version import Version
 from envsmith.base.files import read_bounded
 from envsmith.base.files import read_toml as parse_toml
 from envsmith.base.json_types import JsonFields
-from envsmith.base.schema import UnreadableError, parse_document
 from envsmith.errors import DataError
+from envsmith.lock.conda.foreign import CondaEnvironment
 from envsmith.project.pip_format import logical_lines
 from envsmith.project.setup_script import read_setup
 
@@ -477,24 +477,14 @@ def _caret(part: str) -> str:
 
 
 def _environment(text: str, file: str, lines: DeclaredLines) -> None:
-    try:
-        document = parse_document(file, text.encode())
-    except UnreadableError as error:
-        raise DataError(f"Cannot read {file}: it is not an environment file.", details=[f"{file}: {error}"]) from None
-    if not isinstance(document, dict):
-        raise DataError(f"Cannot read {file}: it is not an environment file.")
-    find = _Finder(text)
-    lines.name = lines.name or str(document.get("name") or "")
-    entries = document.get("dependencies") or []
-    if not isinstance(entries, list):
-        raise DataError(f"Cannot read {file}: its dependencies are not a list.")
-    for entry in entries:
+    environment, find = CondaEnvironment.read(text, file), _Finder(text)
+    lines.name = lines.name or str(environment.name or "")
+    for entry in environment.entries:
         if isinstance(entry, str):
             add_conda(entry, file, find(entry), lines)
-        elif isinstance(entry, dict):
-            for line in _texts(entry.get("pip")):
-                if not line.startswith("-"):
-                    lines.entries.append(DeclaredRequirement(line, file, find(line)))
+            continue
+        required = [line for line in entry if not line.startswith("-")]
+        lines.entries += [DeclaredRequirement(line, file, find(line)) for line in required]
 
 
 def add_conda(entry: str, file: str, line: int, lines: DeclaredLines) -> None:

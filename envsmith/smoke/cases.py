@@ -154,18 +154,18 @@ def full_cases(ranks: int) -> tuple[Case, ...]:
     needs a GPU and the re-initialisation.
     """
     body = _unique(_full(ranks))
-    rare = [
-        c
-        for c in body
-        if c.dtype in RARE
-        or c.op in STRIDED
-        or c.op == "sparse_all_reduce"
-        or c.redop in {"band", "bor", "bxor", "premul"}
-        or c.op == "premul_sum"
-    ]
-    plain = [c for c in body if c not in set(rare) and c.op not in GPU_ONLY]
+    plain = [c for c in body if not _is_rare(c) and c.op not in GPU_ONLY]
+    rare = [c for c in body if _is_rare(c)]
     gpu = [c for op in GPU_ONLY for c in body if c.op == op]
     return (*plain, *rare, *gpu, _reduced("reinit", "float32", "sum", 1025))
+
+
+def _is_rare(case: Case) -> bool:
+    return (
+        case.dtype in RARE
+        or case.op in {*STRIDED, "sparse_all_reduce", "premul_sum"}
+        or case.redop in {"band", "bor", "bxor", "premul"}
+    )
 
 
 def _full(ranks: int) -> Iterator[Case]:

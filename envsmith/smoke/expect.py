@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
 from operator import attrgetter
@@ -47,12 +47,19 @@ class Selectors:
     nccl: SpecText | None = None
     without: _Words | None = None
 
-    def admit(self, facts: Mapping[str, str], versions: Mapping[str, str]) -> bool:
-        """Return whether a case is meant. An unknown version is in no range, one of ``none`` is known to be absent."""
-        for name in ("backend", "op", "dtype", "redop", "n", "engine"):
-            words = getattr(self, name)
-            if words is not None and facts[name] not in words:
-                return False
+    def mean(self, case: Mapping[str, str]) -> bool:
+        """Return whether a case is meant."""
+        return (
+            (self.op is None or case.get("op", "") in self.op)
+            and (self.dtype is None or case.get("dtype", "") in self.dtype)
+            and (self.redop is None or case.get("redop", "") in self.redop)
+            and (self.n is None or case.get("n", "") in self.n)
+        )
+
+    def hold(self, backend: str, engine: str, versions: Mapping[str, str]) -> bool:
+        """Return whether cases are meant there. An unknown version is in no range, one of ``none`` is known to be absent."""
+        if (self.backend and backend not in self.backend) or (self.engine and engine not in self.engine):
+            return False
         if self.without is not None and not any(versions.get(name) == "none" for name in self.without):
             return False
         ranges = (("torch", self.torch), ("nccl", self.nccl))
@@ -89,10 +96,13 @@ class Expectations:
     expectations: Annotated[tuple[Expectation, ...], each_once(attrgetter("id"))]
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
-    def of(self, case: Mapping[str, str], backend: str, versions: Mapping[str, str]) -> Expectation:
-        """Return the last line that matches, or that the case works."""
-        facts = {name: case.get(name, "") for name in ("op", "dtype", "redop", "n", "engine")} | {"backend": backend}
-        return next((line for line in reversed(self.expectations) if line.when.admit(facts, versions)), WORKS)
+    def under(self, backend: str, engine: str, versions: Mapping[str, str]) -> Expectations:
+        """Return the lines that speak of a backend, an engine of torch and these versions."""
+        return replace(self, expectations=tuple(e for e in self.expectations if e.when.hold(backend, engine, versions)))
+
+    def of(self, case: Mapping[str, str]) -> Expectation:
+        """Return the last line that speaks of the case, or that it works."""
+        return next((line for line in reversed(self.expectations) if line.when.mean(case)), WORKS)
 
 
 @cache

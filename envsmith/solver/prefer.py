@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from functools import cached_property
 from typing import ClassVar
 
 from envsmith.model.version import minor_of, public, version_key
@@ -109,6 +110,11 @@ class Preference:
 
     def __post_init__(self) -> None:
         self.support = {name: Support.of(self.problem, name) for name in self.frameworks}
+
+    @cached_property
+    def decisions(self) -> list[Step]:
+        """Return :meth:`steps`, made once."""
+        return self.steps()
 
     def steps(self) -> list[Step]:
         """Return the decisions of the search, in order."""

@@ -70,6 +70,9 @@ class Problem:
     compiling: tuple[Nogood, ...] = ()
     advice: tuple[RuleNogoods, ...] = ()
     _nets: dict[str, Net] = field(default_factory=dict)
+    _warnings: list[Nogood] = field(default_factory=list)
+    _alike: dict[tuple[int, int], int] = field(default_factory=dict)
+    _masks: dict[tuple[int, str], int] = field(default_factory=dict)
 
     @property
     def full(self) -> list[int]:
@@ -94,7 +97,7 @@ class Problem:
     def without_warnings(self, rules: Collection[str]) -> Problem:
         """Return the same without the warnings of these rules."""
         groups = tuple(g for g in self.groups if g.severity is not Severity.WARNING or g.rule not in rules)
-        return replace(self, groups=groups, _nets={})
+        return replace(self, groups=groups, _nets={}, _warnings=[])
 
     def firm(self, domains: Sequence[int]) -> Problem:
         """Return the problem in which the warnings that an assignment does not have are errors. Nets are shared."""
@@ -105,7 +108,7 @@ class Problem:
         hard = self.rules_net(Severity.ERROR)
         nets = {key: net for key, net in self._nets.items() if key.startswith("#")}
         nets[Severity.ERROR.value] = hard.joined([Net(self.full, [n for _, n in g.nogoods]) for g in extra])
-        return replace(self, groups=(*self.groups, *extra), _nets=nets)
+        return replace(self, groups=(*self.groups, *extra), _nets=nets, _alike={})
 
     def part(self, index: int) -> Net:
         """Return the net of one group alone."""
@@ -116,13 +119,29 @@ class Problem:
 
     def warnings(self, domains: Sequence[int]) -> list[Nogood]:
         """Return the nogood of each single warning that an assignment within ``domains`` can have, by name of the rule."""
-        return [
-            nogood
-            for group in sorted(self.groups, key=lambda group: group.rule)
-            if group.severity is Severity.WARNING
-            for _, nogood in group.nogoods
-            if all(domains[variable] & mask for variable, mask in nogood)
-        ]
+        if not self._warnings:
+            groups = sorted((g for g in self.groups if g.severity is Severity.WARNING), key=lambda group: group.rule)
+            self._warnings += [nogood for group in groups for _, nogood in group.nogoods]
+        possible = []
+        for nogood in self._warnings:
+            for variable, mask in nogood:
+                if not domains[variable] & mask:
+                    break
+            else:
+                possible.append(nogood)
+        return possible
+
+    def alike(self, variable: int, mask: int) -> int:
+        """Return the values of a variable that no error tells apart from those of ``mask``."""
+        key = variable, mask
+        if key not in self._alike:
+            alike = self.full[variable]
+            for _, nogood in (row for g in self.groups if g.severity is Severity.ERROR for row in g.nogoods):
+                for told, values in nogood:
+                    if told == variable:
+                        alike &= values if values & mask == mask else ~values if not values & mask else mask
+            self._alike[key] = alike
+        return self._alike[key]
 
     def with_wishes(self, wishes: Iterable[Wish]) -> Problem:
         """Return the same problem with other wishes. Nets are shared."""
@@ -142,6 +161,13 @@ class Problem:
             if any(spec.contains(f"{value}.{p}") for p in _PATCHES) if patches else spec.contains(value):
                 mask |= 1 << index
         return mask
+
+    def wish(self, component: str, spec: Spec, *, reason: str | None = None) -> Wish:
+        """Return the wish that a component, the first of its kind, has one of the releases that a spec admits."""
+        variable = self.names.index(component)
+        if (variable, spec.text) not in self._masks:
+            self._masks[variable, spec.text] = self.mask(variable, spec)
+        return Wish(component, spec.text, ((variable, self._masks[variable, spec.text]),), reason=reason)
 
     def bit(self, variable: int, version: str) -> int:
         """Return the mask of one value."""

@@ -150,15 +150,12 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
     # A build without CUDA is not an answer to a driver, GPU or toolkit, unless `cuda` itself was asked for.
     cuda = (with_cuda,) if with_cuda and "cuda" not in specs else ()
     for name, spec in specs.items():
-        variable = problem.names.index(name)
         if not spec.is_any:
+            wish = problem.wish(name, spec)
+            also = cuda if name in MEANS_CUDA and spec.text != "none" else ()
             host = problem.compiled.roles[name] is Role.HOST
-            mask = (variable, problem.mask(variable, spec))
-            masks = (mask, *cuda) if name in MEANS_CUDA and spec.text != "none" else (mask,)
-            wishes.append(Wish(name, spec.text, masks, host=host))
-    for name, (spec, reason) in request.narrowed.items():
-        variable = problem.names.index(name)
-        wishes.append(Wish(name, spec.text, ((variable, problem.mask(variable, spec)),), reason=reason))
+            wishes.append(replace(wish, masks=(*wish.masks, *also), host=host))
+    wishes += [problem.wish(name, spec, reason=reason) for name, (spec, reason) in request.narrowed.items()]
     named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
     gpus = [n for n, c in zip(problem.names, problem.components, strict=False) if c == "gpu" and n not in specs]
     named |= {n: ("gpu", _version(g, "--gpu")) for n, g in zip(gpus, dict.fromkeys(request.gpus), strict=False)}

@@ -87,7 +87,7 @@ class Solver:
     ) -> Iterator[tuple[Domains, frozenset[str]]]:
         unary = [mask for wish in wishes for mask in wish.masks]
         hard = posed.problem.rules_net(Severity.ERROR)
-        steps = posed.preference.steps()
+        steps = posed.preference.decisions
         for avoided, masks in (
             (frozenset({"pre", "yanked"}), [*unary, *posed.pre, *posed.yanked]),
             (frozenset({"yanked"}), [*unary, *posed.yanked]),

@@ -9,7 +9,7 @@ from fuzz_readers import READERS, SHAPES, TEXTS, crashes, once, seeds, structure
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "10"))
 QUICK = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 BITS = (
     "\n",

@@ -7,11 +7,12 @@ import subprocess
 
 import pytest
 
-from envsmith.builder.engines.bases import Bases, asked_image, load_bases
+from envsmith.builder.engines.bases import Bases, asked_image
 from envsmith.builder.engines.buildkit import find_client
 from envsmith.builder.engines.rebuild import difference
 from envsmith.builder.image.context import HostSettings, read_host_settings, write_secrets
 from envsmith.builder.image.dockerfile import image_files
+from envsmith.knowledge.graph.fields import load_table
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Artifact, Pin
 from envsmith.net.oci.image import open_image
@@ -49,7 +50,7 @@ def bases(load_file, tmp_path_factory):
     text = "evidence:\n  apt-bookworm: {kind: measured, source: this test, date: 2026-11-21}\nimages: []\n"
     text += 'distributions:\n- {name: bookworm, python: "3.11", headers: [libpython3.11-dev], evidence: apt-bookworm}\n'
     (folder / "bases.yaml").write_text(f"{text}packages:\n{rows}")
-    return load_bases(folder)
+    return load_table(Bases, "bases.yaml", folder)
 
 
 def test_docker_alone_builds_the_image_that_envsmith_builds(engine, bases: Bases, docker_base, tmp_path, monkeypatch):

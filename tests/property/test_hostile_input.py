@@ -30,8 +30,9 @@ def test_every_reader_answers_hostile_bytes(name: str, length: int | None, conte
 
 
 @pytest.mark.slow
-def test_every_verb_answers_hostile_input() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "robust.py"), "inputs", "--scale", "0.008"]
+@pytest.mark.parametrize(("attack", "share"), [("inputs", "0.008"), ("secrets", "0.05"), ("mend", "0.05")])
+def test_an_attack_breaks_nothing(attack: str, share: str) -> None:
+    command = [sys.executable, str(ROOT / "bench" / "robust.py"), attack, "--scale", share]
 
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import combinations, product
 from typing import cast
@@ -18,6 +19,7 @@ from envsmith.model.rule import Tested as Line
 from envsmith.model.version import Spec
 from envsmith.solver import cells, check, solve, solver_of
 
+LAW = settings(deadline=None, max_examples=int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "30")))
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a law", date="2026-01-01"),)
 ROLES = {
     "alpha": Role.FRAMEWORK,
@@ -160,7 +162,7 @@ def refusal_of(knowledge, request) -> Refusal | None:
     return None
 
 
-@settings(deadline=None, max_examples=80)
+@LAW
 @given(knowledges(), requests())
 def test_enumeration_agrees_with_brute_force(knowledge, request):
     found = [plain(c.components) for c in cells(request, solver=solver_of(knowledge))]
@@ -169,7 +171,7 @@ def test_enumeration_agrees_with_brute_force(knowledge, request):
     assert set(found) == expected
 
 
-@settings(deadline=None, max_examples=80)
+@LAW
 @given(knowledges(), requests())
 def test_answer_is_the_best_cell_by_the_stated_order(knowledge, request):
     everything = list(brute(knowledge, request))
@@ -222,7 +224,7 @@ def rank(knowledge, cell):
     )
 
 
-@settings(deadline=None, max_examples=60)
+@LAW
 @given(knowledges(), requests(), st.randoms(use_true_random=False))
 def test_same_answer_whatever_the_order_of_the_input(knowledge, request, random):
     def shuffled(items):
@@ -244,7 +246,7 @@ def test_same_answer_whatever_the_order_of_the_input(knowledge, request, random)
     assert again[:1] == first[:1]
 
 
-@settings(deadline=None, max_examples=60)
+@LAW
 @given(knowledges(), requests(), st.data())
 def test_less_to_obey_never_takes_an_answer_away(knowledge, request, data):
     if refusal_of(knowledge, request) is not None:
@@ -285,7 +287,7 @@ def test_without_what_a_wheel_bundles_an_answer_may_go_because_the_wheel_must_ha
     assert not list(brute(without, request))
 
 
-@settings(deadline=None, max_examples=80)
+@LAW
 @given(knowledges(), requests())
 def test_conflict_is_minimal_and_has_the_fewest_members(knowledge, request):
     refusal = refusal_of(knowledge, request)
@@ -317,7 +319,7 @@ def fewest_to_give_up(knowledge, request):
     return None
 
 
-@settings(deadline=None, max_examples=80)
+@LAW
 @given(knowledges(), requests())
 def test_repairs_are_solved_and_none_changes_fewer_components(knowledge, request):
     refusal = refusal_of(knowledge, request)
@@ -359,7 +361,7 @@ def without_unlisted(rule, have):
     return replace(rule, rows=tuple(rows))
 
 
-@settings(deadline=None, max_examples=80)
+@LAW
 @given(
     knowledges(),
     st.fixed_dictionaries(

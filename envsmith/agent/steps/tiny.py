@@ -8,6 +8,8 @@ from envsmith.agent.steps.stage import Stage
 
 # Rows that a rank trains on in each step.
 ROWS = 2
+# What every trainer learns at.
+RATE = 1e-2
 # The first tokens are those of a tokenizer's own: unknown, padding, end. Older trainers leave them out of the loss.
 SPECIAL = 3
 

@@ -10,10 +10,9 @@ from envsmith.agent.protocol import Facts
 from envsmith.agent.steps.deepspeed import CONFIG, init_deepspeed, leave_out_cpu_op
 from envsmith.agent.steps.megatron_core import start_megatron
 from envsmith.agent.steps.stage import TRAIN_STEPS, Stage, stated_version
-from envsmith.agent.steps.tiny import ROWS
+from envsmith.agent.steps.tiny import RATE, ROWS
 from envsmith.agent.steps.trl import train_grpo, train_sft
 
-_RATE = 1e-2
 _ZERO: Facts = {**CONFIG, "train_micro_batch_size_per_gpu": ROWS, "zero_optimization": {"stage": 2}}
 
 
@@ -28,7 +27,7 @@ class Trainer(NamedTuple):
 
 def optimizer_of(s: Stage, model: Any) -> Any:
     """Return the optimizer that every trainer is given."""
-    return s.torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=_RATE, weight_decay=0.0)
+    return s.torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=0.0)
 
 
 def _losses(

@@ -10,9 +10,8 @@ from typing import Any
 from envsmith.agent.protocol import Facts
 from envsmith.agent.steps.deepspeed import leave_out_cpu_op
 from envsmith.agent.steps.stage import TRAIN_STEPS, Stage
-from envsmith.agent.steps.tiny import ROWS
+from envsmith.agent.steps.tiny import RATE, ROWS
 
-_RATE = 1e-2
 # Completions of each prompt that GRPO compares, and their length in tokens.
 _SAMPLES, _LENGTH = 8, 8
 
@@ -109,7 +108,7 @@ def _plain(s: Stage) -> Facts:
     """Return the plainest training: no schedule, no clipping, no mixed precision, no file."""
     return {
         "max_steps": TRAIN_STEPS, "per_device_train_batch_size": ROWS, "logging_steps": 1,
-        "learning_rate": _RATE, "lr_scheduler_type": "constant", "weight_decay": 0.0, "max_grad_norm": 0.0,
+        "learning_rate": RATE, "lr_scheduler_type": "constant", "weight_decay": 0.0, "max_grad_norm": 0.0,
         "optim": "adamw_torch", "save_strategy": "no", "report_to": [], "disable_tqdm": True, "bf16": False,
         "gradient_checkpointing": False, "packing": False, "dataset_kwargs": {"skip_prepare_dataset": True},
         "use_cpu": not s.cuda, "no_cuda": not s.cuda, "ddp_backend": s.job["backend"],

@@ -10,15 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Protocol
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import Text, strict
 from envsmith.builder.image.dockerfile import package_digest
 from envsmith.errors import EngineError
-from envsmith.knowledge.graph.fields import Sources, load_table, plain_text
+from envsmith.knowledge.graph.fields import Sources, kept_table, plain_text
 from envsmith.knowledge.graph.runtime import load_runtime, needs_of
 from envsmith.model import plain
 from envsmith.model.lock import PACKAGES, BaseImage, Lock, OsPackage, Tool
@@ -332,7 +330,9 @@ def _needs(lock: Lock) -> tuple[str, ...]:
     return tuple(need for need in needs_of(lock, load_runtime()) if need != "nvcc")
 
 
-@lru_cache(maxsize=4)
-def load_bases(folder: Path | None = None) -> Bases:
-    """Read ``bases.yaml``. Raises ``DataError`` with every problem and its key path."""
-    return load_table(Bases, _FILE, folder)
+BASES_TABLE = kept_table("bases", _FILE, Bases)
+
+
+def load_bases() -> Bases:
+    """Return the installed ``bases.yaml``. Raises ``DataError`` with every problem and its key path."""
+    return BASES_TABLE.load()

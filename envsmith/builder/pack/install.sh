@@ -11,7 +11,7 @@ fail() { # sentence, hint, exit code
     exit "$3"
 }
 
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "$(dirname "$0")" && pwd -P)
 [ $# -eq 1 ] || fail "Cannot install: one folder is expected." "Run sh install.sh DIR." 2
 [ "$(uname -m)" = "@MACHINE@" ] || fail "Cannot install: this archive is for @MACHINE@, and this host is $(uname -m)." \
     "Pack again with another --platform." 6
@@ -20,12 +20,19 @@ python=${PYTHON:-$(command -v "python@MINOR@" || true)}
 "$python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '@MINOR@')" ||
     fail "Cannot install: $python is not Python @MINOR@." "Set PYTHON to a Python @MINOR@." 6
 mkdir -p "$1"
-target=$(cd "$1" && pwd)
+target=$(cd "$1" && pwd -P)
 archive=$(sha256sum <"$here/SHA256SUMS" | cut -d " " -f 1)
 state=$(cat "$target/.envsmith-archive" 2>/dev/null || true)
 [ ! -e "$target/env" ] || [ "${state% *}" = "$archive" ] ||
     fail "Cannot install into $target: env is there already, and not from this archive." "Choose another folder." 10
-(cd "$here" && sha256sum --quiet --check SHA256SUMS) ||
+# What this script makes may lie here too.
+made=.${target#"$here"}
+list() { # type
+    find . \( -path "$made/env" -o -path "$made/tool" -o -path "$made/.uv" -o -path "$made/.cache" \
+        -o -path "$made/.envsmith-archive" -o -path ./SHA256SUMS \) -prune -o "$@" -print | cut -c 3- | LC_ALL=C sort
+}
+(cd "$here" && [ -z "$(list ! -type f ! -type d)" ] && [ "$(list -type f)" = "$(cut -c 67- SHA256SUMS)" ] &&
+    sha256sum --strict --quiet --check SHA256SUMS) ||
     fail "Cannot install: a file is not the one that was packed." "Copy the archive again." 8
 
 prove() {

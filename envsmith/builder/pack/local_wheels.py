@@ -8,6 +8,7 @@ import io
 import zipfile
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def own_requirements() -> tuple[str, ...]:
     return tuple(line for line in metadata.requires(DISTRIBUTION) or () if "extra ==" not in line)
 
 
+@cache
 def own_wheel() -> LocalWheel:
     """Return envsmith as a wheel. The same files give the same bytes."""
     info = f"{_WHEEL_NAME}-{VERSION}.dist-info"

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from envsmith.base.files import scratch, write_whole
 from envsmith.doctor.bisect.changes import ChangeGroup, DifferingPackage
 from envsmith.doctor.bisect.outcome import TrialOutcome
-from envsmith.doctor.bisect.search import narrow
+from envsmith.doctor.bisect.search import narrow_past
 from envsmith.doctor.bisect.trials import PackageSet, Trials
 from envsmith.errors import LockError, NetworkError
 from envsmith.lock.index.index import IndexFile, PackageIndex
@@ -64,6 +64,7 @@ def narrow_releases(
         return None
     releases = _between(change, index, base.python)
     sets: dict[int, PackageSet | None] = {}
+    others: set[int] = set()
 
     def is_bad(position: int) -> bool | None:
         if position not in sets:
@@ -72,12 +73,12 @@ def narrow_releases(
         if packages is None:
             return None
         outcome: TrialOutcome = trials.attempt(packages)
-        if outcome.passed is None or (outcome.passed is False and not outcome.is_like(error)):
-            # With another release of one package, another error is one of the same kind: it does not work there.
-            return None if outcome.passed is None else True
-        return not outcome.passed
+        if outcome.passed is False and not outcome.is_like(error):
+            # With another release of one package, another error is one of the same kind, unless the next one works.
+            others.add(position)
+        return None if outcome.passed is None else not outcome.passed
 
-    good, bad = narrow(_weights([release.version for release in releases]), is_bad)
+    good, bad = narrow_past(_weights([release.version for release in releases]), is_bad, others.__contains__)
     return ReleaseStep(
         name=change.name,
         good=releases[good],

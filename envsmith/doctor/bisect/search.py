@@ -140,6 +140,21 @@ def narrow(weights: Sequence[float], is_bad: Callable[[int], bool | None]) -> tu
     return good, bad
 
 
+def narrow_past(
+    weights: Sequence[float], is_bad: Callable[[int], bool | None], is_another: Callable[[int], bool]
+) -> tuple[int, int]:
+    """Return what :func:`narrow` does, beyond positions that fail with another error and whose next one passes."""
+    good, bad = narrow(weights, is_bad)
+    while bad + 1 < len(weights) and is_another(bad) and is_bad(bad + 1) is False:
+        start = bad + 1
+
+        def is_bad_past(step: int, start: int = start) -> bool | None:
+            return is_bad(start + step)
+
+        good, bad = (start + step for step in narrow(weights[start:], is_bad_past))
+    return good, bad
+
+
 @dataclass(kw_only=True, slots=True)
 class _Chain:
     weights: Sequence[float]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
+import pwd
 import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -81,6 +82,24 @@ def refuse_links(root: Path, files: Collection[str]) -> None:
             details=[f"{root / name} leads to {(root / name).resolve()}" for name in away[:_SHOWN]],
             hint="Install these packages anew, or change them by hand.",
         )
+
+
+def refuse_owners(root: Path, folders: Collection[str]) -> None:
+    """Refuse an environment of another user, who could not change it any more: what is written belongs to this one."""
+    owners = {(root / folder).stat().st_uid for folder in ("", *folders)} - {os.geteuid()}
+    if owners:
+        name = _user(owners.pop())
+        raise UsageError(
+            f"Cannot change {root}: it belongs to {name}, and what is written would not.",
+            hint=f"Run the same command as {name}.",
+        )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def refuse_residents(root: Path, folders: Collection[str]) -> None:

@@ -37,6 +37,7 @@ from envsmith.doctor.mend.owned import (
     packages_folders,
     recorded,
     refuse_links,
+    refuse_owners,
     refuse_residents,
     refuse_writers,
 )
@@ -272,6 +273,7 @@ def _alone(environment: Path) -> Iterator[int]:
     """Hold the lock of an environment's store, after putting right what a killed process left there."""
     store = store_of(environment)
     with storage_errors(store):
+        refuse_owners(environment, packages_folders(environment))
         handle = _locked(store)
     try:
         if handle is None:

@@ -26,7 +26,8 @@ from envsmith.base.schema import (
     text_of,
 )
 from envsmith.errors import DataError, UsageError
-from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.graph.location import DataFiles, find_matrix
+from envsmith.knowledge.graph.tables import Table
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Evidence
 from envsmith.model.version import Spec, parse_version
@@ -144,6 +145,13 @@ def load_table(kind: type[_File], name: str, folder: Path | None = None) -> _Fil
     problems.refuse(f"Cannot read {name}: {len(problems.lines)} of its values are wrong.", hint="See matrix/README.md.")
     assert value is not None  # noqa: S101 - without a value there is a problem
     return value
+
+
+def kept_table(kind: str, name: str, shape: type[_File]) -> Table[_File]:
+    """Return the table of one file as :func:`load_table` reads it."""
+    return Table(
+        kind, lambda: DataFiles(find_matrix(), (name,)), shape, lambda files: load_table(shape, name, files.root)
+    )
 
 
 def plain_text(refuse: Callable[[str], str]) -> Parsed:

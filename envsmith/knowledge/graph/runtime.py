@@ -6,15 +6,13 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from envsmith.base.schema import Checked, Flag, Parsed, Text, strict
 from envsmith.errors import LockError
-from envsmith.knowledge.graph.fields import Sources, SpecText, load_table, plain_text
+from envsmith.knowledge.graph.fields import Sources, SpecText, kept_table, plain_text
 from envsmith.knowledge.graph.ready import Unready, everywhere
 from envsmith.model import plain
 from envsmith.model.cell import DEVEL, RUNTIME, Cell, Request, WheelPolicy
@@ -313,7 +311,9 @@ def toolkit_parts(cell: Cell, toolkit: Toolkit) -> tuple[str, ...]:
     return tuple(f"{name}=={minor}.*" for name in toolkit.distributions)
 
 
-@lru_cache(maxsize=4)
-def load_runtime(folder: Path | None = None) -> Runtime:
-    """Parse ``runtime.yaml``. ``DataError`` lists every problem with its key path."""
-    return load_table(Runtime, RUNTIME_FILE, folder)
+RUNTIME_TABLE = kept_table("runtime", RUNTIME_FILE, Runtime)
+
+
+def load_runtime() -> Runtime:
+    """Return the installed ``runtime.yaml``. ``DataError`` lists every problem with its key path."""
+    return RUNTIME_TABLE.load()

@@ -82,6 +82,23 @@ def own_error(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
+def no_rank(evidence: LaunchEvidence) -> Blame | None:
+    """Return the error of who was to start the ranks, of which none was seen."""
+    error = evidence.driver
+    if error is None:
+        return None
+    cause = cause_of(error.error)
+    return Blame(
+        cause=cause,
+        ranks=(),
+        message=f"The command itself ended with {error_text(error)}{at_place(error.place)}, and no rank was seen before.",
+        fix=_CAUSE_ADVICE.get(cause, f"Look at {error.place or 'the traceback of the command'}."),
+        place=error.place,
+        evidence=(error.error,),
+        quote=error.error,
+    )
+
+
 def _meaning(error: str) -> str:
     """Return what an error stands for that does not say it."""
     return " That is what a full disk does to torch.save." if _CUT_OFF.search(error) else ""
@@ -212,8 +229,23 @@ def ended(evidence: LaunchEvidence) -> Blame | None:
             return _without_a_word(one)
         if status == -SIGKILL and insisted and not (one.exit and one.exit.at):
             continue  # the launcher insists where SIGTERM was not enough
+        if len(evidence.ranks) > 1 and {each.way_out for each in evidence.ranks} == {one.way_out} != {""}:
+            return _all_left(evidence, one.way_out)
         return _of_status(evidence, one, status)
     return None
+
+
+def _all_left(evidence: LaunchEvidence, way_out: str) -> Blame:
+    place = way_out.rpartition(" at ")[2]
+    ranks = tuple(one.rank for one in evidence.ranks)
+    return Blame(
+        cause=Cause.EXITED,
+        kind="rank-died",
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} ended alike, by {way_out}.",
+        fix=f"Look at {place}, and at what the ranks printed before: every rank meets it.",
+        place=place,
+    )
 
 
 def killed(evidence: LaunchEvidence) -> Blame | None:
@@ -305,9 +337,12 @@ def late(evidence: LaunchEvidence) -> Blame | None:
 
 
 def departed(evidence: LaunchEvidence) -> Blame | None:
-    """Blame a rank that ended with status 0 before the others lost it."""
-    first_error = min((error.at for _, error in evidence.errors if error.at), default=0.0)
-    early = [one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < first_error]
+    """Blame a rank that ended with status 0 before the others lost it, or ended badly without a word."""
+    losses = [error.at for _, error in evidence.errors if error.at]
+    losses += [one.exit.at for one in evidence.ranks if one.exit and one.exit.code == 1 and not one.error]
+    early = [
+        one for one in evidence.ranks if one.exit and one.exit.code == 0 and 0 < one.exit.at < min(losses, default=0.0)
+    ]
     if not early:
         return _unlisted(evidence)
     if further := _further_calls(evidence, early):
@@ -317,7 +352,8 @@ def departed(evidence: LaunchEvidence) -> Blame | None:
     return Blame(
         cause=cause,
         ranks=(one.rank,),
-        message=f"Rank {one.rank} {words} with exit status 0, and the others lost their connection to it.",
+        message=f"Rank {one.rank} {words} with exit status 0, and the others "
+        f"{'lost their connection to it' if evidence.errors else 'ended badly after that'}.",
         fix=f"Look for a sys.exit, a return or an end of the data that only rank {one.rank} meets.",
         place=one.way_out.rpartition(" at ")[2],
         evidence=(f"rank {one.rank}: {one.way_out or 'the script came to its end'}", *_call_counts(evidence)),

@@ -17,6 +17,7 @@ from envsmith.launch.ranks.deaths import (
     killed,
     late,
     missed,
+    no_rank,
     own_error,
 )
 from envsmith.launch.ranks.differences import aborted_in_call, different_calls, different_worlds
@@ -51,6 +52,8 @@ def decide(evidence: LaunchEvidence) -> Blame | None:
         return None
     if evidence.stalled:
         return stall(evidence)
+    if not evidence.ranks:
+        return no_rank(evidence)
     failed = {rank for rank, _ in evidence.errors} | {rank for rank, code in evidence.exits.items() if code}
     several = len({rank for rank, _ in evidence.errors} | set(evidence.exits)) > 1
     if not (several or (failed and evidence.launcher)):

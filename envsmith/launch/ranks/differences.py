@@ -10,6 +10,7 @@ from signal import SIGABRT
 from envsmith.launch.ranks.causes import Blame, Cause, ranks_text
 from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankEvidence, ThreadStack, place_of, user_place
 from envsmith.launch.ranks.recorder import MOST_CALLS
+from envsmith.launch.ranks.requests import minority
 
 # Operations to which every rank gives tensors of one size. Others may differ by right (a gather's root, all_to_all).
 _EQUAL = ("all_reduce", "allreduce", "broadcast", "reduce", "_all_gather_base", "reduce_scatter_tensor", "barrier")
@@ -154,16 +155,7 @@ def different_calls(evidence: LaunchEvidence) -> Blame | None:
     rows = tuple(f"{ranks_text(ranks, 'r')}: {text}" for text, ranks in by_call.items())
     place = f"collective {difference.sequence} of {_group_words(evidence, difference.group)}"
     if not odd:
-        return Blame(
-            cause=_cause(list(calls.values())),
-            ranks=(),
-            message=f"The ranks do not call the same {place}: {'; '.join(rows)}. Which of them is wrong cannot be told "
-            "from that.",
-            fix="Compare which collectives each rank calls, and with which tensors.",
-            evidence=rows,
-            confidence="medium",
-            is_hang=bool(evidence.stalled),
-        )
+        return _undecided(place, calls, rows, is_hang=bool(evidence.stalled))
     one = next(each for each in evidence.ranks if each.rank == odd[0])
     usual = next(call for rank, call in sorted(calls.items()) if rank not in odd)
     peer = next(each for each in evidence.ranks if each.rank not in odd and each.rank in calls)
@@ -260,9 +252,13 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     if not inside or not survivors:
         return _most_aborted(evidence, inside)
     unusual = {one.rank: call for one in survivors if (call := _unusual_call(one.calls))}
-    alike = {(call.operation, call.sizes, call.dtypes) for call in unusual.values()}
-    if len(unusual) == len(survivors) > len(aborted) and len(alike) == 1:
-        unusual = {}  # it is new to all of them
+    keys = {rank: (call.operation, call.sizes, call.dtypes) for rank, call in unusual.items()}
+    if len(unusual) == len(survivors) > len(aborted):  # it is new to all of them
+        few = minority(keys)
+        if not few and len(set(keys.values())) > 1:
+            rows = tuple(f"rank {rank}: {call_text(call)}" for rank, call in unusual.items())
+            return _undecided("collective", unusual, rows)
+        unusual = {rank: unusual[rank] for rank in few}
     odd = [one for one in survivors if one.rank in unusual]
     blamed = tuple(one.rank for one in (odd or inside))
     if odd:
@@ -286,6 +282,19 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
         place=place if not odd else "",
         evidence=(*rows, *(f"rank {one.rank}: SIGABRT at {user_place(one.main.frames)}" for one in inside if one.main)),
         confidence="medium",
+    )
+
+
+def _undecided(place: str, calls: Mapping[int, Call], rows: tuple[str, ...], *, is_hang: bool = False) -> Blame:
+    return Blame(
+        cause=_cause(list(calls.values())),
+        ranks=(),
+        message=f"The ranks do not call the same {place}: {'; '.join(rows)}. Which of them is wrong cannot be told "
+        "from that.",
+        fix="Compare which collectives each rank calls, and with which tensors.",
+        evidence=rows,
+        confidence="medium",
+        is_hang=is_hang,
     )
 
 

@@ -150,6 +150,8 @@ class CallArguments:
         if self.peer is not None:
             tag = f" with tag {self.tag}" if self.tag else ""
             return f"{self.operation} {'to' if self.is_send else 'from'} rank {self.peer}{tag}"
+        if self.operation.removeprefix("i") == "recv":
+            return f"{self.operation} from any rank"
         root = f" with root {self.root}" if self.root is not None else ""
         return f"{self.operation}{root}{f' of ranks {list(self.ranks)}' if self.ranks else ''}"
 
@@ -158,7 +160,7 @@ class CallArguments:
 class ThreadStack:
     """The stack of one thread, its innermost frame first.
 
-    ``call`` is what it asks of torch.distributed, ``process`` how the kernel shows the thread, ``still`` counts the looks
+    ``call`` is what it asks of torch.distributed, ``handles`` the error in whose ``except`` or ``finally`` it stands, ``process`` how the kernel shows the thread, ``still`` counts the looks
     in a row at which it stood at the same place. ``number`` is the one by which :class:`Call` names it. ``is_main`` is
     true of the thread that trains.
     """
@@ -168,6 +170,7 @@ class ThreadStack:
     is_main: bool = False
     holds_gil: bool | None = None
     call: CallArguments | None = None
+    handles: RankError | None = None
     still: int = 0
     number: str = ""
     process: ProcessState | None = None
@@ -275,7 +278,8 @@ class LaunchEvidence:
     ``sizes`` are the bytes that a collective received and expected, where gloo printed them. ``absent`` is the rank
     that the others waited for at the store, and for how many seconds. ``line`` is where either was read.
     ``is_interrupted`` tells that somebody ended the launch on purpose. ``communicators`` is what NCCL's RAS prints.
-    ``attempt`` counts how often the launcher had started its ranks before.
+    ``attempt`` counts how often the launcher had started its ranks before. ``driver`` is the first error of a process
+    that is no rank: of who starts them.
     """
 
     ranks: tuple[RankEvidence, ...] = ()
@@ -291,6 +295,7 @@ class LaunchEvidence:
     is_interrupted: bool = False
     communicators: str = ""
     attempt: int = 0
+    driver: RankError | None = None
     unread: tuple[str, ...] = ()
 
     @property

@@ -13,7 +13,16 @@ from envsmith.base.files import read_text
 from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, text_in
 from envsmith.base.schema import parse_json
 from envsmith.errors import DataError
-from envsmith.launch.ranks.evidence import Call, CallArguments, Frame, ProcessGroup, ThreadStack, user_place
+from envsmith.launch.ranks.errors import read_error
+from envsmith.launch.ranks.evidence import (
+    Call,
+    CallArguments,
+    Frame,
+    ProcessGroup,
+    RankError,
+    ThreadStack,
+    user_place,
+)
 
 # The last calls that are kept of one dump. Ranks are rarely further apart.
 MOST_CALLS = 400
@@ -145,10 +154,15 @@ def stacks_of(answer: JsonFields) -> tuple[ThreadStack, ...]:
             frames=frames_of(row.get("frames")),
             is_main=bool(row.get("is_main")),
             call=_arguments(object_in(row, "call")),
+            handles=_handled(object_in(row, "handled")),
             number=text_in(row, "number")[:20],
         )
         for row in objects_in(answer, "stacks")
     )
+
+
+def _handled(row: JsonFields) -> RankError | None:
+    return read_error(text_in(row, "error"), frames_of(row.get("stack"))) if text_in(row, "error") else None
 
 
 def _arguments(row: JsonFields) -> CallArguments | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from signal import SIGKILL
@@ -74,7 +73,19 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
         _all_wait,
         _all_sleep,
     )
-    return next((answer for judge in judges if (answer := judge(evidence))), None)
+    answer = next((answer for judge in judges if (answer := judge(evidence))), None)
+    return _with_handled(answer, evidence) if answer else None
+
+
+def _with_handled(answer: Blame, evidence: LaunchEvidence) -> Blame:
+    """Add the error that the blamed rank has not left behind: it waits in an ``except`` or ``finally`` of the program."""
+    main = next((one.main for one in evidence.ranks if (one.rank,) == answer.ranks), None)
+    error = main.handles if main else None
+    if error is None or not error.place or error.place in answer.message:
+        return answer
+    return replace(
+        answer, message=f"{answer.message} It waits while it handles {error_text(error)}{at_place(error.place)}."
+    )
 
 
 def waits(one: RankEvidence) -> bool:
@@ -554,19 +565,27 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     return Blame(
         cause=Cause.DIFFERENT_GROUPS if makes_group else Cause.DIFFERENT_CALLS if is_split else Cause.UNKNOWN,
         ranks=odd,
-        message=f"{words if is_split else 'All ranks wait in one collective'}: {'; '.join(rows)}."
+        message=f"{words if is_split else _together_words(evidence)}: {'; '.join(rows)}."
         + ("" if odd or not is_split else " Which of them is wrong cannot be told from that.")
         + elsewhere,
         fix="Read what the other hosts say: `doctor --from` takes their folders of --evidence together."
         if is_part
         else "Look for a condition on the rank around a collective."
         if is_split
-        else "Look at the network between the ranks, and at the kernel's log.",
+        else "Look at the network between the ranks, and at the kernel's log: no rank is missing.",
         place=next((place for place, ranks in standing.items() if odd and tuple(ranks) == odd), ""),
         evidence=rows,
         confidence="medium",
         is_hang=is_split and not is_part,
     )
+
+
+def _together_words(evidence: LaunchEvidence) -> str:
+    """Return in what ranks wait that stand at one place: each in the same call, as far as their recorders tell."""
+    opens = [in_flight(one) for one in _living(evidence)]
+    if opens[0] and len({call and (call.group, call.sequence, call.is_p2p) for call in opens}) == 1:
+        return f"Every rank has come to {call_text(opens[0])}, and it does not end"
+    return "All ranks wait at one place"
 
 
 def _all_sleep(evidence: LaunchEvidence) -> Blame | None:
@@ -604,24 +623,24 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
         texts = {rank: f"{text} in group {requests[rank].group}" for rank, text in texts.items()}
     rows = tuple(f"rank {rank}: {text}" for rank, text in texts.items())
     turns = {one.rank: call.sequence for one in _living(evidence) if (call := in_flight(one))}
-    makers = {rank: call for rank, call in requests.items() if call.operation == "new_group"}
     odd = odd_requests(requests, turns)
+    novel = tuple(one.rank for one in _living(evidence) if (call := in_flight(one)) and not is_usual(one.calls, call))
+    if odd and len({requests[rank].group for rank in requests}) > 1 and 0 < len(novel) <= len(odd):
+        odd = novel  # the others are in groups as ever
     if not odd:
-        asks = {rank: (call.operation, call.group, call.root) for rank, call in requests.items()}
-        counts = Counter(asks.values()).most_common()
-        has_peers = any(call.peer is not None for call in requests.values())
-        if makers or has_peers or len(counts) < 2 or counts[0][1] == counts[1][1]:
-            return None
-        odd = tuple(rank for rank, ask in asks.items() if ask != counts[0][0])
+        return None
     first = next(one for one in evidence.ranks if one.rank == odd[0])
     place = _place(first)
     peers = [one for one in _living(evidence) if one.rank not in odd]
     missed = next((in_flight(peer) for peer in peers if _has_not_come(first, peer)), None)
-    left_out = f"{ranks_text(odd)} left out {call_text(missed)}. " if missed else ""
+    words = asking_words(odd, requests, texts)
+    if missed:
+        words = f"{ranks_text(odd)} left out {call_text(missed)}, and {'waits' if len(odd) == 1 else 'wait'}"
+    is_maker = requests[odd[0]].operation == "new_group"
     return Blame(
-        cause=Cause.DIFFERENT_GROUPS if odd[0] in makers else Cause.FEWER_CALLS if missed else Cause.DIFFERENT_CALLS,
+        cause=Cause.DIFFERENT_GROUPS if is_maker else Cause.FEWER_CALLS if missed else Cause.DIFFERENT_CALLS,
         ranks=odd,
-        message=f"{left_out}{asking_words(odd, requests, texts)}{at_place(place)}: {'; '.join(rows)}.",
+        message=f"{words}{at_place(place)}: {'; '.join(rows)}.",
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],

@@ -6,6 +6,7 @@ verdict on it, and one line of each rank. A kind of call is written once, and ca
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -48,7 +49,7 @@ class EvidenceFile:
         self._shapes: dict[tuple[object, ...], int] = {}
 
     def append(self, evidence: LaunchEvidence, blame: Blame | None) -> None:
-        """Add what is known of the launch by now, without secrets."""
+        """Add what is known of the launch by now, without secrets. ``OSError`` for a link, and a file that others may write."""
         begins = not self.path.exists() or self.path.stat().st_size > self.most_bytes
         rows: list[str] = []
         if begins:
@@ -59,7 +60,9 @@ class EvidenceFile:
         rows.append(_private({**occasion, "at": time.time()}))
         rows += (row for one in evidence.ranks for row in self._rank(one))
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if begins else os.O_APPEND)
-        with open(os.open(self.path, flags, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+        with open(os.open(self.path, flags | os.O_NOFOLLOW, 0o600), "wb") as file:  # noqa: PTH123 - a descriptor
+            if os.fstat(file.fileno()).st_mode & 0o022:
+                raise PermissionError(errno.EPERM, "other users may write the file that is there")
             file.write("".join(f"{row}\n" for row in rows).encode())
 
     def _rank(self, one: RankEvidence) -> Iterator[str]:
@@ -231,6 +234,7 @@ def merged(pieces: Sequence[LaunchEvidence]) -> LaunchEvidence:
         unread=tuple(dict.fromkeys(text for piece in pieces for text in piece.unread)),
         launcher=next((piece.launcher for piece in pieces if piece.launcher), None),
         sizes=next((piece.sizes for piece in pieces if piece.sizes), None),
+        driver=next((piece.driver for piece in pieces if piece.driver), None),
         absent=next((piece.absent for piece in pieces if piece.absent), None),
         line=next((piece.line for piece in pieces if piece.line), 0),
     )

@@ -7,6 +7,7 @@ for another rank.
 import contextlib
 import sys
 import threading
+import traceback
 from typing import Any
 
 
@@ -19,10 +20,21 @@ def frames(frame: Any, most: int = 60) -> list[Any]:
     return rows
 
 
+def said(error: Any, trace: Any) -> Any:
+    """Return the last line of an error and its frames, innermost first."""
+    text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
+    text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
+    stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
+    if isinstance(error, SyntaxError) and error.filename:
+        stack.insert(0, ("<module>", error.filename, error.lineno or 0))
+    return {"error": text, "stack": stack[:40]}
+
+
 def all_stacks() -> list[Any]:
     """Return the stack of each thread but this one."""
     threads = {thread.ident: thread for thread in threading.enumerate()}
     mine, main = threading.get_ident(), threading.main_thread().ident
+    handled: Any = sys._current_exceptions()
     return [
         {
             "thread": getattr(threads.get(ident), "name", str(ident)),
@@ -31,10 +43,17 @@ def all_stacks() -> list[Any]:
             "is_main": ident == main,
             "frames": frames(frame),
             "call": arguments(frame),
+            "handled": handled_error(handled.get(ident)),
         }
         for ident, frame in sys._current_frames().items()
         if ident != mine
     ]
+
+
+def handled_error(value: Any) -> Any:
+    """Return the error that a thread handles: it stands in an ``except`` or ``finally``. Before Python 3.12 it is in a tuple."""
+    error = value[1] if isinstance(value, tuple) else value
+    return said(error, error.__traceback__) if error is not None else {}
 
 
 def arguments(frame: Any) -> dict[str, Any]:
@@ -52,8 +71,8 @@ def arguments(frame: Any) -> dict[str, Any]:
             value = values.get(name)
             if isinstance(value, int) or (name == "ranks" and isinstance(value, (list, tuple))):
                 row[name] = value if isinstance(value, int) else [int(each) for each in value]
-        group = values.get("group")
-        row["group"] = str(world.pg_names.get(group, "")) if group is not None and world is not None else ""
+        group = values.get("group") or getattr(world, "default_pg", None)
+        row["group"] = str(world.pg_names.get(group, "")) if world is not None else ""
         row["turn"] = int(getattr(world, "group_count", 0))
         row["operation"] = frame.f_code.co_name if frame is not None else ""
     return row

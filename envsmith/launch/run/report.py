@@ -52,10 +52,10 @@ def _lines(blame: Blame | None, evidence: LaunchEvidence, folder: Path | None) -
 
 def _ended(evidence: LaunchEvidence) -> str:
     count, code = len(evidence.ranks), evidence.launcher.code if evidence.launcher else None
-    ranks = f"{count} rank{'' if count == 1 else 's'}"
+    what = f"the launch of {count} rank{'' if count == 1 else 's'}" if count else "the command"
     if code is not None and code < 0:
-        return f"a signal ended the launch of {ranks}"
-    return f"the launch of {ranks} ended with exit code {code}"
+        return f"a signal ended {what}"
+    return f"{what} ended with exit code {code}"
 
 
 def _headline(blame: Blame | None, evidence: LaunchEvidence) -> str:
@@ -74,7 +74,7 @@ def _headline(blame: Blame | None, evidence: LaunchEvidence) -> str:
     if evidence.is_interrupted:
         return f"{ending_text}, after it was interrupted"
     if not evidence.ranks:
-        return f"{ending_text}, and no rank loaded the hook"
+        return f"{ending_text}, and no rank was seen"
     return ending_text if blame else f"{ending_text}, and the evidence does not say which rank was first"
 
 

@@ -76,7 +76,7 @@ class Launch:
     @property
     def kept_in(self) -> Path | None:
         """Return the folder of evidence, where there is any."""
-        return self.file.path.parent if self.file else None
+        return self.file.path.parent if self.file and self.file.path.is_file() else None
 
     def _watch(self, launcher: Launcher, ranks: Ranks, folder: Path) -> None:
         try:
@@ -119,7 +119,7 @@ class Launch:
         except (OSError, EnvsmithError) as error:
             reason = error.reason if isinstance(error, EnvsmithError) else error.strerror
             self.say(f"envsmith run: Cannot write the evidence into {target}: {reason}.")
-        self.say(block(blame, evidence, target))
+        self.say(block(blame, evidence, self.kept_in))
 
 
 class _Folder:

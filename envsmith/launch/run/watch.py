@@ -217,7 +217,8 @@ class LaunchWatch:
         """Return all that is known now."""
         now = time.monotonic()
         self.ranks.find_silent()
-        rows = with_drivers_errors(self._rows(self.ranks.all, now), self.ranks.folder)
+        passed_on = drivers_errors(self.ranks.folder)
+        rows = with_drivers_errors(self._rows(self.ranks.all, now), passed_on)
         on_gpu = gpu_memory()
         rows = [replace(row, gpu_bytes=on_gpu.get(row.pid, row.gpu_bytes)) for row in rows]
         self._measure_disks()
@@ -242,6 +243,7 @@ class LaunchWatch:
             events=tuple(self.events),
             communicators=ras_text() if stalled and any(row.gpu_bytes for row in rows) else "",
             is_interrupted=bool(self.launcher.signals),
+            driver=min(passed_on, key=lambda error: error.at, default=None),
             unread=tuple(sorted(self.unread)),
         )
 
@@ -369,11 +371,15 @@ def rank_evidence(
     )
 
 
-def with_drivers_errors(ranks: Sequence[RankEvidence], folder: Path) -> list[RankEvidence]:
-    """Give a rank without an error the one that the driver of the launch passed on, with the rank's process in it."""
+def drivers_errors(folder: Path) -> list[RankError]:
+    """Return the errors of processes that are no ranks: of who starts them, or passes on what one raised."""
     texts = [_text(path) for path in sorted(folder.glob("driver-*.marks"))[:_MOST_DRIVERS]]
-    errors = [error for text in texts for error in read_marks(text).errors if error.by_process]
-    by_process = {error.by_process: error for error in reversed(errors)}
+    return [error for text in texts for error in read_marks(text).errors]
+
+
+def with_drivers_errors(ranks: Sequence[RankEvidence], errors: Sequence[RankError]) -> list[RankEvidence]:
+    """Give a rank without an error the one that the driver of the launch passed on, with the rank's process in it."""
+    by_process = {error.by_process: error for error in reversed(errors) if error.by_process}
     return [one if one.error else replace(one, error=by_process.get(one.pid)) for one in ranks]
 
 

@@ -251,14 +251,28 @@ def _dependency(value: object, _context: object) -> str | tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Environment:
-    dependencies: tuple[Annotated[Any, Parsed(_dependency)], ...]
+class CondaEnvironment:
+    """An ``environment.yml``: specs of Conda, and in place of a section for pip its lines."""
+
+    name: Any = None
+    dependencies: tuple[Annotated[Any, Parsed(_dependency)], ...] | None = None
+
+    @classmethod
+    def read(cls, text: str, where: str) -> CondaEnvironment:
+        """Return what a file wants. ``DataError`` tells what is no such file."""
+        environment: CondaEnvironment = _read_document(cls, text, where)
+        return environment
+
+    @property
+    def entries(self) -> tuple[str | tuple[str, ...], ...]:
+        """Return the specs and sections in their order."""
+        return self.dependencies or ()
 
 
 def _read_environment(text: str, where: str) -> CondaFile:
     """Read what somebody wants: exact pins are versions."""
     file = CondaFile()
-    for number, item in enumerate(_read_document(_Environment, _of_platform(text), where).dependencies):
+    for number, item in enumerate(CondaEnvironment.read(_of_platform(text), where).entries):
         if isinstance(item, tuple):
             for line in item:
                 _note_requirement(line, file)

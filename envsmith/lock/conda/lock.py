@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -373,6 +374,8 @@ def stored(lock: Lock, directory: Path, conda: CondaRequest) -> CondaPart | None
             return None
         existing = load_lock(text)
         texts = {name: _text(directory / name) for name in sorted(files(existing))}
+        if _edited(existing, directory):
+            return None
     except DataError:
         return None
     findings = [f.message for f in compare(lock.cell, lock.pins, existing) if f.severity is not Severity.NOTE]
@@ -387,7 +390,8 @@ def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bo
     try:
         text = _text(path)
         if _answers(text, lock, conda):
-            return ()
+            edited = _edited(load_lock(text), directory)
+            return tuple(f"{name}: it was edited since {LOCK_FILE} was written" for name in edited)
         wrong = _differences(load_lock(text), lock.cell, lock.pins, conda.tolerate)[1]
     except DataError as error:
         return (error.message,)
@@ -396,10 +400,21 @@ def difference(lock: Lock, directory: Path, conda: CondaRequest, *, required: bo
     )
 
 
+def _edited(lock: CondaLock, directory: Path) -> list[str]:
+    """Return which files beside a Conda lock are not those that were written with it. An older lock does not know."""
+    digests = dict(line.split("  ", 1)[::-1] for line in lock.facts.get("files", "").splitlines() if "  " in line)
+    names = (name for name in files(lock).keys() & digests.keys() if os.path.lexists(directory / name))
+    return sorted(name for name in names if _sha256(directory / name) != digests[name])
+
+
 def _answers(text: str, lock: Lock, conda: CondaRequest) -> bool:
     conda = with_channels(conda)
     requests = (conda.until(lock.exclude_newer), dataclasses.replace(conda, exclude_newer=lock.exclude_newer))
     return any(up_to_date(text, lock.cell, lock.pins, request) for request in requests)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(read_bounded(path, MAX_BYTES)).hexdigest()
 
 
 def _text(path: Path) -> str:

@@ -25,9 +25,8 @@ _SELECTOR = {Platform.LINUX_64: "linux64", Platform.LINUX_AARCH64: "aarch64"}
 
 
 def files(lock: CondaLock) -> dict[str, str]:
-    """Return every file of the lock by name."""
+    """Return every file of the lock by name. ``conda-lock.yml`` has the digests of the others."""
     texts = {
-        "conda-lock.yml": conda_lock_yml(lock),
         "environment.yml": environment_yml(lock),
         "pixi.lock": pixi_lock(lock),
         "virtual-packages.yml": virtual_packages_yml(lock),
@@ -37,7 +36,8 @@ def files(lock: CondaLock) -> dict[str, str]:
         texts[f"conda-{part.platform.value}.sha256"] = sums(part)
         if part.pip:
             texts[f"conda-{part.platform.value}.pip.txt"] = pip_lines(part.pip)
-    return texts
+    beside = "".join(f"{hashlib.sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(texts.items()))
+    return {"conda-lock.yml": _conda_lock_yml(lock, beside), **texts}
 
 
 def sums(part: PlatformLock) -> str:
@@ -50,8 +50,8 @@ def pip_lines(packages: Sequence[PipPackage]) -> str:
     return "".join(f"{p.name} @ {p.url} --hash=sha256:{p.sha256}\n" for p in packages)
 
 
-def conda_lock_yml(lock: CondaLock) -> str:
-    """Return the unified lock file that conda-lock, micromamba and pixi import."""
+def _conda_lock_yml(lock: CondaLock, beside: str) -> str:
+    """Return the unified lock file that conda-lock, micromamba and pixi import, with the digests of the files beside it."""
     hashes = {
         p.platform.value: content_hash(lock.channels, p.specs, p.pip, p.virtual_packages, p.platform)
         for p in lock.platforms
@@ -67,6 +67,7 @@ def conda_lock_yml(lock: CondaLock) -> str:
             "envsmith_cell": lock.cell_id,
             "envsmith_request": lock.request,
             "envsmith_packages": entries_digest(entries),
+            "envsmith_files": beside,
         },
     }
     head = (
@@ -307,6 +308,7 @@ class _Custom:
     envsmith_cell: str = ""
     envsmith_request: str = ""
     envsmith_packages: str = ""
+    envsmith_files: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -351,7 +353,11 @@ def load_lock(text: str, where: str = "conda-lock.yml") -> CondaLock:
             for platform in sorted({e.platform for e in file.package}, key=lambda p: p.value)
         ),
         request=custom.envsmith_request,
-        facts={"packages": custom.envsmith_packages, "entries": entries_digest(data["package"])},
+        facts={
+            "packages": custom.envsmith_packages,
+            "entries": entries_digest(data["package"]),
+            "files": custom.envsmith_files,
+        },
     )
 
 

@@ -242,6 +242,8 @@ _VARIANTS = re.compile(r"(?:Because|and) ([A-Za-z0-9._-]+==\S+) has only unsuppo
 _NO_VERSION = re.compile(r"Because there is no version of ([A-Za-z0-9._-]+(?:\[[^\]]*\])?[=<>!~][^\s,]*)")
 _DEPENDS = re.compile(r"([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200}\])?(?:[=<>!~][^ ]{0,300})? depends? on")
 _SPECIFIED = re.compile(r"(?<![\w.\[-])([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200}\])?[=<>!~]{1,2}\d")
+# uv ends with what it was asked for: "And because you require protobuf==4.21.4 and scann, we can conclude …".
+_REQUIRED = re.compile(r"you require ([^,\n]{1,2000})")
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
 
 
@@ -295,18 +297,21 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
             f"Cannot {work}: {match[1]} is not on the package index.",
             details=details,
             hint="Check the index settings of uv or pip.",
+            names=_normal([match[1]]),
         )
     if match := _VARIANTS.search(text):
         return LockError(
             f"Cannot {work}: {match[1]} has only wheel variants (PEP 825), and uv does not choose among these.",
             details=details,
             hint="Choose a release that has a wheel without a variant label.",
+            names=_normal([match[1]]),
         )
     if match := _NO_VERSION.search(text):
         return LockError(
             f"Cannot {work}: the package index has no {match[1]}.",
             details=details,
             hint="Check that it was not withdrawn, is not newer than --exclude-newer and is on your mirror.",
+            names=_normal([match[1]]),
         )
     if unsolved := _UNSOLVED.search(text):
         return ContradictionError(
@@ -314,6 +319,7 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
             details=details,
             hint="Choose another release of one of the packages that the lines above name.",
             names=_mentioned(text[unsolved.start() :]),
+            required=_normal(_REQUIRED.findall(text)[-1].split(" and ")) if _REQUIRED.search(text) else (),
         )
     return LockError(f"Cannot {work}: uv failed.", details=details)
 
@@ -333,19 +339,25 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
         command = install_command([refusal.missing]) or NAMES[refusal.missing]
         engine = ", or use a container engine (--engine docker)" if refusal.missing in IN_IMAGES else ""
         hint = f"Install what is missing ({command}), or choose a release that has a wheel{engine}."
-        return MissingProgramError(message, details=details, hint=hint)
+        return MissingProgramError(message, details=details, hint=hint, names=_normal([package]))
     hint = "Choose a release that has a wheel or builds on this Python."
     if not undeclared and shutil.which("c++") is None:
         command = install_command(["c++"])
         hint += f" This host has no {NAMES['c++']}{f': {command}' if command else ''}."
-    return LockError(message, details=details, hint=hint)
+    return LockError(message, details=details, hint=hint, names=_normal([package]))
 
 
 def _mentioned(text: str) -> tuple[str, ...]:
     """Return the packages that uv's reason mentions with a version, those that depend on something first."""
     parents = (match[1] for match in _DEPENDS.finditer(text))
     names = (match[1] for match in _SPECIFIED.finditer(text))
-    return tuple(dict.fromkeys(re.sub(r"[-_.]+", "-", name).lower() for name in (*parents, *names)))
+    return _normal((*parents, *names))
+
+
+def _normal(requirements: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of requirements as an index writes them, each once."""
+    names = (re.split(r"[\s\[=<>!~]", text.strip(), maxsplit=1)[0] for text in requirements)
+    return tuple(dict.fromkeys(re.sub(r"[-_.]+", "-", name).lower() for name in names))
 
 
 def _told(lines: Sequence[str]) -> tuple[str, ...]:

@@ -463,7 +463,7 @@ def _mild(rule: Rule) -> Severity:
 
 
 def _tell_unbounded(case: LibraryCheck, component: str, listed: list[tuple[Rule, Row]]) -> None:
-    """Note one finding for a component without any bound: what its old releases break, and the floor that ends it."""
+    """Note one finding for a component without any bound: what some of its releases break, and the floor that ends it."""
     rules = list(dict.fromkeys(rule.id for rule, _ in listed))
     releases = [public(r.version) for r in case.admitted(component)]
     bad = [v for v in releases if any(row.when.get(component, Spec.parse("cpu")).contains(v) for _, row in listed)]
@@ -476,7 +476,7 @@ def _tell_unbounded(case: LibraryCheck, component: str, listed: list[tuple[Rule,
             severity=max((_mild(rule) for rule, _ in listed), key=[Severity.NOTE, Severity.WARNING].index),
             components={component: "*"},
             message=(
-                f"{component} is required without a bound: its older releases fail beside others that are admitted ({named}), "
+                f"{component} is required without a bound: some of its releases fail beside others that are admitted ({named}), "
                 f"first of all {rule_sentence(worst[0], [worst[1]], {})}"
             ),
             evidence=strongest([e for _, row in listed for e in row.evidence]),

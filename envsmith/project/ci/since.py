@@ -125,7 +125,9 @@ def _git(root: Path, command: str, *arguments: str) -> str:
             hint="Run it in a checkout, with git installed.",
         ) from error
     if finished.returncode:
-        message = (finished.stderr.strip().splitlines() or [f"no revision {arguments[-1]!r}"])[0]
+        message = (
+            finished.stderr.strip().splitlines() or [f"no revision {arguments[-1].removesuffix('^{commit}')!r}"]
+        )[0]
         raise UsageError(
             f"Cannot compare with --since: git {command} says {message}.",
             hint="Name a branch or commit that is here: git fetch origin main.",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import parse_document
-from envsmith.errors import LockError
+from envsmith.errors import ContradictionError, LockError
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.presence import spec_of
@@ -146,11 +145,12 @@ class _Wish:
             return spec or "*", reasons or self._seen()
         allowed = list(admitted)
         for need in needs:
-            sure = need.presence.present
-            fitting = [r for r in allowed if r in sure] or [r for r in allowed if r not in need.presence.absent]
+            # What is made at run time or in C++ may be there: only releases without the name are left out.
+            having = need.presence.present | need.presence.unknown
+            fitting = [r for r in allowed if r in having]
             if fitting:
                 if len(fitting) < len(allowed):
-                    reasons.append(f"{self.name} {need.presence.spec()}: {_places(need)} takes {need.name}")
+                    reasons.append(f"{self.name} {spec_of(releases, having)}: {_places(need)} takes {need.name}")
                 allowed = fitting
             elif spec and any(r not in need.presence.absent for r in releases) and need is needs[0]:
                 reasons.append(f"{self.name} {spec} lacks {need.name}, which {_places(need)} takes")
@@ -329,22 +329,15 @@ def settle_lock(
 
 
 def _blamed(error: LockError, current: Wishes, names: Wishes) -> list[str]:
-    """Return the wishes that an error speaks of: pins of further packages before those of components, then the rest."""
-
-    def mentioned(text: str, among: Iterable[str]) -> list[str]:
-        words = set(re.findall(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*", re.sub(r"[=<>!~]=?\S*", " ", text.lower())))
-        return [name for name in among if name in words]
-
+    """Return the wishes that are at fault: pins of further packages before those of components, then the rest."""
     pinned = [name for name in current if current[name] != names.get(name, "*")]
-    blamed = mentioned("\n".join([error.message, *error.details]), pinned)
+    blamed = [name for name in pinned if name in error.names]
     table = version_graph().components
-    further = [name for name in blamed if table.find(name) is None]
     if blamed:
-        return further or blamed[:1]
-    # uv ends with what it was asked for: "And because you require protobuf==4.21.4 and scann".
-    last = [line for line in error.details if "you require" in line][-1:]
-    unpinned = [name for name in mentioned("\n".join(last), current) if table.find(name) is None]
-    return mentioned(error.reason, current) or unpinned[:1]
+        return [name for name in blamed if table.find(name) is None] or blamed[:1]
+    if isinstance(error, ContradictionError):
+        return [name for name in current if name in error.required and table.find(name) is None][:1]
+    return [name for name in current if name in error.names]
 
 
 def _wheel_instead(current: dict[str, str], names: Wishes, pin: Pin, newer: str, lock: Lock) -> list[str]:

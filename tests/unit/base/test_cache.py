@@ -327,3 +327,18 @@ def test_a_substitute_that_others_may_write_is_not_used(tmp_path, monkeypatch, m
 
     assert read_cache("kind", "key") is None
     assert not list(substitute.iterdir())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_root_leaves_no_file_of_its_own_in_the_home_of_another_user(tmp_path, monkeypatch):
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    os.chown(home, 12345, -1)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    write_cache("kind", "key", "content")
+
+    assert read_cache("kind", "key") == "content"
+    assert not list(home.iterdir())

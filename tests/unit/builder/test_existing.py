@@ -69,14 +69,56 @@ def test_a_lock_is_compared_for_its_own_machine_and_not_for_the_one_at_hand(give
     assert [machine.driver for machine in machines] == [lock.cell.components.get("driver")]
 
 
-@pytest.mark.parametrize("name", ["pylock.toml", "requirements.txt", "cell.json"])
-def test_a_file_that_no_longer_says_what_the_lock_says_makes_it_old_until_it_is_locked_again(given, tmp_path, name):
+def _grow(path):
+    path.write_text(path.read_text() + "# edited\n")
+
+
+def _link_to_another(path):
+    path.with_name("another").write_text(path.read_text() + "# edited\n")
+    path.unlink()
+    path.symlink_to("another")
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        *(
+            (name, _grow)
+            for name in ("pylock.toml", "requirements.txt", "cell.json", "Dockerfile", "apptainer.def", "steps/cell.sh")
+        ),
+        ("Dockerfile", _link_to_another),
+        ("steps/cell.sh", lambda path: path.write_bytes(b"\xff")),
+        ("steps/json.py", lambda path: path.write_text("import os\n")),
+    ],
+)
+def test_a_file_that_no_longer_says_what_the_lock_says_makes_it_old_until_it_is_locked_again(
+    given, tmp_path, name, edit
+):
     options = given(tmp_path, "one", conda=None)
     directory = lock_only(options).directory
-    (directory / name).write_text((directory / name).read_text() + "# edited\n")
+    edit(directory / name)
 
     differences = existing.lock_difference(options)
+
+    assert [line for line in differences if line.startswith(f"{name}: ")] == list(differences) != []
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "steps/cell.sh"])
+def test_what_was_edited_is_written_again(given, tmp_path, name):
+    options = given(tmp_path, "one", conda=None)
+    directory = lock_only(options).directory
+    _grow(directory / name)
+
     lock_only(options)
 
-    assert differences == (f"{name}: it was edited, or written by another release of envsmith",)
+    assert existing.lock_difference(options) == ()
+
+
+def test_what_is_not_there_and_what_others_put_beside_it_makes_no_lock_old(given, tmp_path):
+    options = given(tmp_path, "one", conda=None)
+    directory = lock_only(options).directory
+    for name in ("Dockerfile", "steps/cell.sh", "requirements.txt"):
+        (directory / name).unlink()
+    (directory / "notes.txt").write_text("mine")
+
     assert existing.lock_difference(options) == ()

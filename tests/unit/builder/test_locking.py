@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from build_helpers import options_in
 
 from envsmith.base.progress import Clock
 from envsmith.builder import locking
 from envsmith.builder.arrow import lock_only
-from envsmith.errors import UsageError
+from envsmith.errors import LockError, UsageError
 
 
 def test_what_will_be_compiled_is_told(given, tmp_path):
@@ -26,3 +27,20 @@ def test_a_conda_lock_cannot_hold_an_archive(given, tmp_path):
         locking.lock_and_render(
             noted.cell, given(tmp_path, "one", conda_only=True), engine=None, clock=Clock(lambda _e: None)
         )
+
+
+def test_a_clock_that_stands_before_what_is_locked_is_named_before_the_index_is_asked(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+
+    with pytest.raises(LockError) as refused:
+        lock_only(options_in(tmp_path))
+
+    assert "by this machine's clock the last whole day is 1970-01-01, and " in refused.value.message
+    assert refused.value.hint.startswith("Set the clock")
+    assert not list(tmp_path.glob("out/*/*"))
+
+
+def test_a_day_that_was_asked_for_is_not_the_clock_s(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+
+    assert lock_only(given(tmp_path, "one")).lock.exclude_newer == "2026-11-20"

@@ -12,6 +12,7 @@ from envsmith.cli.solve import solve
 from envsmith.cli.values import parse_gpu
 from envsmith.doctor import host as doctor_host
 from envsmith.doctor import machine
+from envsmith.doctor.facts import Facts
 from envsmith.errors import UsageError
 from envsmith.model.cell import Machine, Platform, Request
 
@@ -114,6 +115,27 @@ def test_the_snapshot_of_a_node_stands_for_it_elsewhere(host, tmp_path, monkeypa
     ]["components"]
 
     assert (components["torch"], components["driver"]) == ("2.10.0+cu128", "535.183.01")
+
+
+def test_the_pythons_of_a_node_are_in_its_snapshot_and_what_is_solved_for_it_has_one_of_them(
+    host, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(doctor_host, "minors_here", lambda: ("3.11", "3.10"))
+    host("535.183.01", "A100-SXM4-80GB")
+    CliRunner().invoke(doctor, ["--save", str(tmp_path / "node.json")], standalone_mode=False)
+    monkeypatch.setattr(doctor_host, "minors_here", lambda: ("3.13",))
+
+    answer = json.loads(_answer("--framework", "deepspeed", "--machine", str(tmp_path / "node.json")).stdout)
+
+    assert machine.snapshot_machine(tmp_path / "node.json").pythons == ("3.11", "3.10")
+    assert answer["cell"]["components"]["python"] in {"3.11", "3.10"}
+
+
+@pytest.mark.parametrize(
+    ("text", "pythons"), [("", ()), ("3.12 3.9", ("3.12", "3.9")), ("3.x ../../3.11.7 13.12 <b>", ())]
+)
+def test_pythons_of_a_snapshot_are_minor_releases_or_none(text, pythons):
+    assert machine.machine_of(Facts(host={"pythons": text})).pythons == pythons
 
 
 def test_auto_means_the_gpus_that_are_there(host):

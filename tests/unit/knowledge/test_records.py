@@ -33,6 +33,7 @@ def errors_of(releases: dict[str, str]) -> list[str]:
     return [finding.rule for finding in findings if finding.severity is Severity.ERROR]
 
 
+@pytest.mark.slow  # every record, and each set again under all rules
 @one_state()
 def test_no_rule_calls_a_set_bad_that_passed():
     passed = [record for path in RECORDS if (record := json.loads(path.read_text()))["passed"]]

@@ -314,6 +314,7 @@ def test_a_part_of_the_toolkit_that_torch_pins_stays_in_torch_s_release(
     assert (pins["nvidia-cuda-cccl"], pins["nvidia-cuda-nvcc"]) == ("13.3.5.0.6", "13.2.86")
 
 
+@pytest.mark.slow  # pip builds and installs all of it
 def test_what_was_downloaded_for_a_lock_installs_without_an_index(
     index: TinyIndex, cell: Cell, table: ComponentTable, uv: Uv, tmp_path: Path
 ) -> None:

@@ -4,11 +4,16 @@ import datetime as dt
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from envsmith.cli.app import cli
+from envsmith.frameworks import beside_core
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix import document as module
 from envsmith.matrix import grid
 from envsmith.matrix.grid import default_builds, grid_json
+from envsmith.model.cell import Request
+from envsmith.model.version import Spec
 from envsmith.solver import default_solver
 
 MOMENT = dt.datetime(2026, 11, 21, 12, tzinfo=dt.timezone.utc)
@@ -64,6 +69,27 @@ def test_the_grid_knows_what_colossal_ai_declares(document):
     entry = document["grid"]["colossalai"]["0.5.0"]["2.9.1+cu128"]
     assert entry["status"] == "forbidden"
     assert "colossalai-declares-torch" in entry["rules"]
+
+
+def test_a_pair_is_judged_as_if_it_were_the_only_one(document):
+    solver, different = default_solver(), []
+    for framework, rows in document["grid"].items():
+        for version, row in rows.items():
+            for build in list(row)[::4]:
+                wishes = {beside_core(framework): Spec.exactly(version), "torch": Spec.exactly(build)}
+                posed = solver.pose(Request(constraints=wishes))
+                stuck, answer = solver.stuck(posed.problem), solver.best(posed)
+                rules = sorted({group.rule for group in stuck.groups}) if stuck else []
+                if (rules, str(answer.cell.id) if answer else None) != (row[build]["rules"], row[build]["cell"]):
+                    different.append((framework, version, build))
+    assert different == []
+
+
+def test_stdout_is_json_whatever_a_rule_is_called(document, monkeypatch):
+    assert any(rule.endswith("-token") for rule in document["rules"])
+    monkeypatch.setattr("envsmith.cli.matrix._document", lambda _folder: document)
+    result = CliRunner().invoke(cli, ["matrix", "export"], catch_exceptions=False)
+    assert json.loads(result.stdout)["rules"].keys() == document["rules"].keys()
 
 
 def test_the_default_builds_are_one_a_release():

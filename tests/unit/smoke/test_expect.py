@@ -29,11 +29,11 @@ def _write(tmp_path: Path, text: str) -> Path:
 def test_last_matching_line_wins_and_an_unknown_version_matches_no_range(tmp_path) -> None:
     lines = load_expectations(_write(tmp_path, GOOD))
     case = {"op": "all_reduce", "dtype": "int16"}
-    assert lines.of(case, "gloo", {"torch": "2.13.0+cpu"}).expect is Expect.REFUSED
-    assert lines.of(case, "gloo", {"torch": "2.14.1"}).expect is Expect.OK
-    assert lines.of(case, "gloo", {}).expect is Expect.REFUSED
-    assert lines.of(case, "nccl", {"torch": "2.13.0"}) is WORKS
-    assert lines.of({"op": "reduce", "dtype": "int16"}, "gloo", {}) is WORKS
+    assert lines.under("gloo", "", {"torch": "2.13.0+cpu"}).of(case).expect is Expect.REFUSED
+    assert lines.under("gloo", "", {"torch": "2.14.1"}).of(case).expect is Expect.OK
+    assert lines.under("gloo", "", {}).of(case).expect is Expect.REFUSED
+    assert lines.under("nccl", "", {"torch": "2.13.0"}).of(case) is WORKS
+    assert lines.under("gloo", "", {}).of({"op": "reduce", "dtype": "int16"}) is WORKS
 
 
 def test_collectives_of_objects_are_left_out_where_numpy_is_known_to_be_absent() -> None:
@@ -82,7 +82,7 @@ def test_shipped_file_speaks_only_of_operations_that_exist_and_of_every_backend(
 def test_known_corruption_of_strided_tensors_is_expected_wrong_and_never_ok() -> None:
     lines = load_expectations()
     for op in ("strided_all_reduce", "strided_broadcast", "strided_reduce", "strided_scatter"):
-        assert lines.of({"op": op, "dtype": "float32"}, "gloo", {"torch": "2.13.0"}).expect is Expect.WRONG
+        assert lines.under("gloo", "", {"torch": "2.13.0"}).of({"op": op, "dtype": "float32"}).expect is Expect.WRONG
 
 
 # What torch's older engine does with a dtype that its map lacks, read in torch/csrc/cuda/nccl.cpp and ProcessGroupNCCL.cpp: these operations

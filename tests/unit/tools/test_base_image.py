@@ -10,8 +10,9 @@ import tarfile
 
 import pytest
 
-from envsmith.builder.engines.bases import load_bases
+from envsmith.builder.engines.bases import Bases
 from envsmith.errors import BuildError, EngineError, UsageError
+from envsmith.knowledge.graph.fields import load_table
 from envsmith.model.cell import Platform
 
 INCLUDE = ("ca-certificates", "python3")
@@ -102,6 +103,6 @@ def test_a_measured_row_reads_back_as_a_row_of_the_bases(tool, tmp_path):
     rows = tool._row("bookworm", Platform.LINUX_AARCH64, "c++", ["g++"], closure)
     head = "evidence:\n  apt-bookworm: {kind: measured, source: x, date: 2026-11-21}\nimages: []\ndistributions: []\npackages:\n"
     (tmp_path / "bases.yaml").write_text(head + "\n".join(rows) + "\n")
-    (row,) = load_bases(tmp_path).packages
+    (row,) = load_table(Bases, "bases.yaml", tmp_path).packages
     assert (row.need, row.platform, row.install, dict(row.closure)) == ("c++", "linux-aarch64", ("g++",), closure)
     assert max(map(len, rows)) <= 160

@@ -18,7 +18,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Dict
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -236,15 +235,14 @@ class HookedRank:
                 thread = threading.current_thread().name
                 self.error(error, error.__traceback__, thread, handled=True)  # who prints it and leaves
             if self.exits <= MOST_EXITS:  # who catches them asks for thousands
-                stack = self.witness.frames(sys._getframe(1))
+                stack = self.witness.frames(sys._getframe().f_back)
                 self.mark("exit", status=repr(status[0]) if status else "0", stack=stack)
             leave(*status)
 
         def _exit(status: int) -> None:
-            frame = sys._getframe(1)
-            if (
-                "/multiprocessing/popen_" not in frame.f_code.co_filename
-            ):  # the end of a forked child, not the program's wish
+            frame = sys._getframe().f_back  # none where atexit itself calls it
+            # The end of a forked child is not the program's wish.
+            if frame is None or "/multiprocessing/popen_" not in frame.f_code.co_filename:
                 self.mark("exit", status=repr(status), stack=self.witness.frames(frame), at_once=True)
             leave_at_once(status)
 
@@ -268,8 +266,8 @@ class HookedRank:
                 before = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
                 cause = parts[0] if isinstance(parts, tuple) and parts else before
                 if cause is not None:
-                    causes.append(said(cause, cause.__traceback__))
-            self.mark("error", thread=thread, handled=handled, causes=causes, **said(error, trace))
+                    causes.append(self.witness.said(cause, cause.__traceback__))
+            self.mark("error", thread=thread, handled=handled, causes=causes, **self.witness.said(error, trace))
             if not handled:
                 self.dump()
 
@@ -323,16 +321,6 @@ class HookedRank:
         return text[:-1] + b', "calls": ' + calls + b"}" if calls else text
 
 
-def said(error: Any, trace: Any) -> Dict[str, Any]:
-    """Return the last line of an error and its frames, innermost first."""
-    text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
-    text = text if len(text) < 4000 else text[:1000] + "\n" + text[-3000:]  # a worker's own traceback stands at its end
-    stack = [(f.name, f.filename, f.lineno or 0) for f in reversed(traceback.extract_tb(trace))]
-    if isinstance(error, SyntaxError) and error.filename:
-        stack.insert(0, ("<module>", error.filename, error.lineno or 0))
-    return {"error": text, "stack": stack[:40]}
-
-
 def facts(world: int = -1) -> Dict[str, Any]:
     """Return what may differ between ranks: variables, the interpreter, packages that are loaded."""
     variables = {
@@ -358,7 +346,10 @@ def note_drivers_error() -> None:
         with contextlib.suppress(Exception):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             file = os.open(os.path.join(FOLDER, "driver-%d.marks" % os.getpid()), flags, 0o600)
-            os.write(file, (json.dumps(dict(said(error, trace), mark="error", at=time.time())) + "\n").encode())
+            os.write(
+                file,
+                (json.dumps(dict(load_witness().said(error, trace), mark="error", at=time.time())) + "\n").encode(),
+            )
             os.close(file)
         last(kind, error, trace)
 

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from envsmith.builder.engines.bases import OsAnswer, UnknownImageError, asked_image, known_image, load_bases
+from envsmith.builder.engines.bases import Bases, OsAnswer, UnknownImageError, asked_image, known_image, load_bases
 from envsmith.builder.image.dockerfile import package_digest, render
 from envsmith.errors import DataError, EngineError, UsageError
+from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.graph.runtime import load_runtime, needs_of
 from envsmith.model.cell import Platform
 from envsmith.model.lock import BaseImage, OsPackage, parse_lock
@@ -221,7 +222,7 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
     }
     (tmp_path / "bases.yaml").write_text(json.dumps(data))
     with pytest.raises(DataError) as caught:
-        load_bases(tmp_path)
+        load_table(Bases, "bases.yaml", tmp_path)
     told = "\n".join(caught.value.details)
     for where in (
         "images[0]",
@@ -237,4 +238,4 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
 def test_a_file_that_is_no_mapping_is_a_data_error(text, tmp_path):
     (tmp_path / "bases.yaml").write_text(text)
     with pytest.raises(DataError):
-        load_bases(tmp_path)
+        load_table(Bases, "bases.yaml", tmp_path)

@@ -6,9 +6,11 @@ import dataclasses
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -222,6 +224,14 @@ def test_the_script_run_again_proves_what_is_installed_and_makes_anew_what_was_i
     assert "installed already" in again.stdout
 
 
+def test_the_folder_of_the_archive_may_hold_what_is_installed(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
+    folder, log = unpacked(packer, whole_lock, tmp_path), str(tmp_path / "log")
+
+    answers = [run(folder / "install.sh", str(folder / place), UV_LOG=log) for place in (".", ".")]
+
+    assert [answer.returncode for answer in answers] == [0, 0], answers[1].stderr
+
+
 def test_an_environment_of_somebody_else_is_left_alone(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
     script = unpacked(packer, whole_lock, tmp_path) / "install.sh"
     (tmp_path / "there" / "env").mkdir(parents=True)
@@ -232,14 +242,53 @@ def test_an_environment_of_somebody_else_is_left_alone(packer: Packer, whole_loc
     assert "env is there already, and not from this archive" in answer.stderr
 
 
-def test_a_file_that_changed_on_the_way_stops_the_script(packer: Packer, whole_lock: Lock, tmp_path: Path) -> None:
-    folder = unpacked(packer, whole_lock, tmp_path)
-    (folder / "lock.json").write_text("{}")
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
-    answer = run(folder / "install.sh", str(tmp_path / "there"))
 
-    assert answer.returncode == 8
-    assert "error: Cannot install: a file is not the one that was packed." in answer.stderr
+def _link(path: Path) -> None:
+    path.replace(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _unlist(path: Path) -> None:
+    """Make a line of SHA256SUMS one that sha256sum only warns of, and change its file."""
+    sums = path.with_name("SHA256SUMS")
+    lines = sums.read_text().splitlines(keepends=True)
+    sums.write_text("".join(line[1:] if line.endswith(f"  {path.name}\n") else line for line in lines))
+    _flip(path)
+
+
+EDITS: Mapping[str, tuple[str, Callable[[Path], object]]] = {
+    "a bit of the lock": ("lock.json", _flip),
+    "a bit of the requirements": ("requirements.txt", _flip),
+    "a link in place of a file": ("requirements.txt", _link),
+    "a line of the list that counts as none": ("requirements.txt", _unlist),
+    "a file that is gone": ("lock.json", Path.unlink),
+    "a file under another name": ("lock.json", lambda path: path.rename(path.with_name("lock.old"))),
+    "an empty list": ("SHA256SUMS", lambda path: path.write_text("")),
+    "a bit of the list": ("SHA256SUMS", _flip),
+    "a second uv": ("wheels/uv-0.0-py3-none-any.whl", lambda path: path.write_bytes(b"PK")),
+    "a link to a folder": ("wheels/.hidden", lambda path: path.symlink_to("/etc")),
+    "a name of two lines": ("further\nfile", Path.touch),
+}
+
+
+def test_a_folder_that_changed_on_the_way_stops_the_script_before_anything_of_it_is_executed(
+    packer: Packer, whole_lock: Lock, tmp_path: Path
+) -> None:
+    folder, log = unpacked(packer, whole_lock, tmp_path), tmp_path / "log"
+    answers = {}
+
+    for what, (name, edit) in EDITS.items():
+        edited = Path(shutil.copytree(folder, tmp_path / what))
+        edit(edited / name)
+        answer = run(edited / "install.sh", str(tmp_path / "there"), UV_LOG=str(log))
+        answers[what] = (answer.returncode, "a file is not the one that was packed" in answer.stderr, log.exists())
+
+    assert answers == dict.fromkeys(EDITS, (8, True, False))
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_a_run_without_an_end_fails_at_the_limit(trials):
     assert found.guilty[0].error == "no end after 5 s"
 
 
+@pytest.mark.slow  # some fifty runs of a program
 def test_a_command_that_fails_now_and_then_is_run_several_times(trials, tmp_path):
     # Fails every third run where shape is new.
     counter = tmp_path / "count"
@@ -152,6 +153,7 @@ assert hasattr(shape, "round_off") or count % 3
     assert [group.lead.name for group in found.guilty[0].groups] == ["shape"]
 
 
+@pytest.mark.slow  # some fifty runs of a program
 def test_a_network_that_fails_now_and_then_is_no_culprit(trials, tmp_path):
     # Every second run fails for a reason of its own. Where shape is new, the others fail too.
     counter = tmp_path / "count"

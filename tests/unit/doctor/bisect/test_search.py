@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envsmith.doctor.bisect.outcome import TrialOutcome
-from envsmith.doctor.bisect.search import find_culprits, narrow
+from envsmith.doctor.bisect.search import find_culprits, narrow, narrow_past
 
 ERROR = "ImportError: cannot import name 'x' from 'y'"
 OTHER = "AttributeError: module 'z' has no attribute 'w'"
@@ -114,3 +114,11 @@ def test_no_position_between_two_neighbours_is_asked_about(count):
 
     assert (good, bad) == (0, 1)
     assert all(0 < position < count for position in asked)
+
+
+@pytest.mark.parametrize(("mended", "expected"), [(True, (5, 6)), (False, (1, 2))])
+def test_a_release_that_fails_with_another_error_is_passed_over_where_the_next_one_works(mended, expected):
+    def is_bad(position: int) -> bool:
+        return position == 2 or position >= 6 or (position > 2 and not mended)
+
+    assert narrow_past([1.0] * 7, is_bad, lambda position: position == 2) == expected

@@ -41,6 +41,17 @@ def install(copy: Path, name: str = "tool.py", text: str = "new") -> None:
     (copy / SITE / name).write_text(text)
 
 
+def test_an_environment_of_another_user_is_left_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: user + 1)
+
+    with pytest.raises(UsageError, match=r"it belongs to .*, and what is written would not") as refused, twin(folder):
+        pass
+
+    assert refused.value.hint.startswith("Run the same command as ")
+    assert not store_of(folder).exists()
+
+
 def test_the_copy_is_of_links_and_the_original_does_not_see_its_changes(folder: Path) -> None:
     with twin(folder) as copied:
         assert (copied.copy / "bin/tool").stat().st_ino == (folder / "bin/tool").stat().st_ino

@@ -9,8 +9,10 @@ import re
 import pytest
 
 from envsmith.errors import DataError, LockError
+from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.runtime import (
+    Runtime,
     load_runtime,
     needs_of,
     nvcc_cuda,
@@ -83,7 +85,7 @@ def test_every_problem_of_the_file_is_listed_at_once(tmp_path):
     }
     (tmp_path / "runtime.yaml").write_text(json.dumps(data))
     with pytest.raises(DataError) as caught:
-        load_runtime(tmp_path)
+        load_table(Runtime, "runtime.yaml", tmp_path)
     assert [re.sub(r"^runtime\.yaml: (\w+\[\d\]).*", r"\1", d) for d in caught.value.details] == [
         f"needs[{n}]" for n in (0, 1, 2, 2, 3)
     ] + [
@@ -190,7 +192,7 @@ def test_rows_of_sources_are_read_strictly(tmp_path):
         json.dumps({"evidence": evidence, "needs": [], "toolkits": [], "sources": rows})
     )
     with pytest.raises(DataError) as caught:
-        load_runtime(tmp_path)
+        load_table(Runtime, "runtime.yaml", tmp_path)
     assert [re.sub(r"^runtime\.yaml: (\w+\[\d\]).*", r"\1", d) for d in caught.value.details] == [
         f"sources[{n}]" for n in range(5)
     ]

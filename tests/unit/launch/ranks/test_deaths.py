@@ -100,6 +100,19 @@ def test_an_abort_inside_a_collective_of_any_sizes_is_the_fault_of_who_gave_it_a
     assert verdict(failed(aborted[0], survivor, aborted[1])) == (Cause.DIFFERENT_SHAPES, (1,))
 
 
+def test_survivors_of_an_abort_that_called_different_things_for_the_first_time_leave_it_open_who_was_wrong():
+    aborted = ended(2, -6, stacks=stack(26, inside="all_gather"))
+    survivors = (
+        ended(0, 1, 10.1, CLOSED, "all_reduce", "all_reduce", "all_gather/52"),
+        ended(1, 1, 10.1, CLOSED, "all_reduce", "all_reduce", "all_gather/104"),
+    )
+
+    answer = decide(failed(*survivors, aborted))
+
+    assert answer.ranks == ()
+    assert "rank 0: all_gather of [52] float32; rank 1: all_gather of [104] float32" in answer.message
+
+
 def test_where_most_were_aborted_in_a_collective_and_no_recorder_is_left_the_others_are_blamed():
     aborted = [ended(rank, -6, stacks=stack(26, inside="all_to_all_single")) for rank in (0, 2)]
 
@@ -251,3 +264,19 @@ def test_of_sizes_that_do_not_fit_the_minority_is_named():
     answer = decide(failed(*ranks))
 
     assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_SHAPES, (1,))
+
+
+def test_ranks_that_all_refuse_their_options_ended_alike_though_the_launcher_was_faster_with_one():
+    first = ended(0, 2, 10.0, way_out="sys.exit(2) at train.py:21")
+    second = ended(1, -15, 10.4, way_out="sys.exit(2) at train.py:21")
+
+    answer = decide(failed(first, second))
+
+    assert (answer.ranks, answer.message) == ((0, 1), "Ranks 0, 1 ended alike, by sys.exit(2) at train.py:21.")
+
+
+def test_a_rank_that_ended_well_before_one_that_says_nothing_of_its_bad_end_has_left_it():
+    answer = decide(failed(ended(0, 1, 10.6), ended(1, 0, 10.0)))
+
+    assert (answer.cause, answer.ranks) == (Cause.UNEVEN_DATA, (1,))
+    assert answer.message.endswith("with exit status 0, and the others ended badly after that.")

@@ -78,6 +78,50 @@ def test_two_that_both_wait_to_receive_from_each_other_do_not_meet():
     assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.DIFFERENT_CALLS, (0, 1), True)
 
 
+def test_of_ranks_that_wait_for_each_other_in_a_row_the_one_at_its_end_is_blamed():
+    row = [_asking(rank, operation="recv", peer=rank - 1) for rank in (1, 2, 3)]
+
+    answer = decide(stalled(_asking(0, operation="barrier"), *row))
+
+    assert answer.ranks == (0,)
+    assert answer.message.startswith("Rank 0 calls barrier, which the others do not")
+
+
+def test_a_recv_from_a_rank_that_does_what_the_others_do_may_be_the_fault_of_either():
+    others = [_asking(rank, operation="barrier") for rank in (0, 2, 3)]
+
+    answer = decide(stalled(*others, _asking(1, operation="recv", peer=0)))
+
+    assert answer.ranks == (0, 1)
+    assert answer.message.startswith("A send or recv has no partner, in which rank 1 waits")
+
+
+def test_ranks_that_all_send_to_the_next_one_wait_for_each_other():
+    answer = decide(stalled(*(_asking(rank, operation="send", peer=(rank + 1) % 3) for rank in range(3))))
+
+    assert (answer.ranks, answer.is_hang) == ((0, 1, 2), True)
+    assert answer.message.startswith("Ranks 0, 1, 2 wait for each other")
+
+
+def test_the_one_that_passed_its_group_is_blamed_and_not_the_one_that_waits_in_it():
+    def history(*groups):
+        rows = [calls("all_reduce", group=group)[0] for group in groups]
+        rows = [replace(call, sequence=rows[: number + 1].count(call)) for number, call in enumerate(rows)]
+        return (*rows[:-1], replace(rows[-1], ended=False))
+
+    pair = ("1", "0") * 4
+    ranks = (
+        replace(_asking(0, operation="all_reduce", group="1"), calls=history(*pair, "1")),
+        replace(_asking(1, operation="all_reduce", group="0"), calls=history(*pair, "0")),
+        replace(_asking(2, operation="all_reduce", group="0"), calls=history(*"00000")),
+    )
+
+    answer = decide(stalled(*ranks))
+
+    assert (answer.cause, answer.ranks) == (Cause.FEWER_CALLS, (1,))
+    assert answer.message.startswith("Rank 1 left out all_reduce of [8] float32")
+
+
 def test_a_rank_that_is_behind_in_the_group_of_the_others_has_left_their_collective_out():
     others = [
         replace(one, calls=(*calls(*USUAL, group="0"), *calls(*ROUND, group="7", open_last=True)))
@@ -94,7 +138,9 @@ def test_a_rank_that_is_behind_in_the_group_of_the_others_has_left_their_collect
     answer = decide(stalled(*others, behind))
 
     assert (answer.cause, answer.ranks) == (Cause.FEWER_CALLS, (2,))
-    assert answer.message.startswith("Rank 2 left out all_reduce of [5] float32. Rank 2 calls all_reduce in group 0, ")
+    assert answer.message.startswith(
+        "Rank 2 left out all_reduce of [5] float32, and waits at train.py:26 (step): rank 0"
+    )
 
 
 def test_the_one_that_is_past_the_group_that_others_make_with_it_is_in_other_groups():

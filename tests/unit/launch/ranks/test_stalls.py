@@ -77,7 +77,12 @@ def test_ranks_in_two_groups_wait_for_ever_unless_one_group_is_complete(members,
 
 
 def test_ranks_that_wait_in_one_collective_are_no_hang_of_one_of_them():
-    assert verdict(waiting(0, *USUAL), waiting(1, *USUAL)) == (Cause.UNKNOWN, (), False)
+    answer = decide(stalled(waiting(0, *USUAL), waiting(1, *USUAL)))
+
+    assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.UNKNOWN, (), False)
+    assert answer.message.startswith(
+        "Every rank has come to all_reduce of [8] float32, and it does not end: ranks 0, 1"
+    )
 
 
 def test_an_asynchronous_call_is_no_wait():
@@ -316,3 +321,13 @@ def test_a_send_or_recv_without_a_partner_is_no_fault_of_the_rank_that_waits_in_
 
     assert answer.ranks == ranks
     assert "A send or recv has no partner, in which rank 1 waits" in answer.message
+
+
+def test_of_a_rank_that_waits_as_it_tidies_up_the_error_that_it_handles_is_named():
+    error = RankError(error="OSError: shard 4 is gone", place="train.py:22")
+    one = late(1, *USUAL, line=26, waits_in="wait_for_partner")
+    one = replace(one, stacks=(replace(one.stacks[0], handles=error),))
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
+
+    assert answer.message.endswith(" It waits while it handles OSError: shard 4 is gone at train.py:22.")

@@ -36,6 +36,20 @@ def occasions(text: str) -> list[Occasion]:
     return read_occasions(text.splitlines(), "e.jsonl")
 
 
+@pytest.mark.parametrize("is_link", [True, False])
+def test_what_others_put_where_the_evidence_goes_is_neither_followed_nor_filled(tmp_path, is_link):
+    planted, target = tmp_path / "e.jsonl", tmp_path / "target"
+    target.write_text("mine")
+    planted.symlink_to(target) if is_link else planted.write_text("theirs")
+    target.chmod(0o644 if is_link else 0o600)
+    planted.chmod(0o644 if is_link else 0o666)
+
+    with pytest.raises(OSError, match=r"symbolic links|other users may write"):
+        EvidenceFile(planted).append(STALL, None)
+
+    assert (target.read_text(), planted.read_text()) == ("mine", "mine" if is_link else "theirs")
+
+
 def test_what_is_written_is_read_back(tmp_path):
     text = written(tmp_path / "e.jsonl", STALL)
 

@@ -8,6 +8,7 @@ import pytest
 
 from envsmith.launch.ranks.evidence import Call, ExitStatus, ProcessState, RankError, RankEvidence, ThreadStack
 from envsmith.launch.run.watch import (
+    drivers_errors,
     rank_evidence,
     with_drivers_errors,
     with_launcher_ends,
@@ -156,7 +157,7 @@ def test_a_rank_has_the_error_that_its_driver_passes_on(tmp_path):
         json.dumps({"mark": "error", "at": 9.0, "error": text, "stack": []}) + "\n"
     )
 
-    ranks = with_drivers_errors([RankEvidence(rank=0, pid=76), RankEvidence(rank=1, pid=77)], tmp_path)
+    ranks = with_drivers_errors([RankEvidence(rank=0, pid=76), RankEvidence(rank=1, pid=77)], drivers_errors(tmp_path))
 
     assert [one.error and one.error.error for one in ranks] == [None, "ValueError: label 7"]
 

@@ -266,6 +266,18 @@ def test_a_watch_that_fails_is_one_line_and_the_launch_goes_on(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_evidence_that_cannot_be_written_is_said_and_nobody_is_sent_to_it(tmp_path):
+    (tmp_path / "file").touch()
+    lines = []
+    launch = Launch(["sh", "-c", "exit 3"], WatchSettings(), say=lines.append, keep=tmp_path / "file" / "evidence")
+
+    assert launch.run() == 3
+
+    assert f"Cannot write the evidence into {tmp_path / 'file' / 'evidence'}: Not a directory." in "\n".join(lines)
+    assert "all evidence" not in "\n".join(lines)
+    assert launch.kept_in is None
+
+
 def test_folders_of_launches_that_failed_are_bounded(tmp_path):
     for number in range(20):
         folder = tmp_path / f"envsmith-run-{number:02}"
@@ -323,8 +335,25 @@ def test_what_differs_between_ranks_and_what_was_not_read_is_said():
 def test_a_launch_without_ranks_says_what_to_do():
     head, step = lines(LaunchEvidence(launcher=ExitStatus(code=1)))
 
-    assert head == "envsmith run: the launch of 0 ranks ended with exit code 1, and no rank loaded the hook"
+    assert head == "envsmith run: the command ended with exit code 1, and no rank was seen"
     assert step.startswith("  next: Read what the launcher printed.")
+
+
+def test_a_command_that_fails_before_any_rank_starts_has_its_own_error_passed_on():
+    printed = alone(sys.executable, "-c", "raise FileNotFoundError('ds.json')").stderr.splitlines()
+
+    assert "envsmith run: the command ended with exit code 1, and no rank was seen" in printed
+    assert "  The command itself ended with FileNotFoundError: ds.json, and no rank was seen before." in printed
+
+
+@pytest.mark.parametrize("way", ["os._exit", "sys.exit"])
+def test_a_way_out_that_the_interpreter_itself_calls_is_taken(way):
+    result = watched(f"import atexit, os, sys; atexit.register({way}, 9)", ranks=1)
+
+    bare = subprocess.run(
+        [sys.executable, "-c", LAUNCHER, "1", f"import atexit, os, sys; atexit.register({way}, 9)"], check=False
+    )
+    assert result.returncode == bare.returncode
 
 
 def test_the_end_of_a_launch_that_stood_still_says_again_why():

@@ -122,6 +122,19 @@ def test_check_finds_the_lock_current_then_edited_then_of_another_request(option
     assert existing.lock_difference(options) == (f"{path}: no Conda lock is there",)
 
 
+@pytest.mark.parametrize("name", ["conda-linux-64.lock", "pixi.lock", "environment.yml"])
+def test_a_file_beside_the_conda_lock_that_was_edited_makes_it_old_and_is_written_again(options, uv_asked, name):
+    directory = build.lock_only(options).directory
+    honest = (directory / name).read_text()
+    (directory / name).write_text(f"{honest}# edited\n")
+
+    differences = existing.lock_difference(options)
+    build.lock_only(options)
+
+    assert differences == (f"{name}: it was edited since conda-lock.yml was written",)
+    assert (directory / name).read_text() == honest
+
+
 def test_lock_of_a_cell_of_the_channels_is_current_for_a_check_that_does_not_say_conda(options, uv_asked):
     """``build --engine conda`` takes what the channel has; ``lock --check`` has no engine, and told that as a change."""
     request = Request(frameworks={"deepspeed": "==0.18.2"}, constraints={"torch": "==2.8.0"}, exclude_newer=DAY)

@@ -9,10 +9,10 @@ import pytest
 from envsmith.errors import LockError
 from envsmith.lock.conda.lock import pip_section
 from envsmith.lock.conda.lock_files import (
-    conda_lock_yml,
     content_hash,
     environment_yml,
     explicit,
+    files,
     pixi_lock,
     virtual_packages_yml,
 )
@@ -292,7 +292,7 @@ def test_files_are_rendered(local):
         f"# pip megatron-core @ https://h.example/m.whl --hash=sha256:{'c' * 64}\n"
     )
     assert "__archspec: 1 aarch64" in virtual_packages_yml(lock)
-    assert "dependencies:\n    __glibc: '>=2.17'\n    a: ''\n    b: '>=1'\n" in conda_lock_yml(lock)
+    assert "dependencies:\n    __glibc: '>=2.17'\n    a: ''\n    b: '>=1'\n" in files(lock)["conda-lock.yml"]
     assert (
         f"- pypi: https://h.example/m.whl\n  name: megatron-core\n  version: 0.16.1\n  sha256: {'c' * 64}\n"
         in pixi_lock(lock)
@@ -304,7 +304,6 @@ def test_lock_files_are_those_that_were_reviewed(request, local, channels, tmp_p
     import os
 
     from envsmith.lock.conda.lock import lock_conda
-    from envsmith.lock.conda.lock_files import files
 
     lock = lock_conda(
         local.cell(**local.MEGATRON),

@@ -376,6 +376,20 @@ def test_the_reason_of_uv_is_one_line_that_is_judged_whole_and_shown_in_short(tm
     assert max(map(len, [*seen, *error.details])) == 2000
 
 
+def test_a_contradiction_names_what_depends_and_what_was_asked_for() -> None:
+    lines = (
+        "  No solution found when resolving dependencies:",
+        "Because transformers==4.30.0 depends on zzz>=2 and you require zzz==1.0, we can conclude that it fails.",
+        "And because you require NumPy==1.23.2 and scann, we can conclude that your requirements are unsatisfiable.",
+    )
+
+    error = explain_failure(Finished(status=1, stdout="", lines=lines), work="resolve")
+
+    assert isinstance(error, ContradictionError)
+    assert error.names == ("transformers", "zzz", "numpy")
+    assert error.required == ("numpy", "scann")
+
+
 def test_a_line_without_an_end_is_taken_in_pieces_and_judged_in_no_time(tmp_path: Path) -> None:
     finished = fake(tmp_path, "head -c 200000 /dev/zero | tr '\\0' a >&2; echo >&2; exit 1").run([])
     began = time.process_time()

@@ -7,8 +7,7 @@ import subprocess
 
 import pytest
 
-from envsmith.knowledge.graph.location import find_matrix
-from envsmith.knowledge.graph.read import read_knowledge
+from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.symbols.elf import Binary
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.matrix.refresh.linking import build_exports, update_linking, with_builds
@@ -110,7 +109,7 @@ def test_another_component_keeps_its_rows(publish, table, context):
     [("torchao", "0.12.0", "==2.8.0"), ("torchao", "0.18.0", ">=2.11.0"), ("xformers", "0.0.35", ">=2.10.0")],
 )
 def test_the_committed_rule_names_the_torch_of_every_measured_release(component, release, torch):
-    rule = next(r for r in read_knowledge(find_matrix()).rules if r.id == f"{component}-links-torch")
+    rule = next(r for r in knowledge().rules if r.id == f"{component}-links-torch")
     needs = {
         release: row.needs["torch"].text for row in rule.rows for release in row.when[component].text.split(" || ")
     }

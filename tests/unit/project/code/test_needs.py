@@ -97,12 +97,14 @@ def test_where_the_pin_of_torch_gives_way_so_do_the_pins_beside_it_that_are_as_o
     assert answer.packages == ()
 
 
-def test_a_release_that_has_a_name_for_certain_comes_before_one_that_may_have_it(index):
+def test_a_release_that_may_have_a_name_is_not_left_out(index):
+    """The members of an enumeration of C++ are not seen before the release in which it is one of Python."""
+
     class Unsure(type(index)):
         def ask(self, path, argument=None, *, distribution=None):
             presence = super().ask(path, argument, distribution=distribution)
-            newest = frozenset(presence.releases[-1:]) if path.endswith("Conversation") else frozenset()
-            return replace(presence, unknown=newest, absent=presence.absent - newest)
+            unsure = frozenset(presence.releases[:1]) if path.endswith("Conversation") else frozenset()
+            return replace(presence, unknown=unsure, present=presence.present - unsure)
 
     answer = infer(uses_of(train="from transformers import Conversation"), Demands(), Unsure(index.names))
     assert answer.components["transformers"] == "<4.42.0"
