@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"(?m)^([^\S\n]*:)(?=:[^\n]*::)|(#)(?=#\[)")
 # Compiled when the first text is redacted: most commands redact none.
 # The forms of tokens, as detect-secrets 1.5.0 (Apache-2.0, its plugins) and the providers name them.
 _ACCESS_KEY = (
-    r"\b(?:hf_|gh[opsur]_|github_pat_|gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas)-|GR1348941|sk-(?=[A-Za-z_-]{0,40}\d)|[rsp]k_(?:live|test)_"
+    r"\b(?:hf_(?![a-z]{1,20}_)|gh[opsur]_|github_pat_|gl(?:pat|dt|ft|soat|rt|cbt|imt|ptt|agent|oas)-|GR1348941|sk-(?=[A-Za-z_-]{0,40}\d)|[rsp]k_(?:live|test)_"
     r"|xox[abeoprs]-|AIza|pypi-|npm_|ya29\.|nvapi-|do[opr]_v1_|sq0[a-z]{3}-|SG\.[\w-]{16,}\.)[A-Za-z0-9_-]{8,}"
     r"|\b(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[0-9A-Z]{8,}\b|\bAKC[A-Za-z0-9]{10,}|\b(?:AC|SK)[a-z0-9]{32}\b"
     r"|\b\d{8,10}:[0-9A-Za-z_-]{35}\b|\b[0-9a-z]{32}-us\d{1,2}\b|\b[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27}"

@@ -211,10 +211,15 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     # click does not say where an option that lacks its value stood
     verb = next((word for word in argv if word in VERBS), "")
     path = context.command_path if context else f"envsmith {verb}".rstrip()
-    reason = error.format_message().rstrip(".")
+    reason, near = error.format_message().rstrip("."), ""
+    if isinstance(error, click.NoSuchOption):
+        import difflib
+
+        reason = f"{path} has no option {error.option_name}"
+        near = next(iter(difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=0.75)), "")
     return UsageError(
         f"Cannot read the command: {reason[:1].lower() + reason[1:]}.",
-        hint=f"Run {path} --help to list verbs and options.",
+        hint=f"Use {near}, if that is what you mean." if near else f"Run {path} --help to list verbs and options.",
     )
 
 

@@ -118,7 +118,8 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     if bound := _bound_of_compiler(hit):
         return {"gcc": bound}
     if "pin" in hit.groups:
-        return _pythons_of(component_of(hit.groups["need"]), hit.groups["pin"], environment_of(facts))
+        name, pin = component_of(hit.groups["need"]), hit.groups["pin"]
+        return _pythons_of(name, pin, environment_of(facts)) | _nearest_of(name, pin, hit.groups.get("offered", ""))
     if "python" in names and (needed := component_of(hit.groups.get("need", ""))):
         return left_by_rules((needed, "python"), environment_of(facts), platform)
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
@@ -196,6 +197,17 @@ def _pythons_of(name: str | None, pin: str, environment: Mapping[str, str]) -> d
     spec = f">=3.{minors[0]},<3.{minors[-1] + 1}"
     stated = environment.get("python")
     return {} if stated and Spec.parse(spec).contains(stated) else {"python": spec}
+
+
+def _nearest_of(name: str | None, pin: str, offered: str) -> dict[str, str]:
+    """Return the releases from the first on that an index offers above a pinned one, else up to the last below it."""
+    texts = {public(text) for text in offered.replace(",", " ").split()}
+    keys = sorted((key, text) for text in texts if (key := version_key(text)))
+    pinned = version_key(pin)
+    if name is None or not keys or not pinned:
+        return {}
+    above = next((text for key, text in keys if key > pinned), None)
+    return {name: f">={above}" if above else f"<={keys[-1][1]}"}
 
 
 def _rows_of_wheels(name: str, pin: str) -> list[Row]:

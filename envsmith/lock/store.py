@@ -31,6 +31,8 @@ def write(directory: Path, files: Mapping[str, str]) -> None:
         parts = name.split("/")
         if len(parts) > 2 or any(Path(part).name != part or part in {"", ".", ".."} for part in parts):
             raise StorageError(f"Cannot write {name!r}: it is not a plain file name.")
+        if len(parts) == 2 and (directory / parts[0]).is_symlink():
+            raise StorageError(f"Cannot write {directory / name}: {parts[0]} is a link.", hint="Delete the link.")
     changed = {name: text.encode() for name, text in files.items() if not holds(directory / name, text)}
     if not changed:
         return

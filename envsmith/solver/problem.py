@@ -137,8 +137,8 @@ class Problem:
         if key not in self._alike:
             alike = self.full[variable]
             for _, nogood in (row for g in self.groups if g.severity is Severity.ERROR for row in g.nogoods):
-                for told, values in nogood:
-                    if told == variable:
+                for number, values in nogood:
+                    if number == variable:
                         alike &= values if values & mask == mask else ~values if not values & mask else mask
             self._alike[key] = alike
         return self._alike[key]

@@ -20,6 +20,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -172,7 +173,9 @@ def realise(
 
 
 def _usage(lock: Lock, environment: Path, interpreter: Interpreter, tool: Uv) -> tuple[tuple[str, str], ...]:
-    uv = "uv" if shutil.which("uv") else tool.binary
+    uv = shutil.which("uv")
+    # The one beside this envsmith leaves PATH when the environment is activated.
+    uv = "uv" if uv and Path(uv).parent != Path(sys.executable).parent else tool.binary
     add = shlex.join([uv, "pip", "install", "--python", str(python_in(environment)), "NAME"])
     rows = [
         ("to use it", shlex.join(["source", str(environment / "bin" / "activate")])),

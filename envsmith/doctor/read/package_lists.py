@@ -233,6 +233,10 @@ _ENTRY = re.compile(r"\[\[packages?\]\]\s*$")
 _NAME = re.compile(r"name\s*=\s*[\"']([\w.-]{1,80})[\"']")
 _VERSION = re.compile(r"version\s*=\s*[\"']([\w.+!-]{1,60})[\"']")
 _MARKER = re.compile(r"markers?\s*=\s*\"([^\"]{1,1000})\"")
+# What no index gave: its version is that of a commit or a folder, and no release.
+_UNRELEASED = re.compile(
+    r"source\s*=\s*\{\s*(?:git|directory|editable|virtual)\b|(?:vcs|directory)\s*=\s*\{|type\s*=\s*\"(?:git|directory)\""
+)
 _LISTED_MARKER = re.compile(r"\s{1,20}\"([^\"]{1,1000})\",?\s*$")
 
 
@@ -247,6 +251,7 @@ class _Entry:
     name: str = ""
     version: str = ""
     markers: list[str] = field(default_factory=list)
+    is_release: bool = True
 
 
 def is_whole_lock(text: str) -> bool:
@@ -266,7 +271,7 @@ def read_locks(text: str, draft: Draft, source: str) -> str | None:
         return None
     entries: dict[str, list[_Entry]] = {}
     for entry in _entries(text.split("\n")[:_MOST_LINES]):
-        if entry.name and entry.version:
+        if entry.name and entry.version and entry.is_release:
             entries.setdefault(entry.name, []).append(entry)
     for name, listed in entries.items():
         if version := _version_of(listed):
@@ -321,13 +326,15 @@ def named_versions(rows: object) -> list[tuple[str, str]]:
 
 def _entries(lines: Iterable[str]) -> Iterator[_Entry]:
     """Yield the packages of a lock in TOML, read line by line: part of a lock is read as well as a whole one."""
-    entry, is_head, is_listing = _Entry(), False, False
+    entry, is_head, is_listing, is_source = _Entry(), False, False, False
     for line in lines:
         if _ENTRY.match(line):
             yield entry
-            entry, is_head, is_listing = _Entry(), True, False
+            entry, is_head, is_listing, is_source = _Entry(), True, False, False
         elif line.startswith("["):
-            is_head = False
+            is_head, is_source = False, line.startswith("[package.source]")
+        elif (is_head or is_source) and _UNRELEASED.match(line):
+            entry.is_release = False
         elif is_listing and (match := _LISTED_MARKER.match(line)):
             entry.markers.append(match[1])
         elif is_head:

@@ -82,16 +82,17 @@ def own_error(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
-def no_rank(evidence: LaunchEvidence) -> Blame | None:
-    """Return the error of who was to start the ranks, of which none was seen."""
+def of_driver(evidence: LaunchEvidence) -> Blame | None:
+    """Return the error of who started the ranks: where none was seen, or where it passes on one that no rank told."""
     error = evidence.driver
-    if error is None:
+    if error is None or (evidence.ranks and not error.by_process):
         return None
+    seen = "no rank that was seen has one" if evidence.ranks else "no rank was seen before"
     cause = cause_of(error.error)
     return Blame(
         cause=cause,
         ranks=(),
-        message=f"The command itself ended with {error_text(error)}{at_place(error.place)}, and no rank was seen before.",
+        message=f"The command itself ended with {error_text(error)}{at_place(error.place)}, and {seen}.",
         fix=_CAUSE_ADVICE.get(cause, f"Look at {error.place or 'the traceback of the command'}."),
         place=error.place,
         evidence=(error.error,),

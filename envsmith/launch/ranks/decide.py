@@ -17,7 +17,7 @@ from envsmith.launch.ranks.deaths import (
     killed,
     late,
     missed,
-    no_rank,
+    of_driver,
     own_error,
 )
 from envsmith.launch.ranks.differences import aborted_in_call, different_calls, different_worlds
@@ -40,6 +40,7 @@ _JUDGES = (
     late,
     departed,
     earliest,
+    of_driver,
 )
 
 
@@ -53,7 +54,7 @@ def decide(evidence: LaunchEvidence) -> Blame | None:
     if evidence.stalled:
         return stall(evidence)
     if not evidence.ranks:
-        return no_rank(evidence)
+        return of_driver(evidence)
     failed = {rank for rank, _ in evidence.errors} | {rank for rank, code in evidence.exits.items() if code}
     several = len({rank for rank, _ in evidence.errors} | set(evidence.exits)) > 1
     if not (several or (failed and evidence.launcher)):

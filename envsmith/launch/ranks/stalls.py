@@ -62,6 +62,7 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
     judges = (
         _dead,
         _raised,
+        _outlived,
         _stopped,
         different_worlds,
         _left_loop,
@@ -220,6 +221,27 @@ def _raised(evidence: LaunchEvidence) -> Blame | None:
     )
 
 
+def _outlived(evidence: LaunchEvidence) -> Blame | None:
+    """Blame a rank whose script is over, and whose process waits for a thread that is no daemon."""
+    one = next((each for each in _living(evidence) if each.main and _is_shutting_down(each.main.frames)), None)
+    if one is None:
+        return None
+    threads = [stack for stack in one.stacks if not stack.is_main]
+    names = ", ".join(f"{stack.thread}{at_place(user_place(stack.frames))}" for stack in threads[:3])
+    return Blame(
+        cause=Cause.LEFT,
+        ranks=(one.rank,),
+        message=f"Rank {one.rank} has come to the end of its script, and its process waits for a thread: {names}.",
+        fix="Tell that thread to end, or make it a daemon.",
+        evidence=_facts(one),
+        is_hang=all(stack.still >= STILL and not (stack.process and _may_go_on(stack.process)) for stack in threads),
+    )
+
+
+def _is_shutting_down(frames: Sequence[Frame]) -> bool:
+    return bool(frames) and frames[-1].function == "_shutdown" and frames[-1].file.endswith("/threading.py")
+
+
 def _ending(code: int) -> str:
     return f"by {signal_name(code)}" if code < 0 else f"with status {code}"
 
@@ -349,7 +371,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
             Cause.GIL_HELD,
             "keeps Python's lock (the GIL) and lets no other thread run",
             f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
-            is_hang=True,
+            is_hang=not _computes(process),
         )
     if one.error:
         return _Doing(
@@ -631,8 +653,13 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
         return None
     first = next(one for one in evidence.ranks if one.rank == odd[0])
     place = _place(first)
-    peers = [one for one in _living(evidence) if one.rank not in odd]
-    missed = next((in_flight(peer) for peer in peers if _has_not_come(first, peer)), None)
+    # Of its own group a rank that waits may well be behind.
+    elsewhere = [
+        one
+        for one in _living(evidence)
+        if one.rank not in odd and requests[one.rank].group != requests[first.rank].group
+    ]
+    missed = next((in_flight(peer) for peer in elsewhere if _has_not_come(first, peer)), None)
     words = asking_words(odd, requests, texts)
     if missed:
         words = f"{ranks_text(odd)} left out {call_text(missed)}, and {'waits' if len(odd) == 1 else 'wait'}"

@@ -254,6 +254,7 @@ def test_no_secret_stays_in_a_text_that_was_redacted(text: str) -> None:
         "the basic block of 12 lines, a bearer of 4",
         "index.corp.example:8443/simple@2",
         "NCCL_DEBUG=INFO LOCAL_RANK=0 PWD=/opt/cell",
+        "huggingface_hub.hf_hub_download(resume_download=)",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -258,6 +258,17 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_resolved(mon
     assert "Cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("--drivr", "Use --driver, if that is what you mean."), ("--nothing", "Run envsmith solve --help")],
+)
+def test_another_option_is_named_only_where_it_is_near(option, hint, capsys):
+    assert run(["solve", option]) == 2
+    said = capsys.readouterr().err
+    assert f"envsmith solve has no option {option}." in said
+    assert f"hint: {hint}" in said
+
+
 @pytest.mark.parametrize("verb", ["export", "site"])
 def test_matrix_tells_of_a_folder_that_cannot_be_written_before_it_judges(verb, monkeypatch, capsys, tmp_path):
     for judging in ("envsmith.cli.matrix.document", "envsmith.matrix.site.page.read_page"):

@@ -19,6 +19,7 @@ LOG = """[2026-01-05 10:00:00,123] [INFO] [real_accelerator.py:222:get_accelerat
 node-1:4711:4711 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>
 node-1:4711:4711 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.
 node-1:4711:4899 [0] NCCL INFO NET/IB : No device found.
+libibverbs: Warning: couldn't load driver 'libipathverbs-rdmav25.so': libipathverbs-rdmav25.so: cannot open shared object file: No such file or directory
 node-1:4711:4899 [0] NCCL INFO Connected all rings
 node-1:4711:4899 [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1a000 - Init COMPLETE
 Using /home/user/.cache/torch_extensions/PYTAG as PyTorch extensions root...

@@ -57,6 +57,20 @@ def test_two_builds_of_one_release_are_that_release():
     assert "cuda" not in facts.components
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'source = { git = "https://github.com/pytorch/torchtitan?rev=1#1" }',
+        'source = { editable = "." }',
+        '[package.source]\ntype = "git"\nurl = "https://github.com/pytorch/torchtitan.git"',
+    ],
+)
+def test_a_commit_or_a_folder_is_no_release(source):
+    lock = 'version = 1\nrequires-python = ">=3.10"\n\n[[package]]\nname = "torchtitan"\nversion = "0.1.0"\n'
+
+    assert "torchtitan" not in read_texts([("uv.lock", lock + source)]).distributions
+
+
 def test_several_releases_for_linux_say_nothing():
     text = _uv_lock(("numpy", "1.26.4", "python_full_version < '3.12'"), ("numpy", "2.3.0", "not a marker"))
 

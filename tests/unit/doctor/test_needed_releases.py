@@ -131,6 +131,21 @@ def test_a_pinned_torch_that_pip_does_not_find_needs_a_python_of_its_wheels(pin,
     assert needs(text).get("python") == spec
 
 
+@pytest.mark.parametrize(
+    ("pin", "offered", "torch"),
+    [
+        ("1.2.0", "1.13.0, 2.0.0, 2.1.0+cu121", ">=1.13.0"),
+        ("2.0.1", "1.13.0, 2.0.0, 2.1.0+cu121", ">=2.1.0"),
+        ("99.0", "1.13.0, 2.0.0", "<=2.0.0"),
+        ("1.2.0", "none", None),
+    ],
+)
+def test_of_the_releases_that_an_index_offers_the_nearest_to_the_pinned_one_are_named(pin, offered, torch):
+    text = f"ERROR: Could not find a version that satisfies the requirement torch=={pin} (from versions: {offered})"
+
+    assert needs(text).get("torch") == torch
+
+
 def test_what_a_signature_says_to_end_its_fault_is_what_ends_it():
     assert needs("libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent") == {"mkl": "<2024.1"}
 

@@ -41,6 +41,19 @@ def test_the_cause_is_found_in_a_long_log_with_ansi_codes_and_prefixes(message, 
     assert judged(text).diagnosed[0].taxonomy.cause == cause
 
 
+@pytest.mark.parametrize(
+    ("message", "component"),
+    [
+        ("No module named 'torchvision.models.utils'", "torch"),
+        ("cannot import name 'get_num_classes' from 'torchmetrics.utilities.data'", "torch"),
+        ("cannot import name 'InferResult' from 'tritonclient.http'", "triton"),
+    ],
+)
+def test_a_module_whose_name_only_begins_like_a_component_is_not_that_component(message, component):
+    assert all(component not in d.finding.components for d in judged(message).diagnosed)
+    assert all(f"(package {component})" not in d.finding.message for d in judged(message).diagnosed)
+
+
 FORMS = {
     "the last line is cut before its closing quote": lambda m: m[:-1] if m[-1] in "'\"`" else m,
     "a page took the escape character of colours": lambda m: "[1;31m" + m.replace(": ", "[0m: ") + "[0m",

@@ -248,3 +248,17 @@ def test_a_package_that_is_pinned_twice_is_told(lock: Lock) -> None:
 def test_a_lock_that_was_edited_is_refused(lock: Lock) -> None:
     with pytest.raises(DataError, match="changed by hand"):
         parse_lock(lock.text().replace('"schema": 1', '"schema":  1'), where="lock.json")
+
+
+def test_a_link_in_place_of_a_folder_leads_nothing_out_of_the_cell_s_folder(tmp_path):
+    cell, elsewhere = tmp_path / "cell", tmp_path / "elsewhere"
+    cell.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "cell.sh").write_text("mine")
+    (cell / "steps").symlink_to(elsewhere)
+
+    with pytest.raises(StorageError, match=r"steps is a link"):
+        store.write(cell, {"lock.json": "{}", "steps/cell.sh": "new"})
+
+    assert (elsewhere / "cell.sh").read_text() == "mine"
+    assert not (cell / "lock.json").exists()

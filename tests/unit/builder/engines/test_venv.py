@@ -87,6 +87,21 @@ def test_user_is_told_how_to_activate_it_and_how_to_add_a_package(lock: Lock, fo
     assert not (folder / "venv" / "bin" / "pip").exists()
 
 
+def test_the_uv_beside_envsmith_is_named_by_its_path(
+    lock: Lock, folder: Path, uv: Uv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = folder.parent / "bin"
+    elsewhere.mkdir()
+    (elsewhere / "uv").write_text("#!/bin/sh\n")
+    (elsewhere / "uv").chmod(0o755)
+    realise(lock, folder, uv=uv)
+
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert realise(lock, folder, uv=uv).usage[1][1].startswith(f"{uv.binary} pip install")
+    monkeypatch.setenv("PATH", str(elsewhere))
+    assert realise(lock, folder, uv=uv).usage[1][1].startswith("uv pip install")
+
+
 def test_a_second_build_takes_up_what_is_done(lock: Lock, folder: Path, uv: Uv) -> None:
     first, told = build(lock, folder, uv)
     steps = ("virtual environment", "source packages", "torch layer", "framework layer")

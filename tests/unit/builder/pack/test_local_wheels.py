@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,24 +13,26 @@ import pytest
 
 from envsmith.base.files import read_toml
 from envsmith.builder.pack.local_wheels import is_package, own_requirements, own_wheel
+from envsmith.knowledge.graph.location import find_matrix
 
 
 def test_the_wheel_runs_from_its_own_files(tmp_path: Path) -> None:
     wheel = own_wheel()
     with zipfile.ZipFile(io.BytesIO(wheel.data)) as archive:
         archive.extractall(tmp_path)
+        names = set(archive.namelist())
 
     command = [
         sys.executable,
         "-c",
         "import sys; sys.path.insert(0, sys.argv.pop(1)); import envsmith.__main__ as m; print(m.__file__); m.main()",
     ]
-    answer = subprocess.run(
-        [*command, str(tmp_path), "solve", "-f", "deepspeed"], capture_output=True, text=True, check=False
-    )
+    answer = subprocess.run([*command, str(tmp_path), "version"], capture_output=True, text=True, check=False)
 
     assert wheel.filename.endswith("-py3-none-any.whl")
-    assert answer.stdout.startswith(f"{tmp_path}/envsmith/__main__.py\ncell ds"), answer.stderr
+    assert re.match(rf"{tmp_path}/envsmith/__main__\.py\nenvsmith \S+ \(matrix of \d", answer.stdout), answer.stderr
+    matrix = find_matrix()
+    assert {f"envsmith/_matrix/{path.relative_to(matrix)}" for path in matrix.rglob("*.yaml")} <= names
 
 
 def test_of_a_checkout_the_requirements_are_those_of_its_own_file() -> None:

@@ -115,24 +115,22 @@ def test_what_does_not_help_leaves_the_same_files(
 def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
     env: Path, numpy_index: TinyIndex, tmp_path: Path, each: int
 ) -> None:
-    """Moments drawn with a seed from the whole run and from its end, where the two change places, and both last ones."""
+    """Moments drawn with a seed from the run and from its end, where the two change places, and the last one."""
     program = Path(__file__).parent / "mended.py"
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(program.parent.parent)])}
     arguments = (sys.executable, str(program), str(env), numpy_index.url, str(tmp_path / "uv-cache"))
 
-    def run(stage: str, number: int) -> str:
-        command = [*arguments, stage, str(number)]
+    def run(number: int) -> str:
+        command = [*arguments, str(number)]
         return subprocess.run(command, check=False, env=variables, stdout=subprocess.PIPE, text=True).stdout
 
-    moments = []
-    for stage in ("start", "after"):
-        events = int(run(stage, 0))
-        undo_last(env, all)
-        moments += [(stage, number) for number in random.Random(7).sample(range(1, events), each)] + [(stage, events)]
+    tried, events = map(int, run(0).split())
+    undo_last(env, all)
+    draw = random.Random(7)
     seen = set()
 
-    for stage, number in moments:
-        run(stage, number)
+    for number in (*draw.sample(range(1, tried), each), *draw.sample(range(tried, events), each), events):
+        run(number)
         freeze = frozen(env)
         seen.add(freeze)
         assert freeze in {BEFORE, AFTER}

@@ -10,7 +10,7 @@ from launches import CLOSED, calls, ended, failed, stack
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide, decide_end
 from envsmith.launch.ranks.errors import cause_of
-from envsmith.launch.ranks.evidence import Disk, LaunchHost
+from envsmith.launch.ranks.evidence import Disk, LaunchHost, RankError
 
 
 def verdict(evidence):
@@ -280,3 +280,12 @@ def test_a_rank_that_ended_well_before_one_that_says_nothing_of_its_bad_end_has_
 
     assert (answer.cause, answer.ranks) == (Cause.UNEVEN_DATA, (1,))
     assert answer.message.endswith("with exit status 0, and the others ended badly after that.")
+
+
+def test_an_error_that_the_driver_passes_on_from_a_process_that_was_never_a_rank_is_named():
+    driver = RankError(error="ValueError: no shard for rank 1", place="train.py:22", at=9.0, by_process=77)
+
+    answer = decide(failed(ended(0, 1, 10.0), driver=driver))
+
+    assert (answer.cause, answer.ranks, answer.place) == (Cause.RAISED, (), "train.py:22")
+    assert decide(failed(ended(0, 1, 10.0), driver=replace(driver, by_process=0))) is None

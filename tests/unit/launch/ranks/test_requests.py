@@ -37,6 +37,18 @@ def test_where_two_wait_as_roots_of_one_collective_the_one_that_is_past_it_is_no
     assert "do not agree on their gather" in answer.message
 
 
+def test_ranks_that_wait_as_roots_have_not_left_out_what_the_one_that_is_past_them_calls_next():
+    gathers = [
+        replace(_asking(rank, operation="gather", group="0", root=rank), calls=calls(*USUAL, "gather", open_last=True))
+        for rank in range(2)
+    ]
+    past = replace(_asking(2, operation="barrier", group="0"), calls=calls(*USUAL, "gather", "barrier", open_last=True))
+
+    answer = decide(stalled(*gathers, past))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_CALLS, (0, 1))
+
+
 def test_the_one_whose_new_group_holds_one_that_is_past_it_is_blamed():
     ranks = (
         _asking(0, operation="new_group", ranks=(0, 1), turn=1),

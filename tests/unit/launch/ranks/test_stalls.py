@@ -30,10 +30,11 @@ def verdict(*ranks):
         (late(1, *USUAL, state="D"), Cause.BLOCKED, False),
         (late(1, *USUAL, waits_in="wait_for_partner", still=2), Cause.BUSY, False),
         (late(1, *USUAL, answers=False), Cause.GIL_HELD, True),
+        (late(1, *USUAL, state="R", cpu=1.0, answers=False), Cause.GIL_HELD, False),
         (late(1, *USUAL, state="D", answers=False), Cause.BLOCKED, True),
         (late(1, *USUAL, state="T", answers=False), Cause.STOPPED, True),
     ],
-    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "disk-for-long", "stopped"],
+    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "gil-as-it-computes", "disk-for-long", "stopped"],
 )
 def test_the_late_rank_is_named_with_what_it_does(one, cause, is_hang):
     assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (cause, (1,), is_hang)
@@ -331,3 +332,14 @@ def test_of_a_rank_that_waits_as_it_tidies_up_the_error_that_it_handles_is_named
     answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
 
     assert answer.message.endswith(" It waits while it handles OSError: shard 4 is gone at train.py:22.")
+
+
+def test_a_rank_whose_thread_outlives_its_script_is_said_to_wait_for_it():
+    frames = (Frame(function="_shutdown", file="/usr/lib/python3.12/threading.py", line=1590),)
+    thread = ThreadStack(thread="logger", frames=stack(9)[0].frames, still=9)
+    one = replace(late(1, *USUAL), stacks=(ThreadStack(thread="MainThread", frames=frames, is_main=True), thread))
+
+    answer = decide(stalled(ended(0, 0), one))
+
+    assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.LEFT, (1,), True)
+    assert answer.message.endswith("its process waits for a thread: logger at train.py:9 (step).")
