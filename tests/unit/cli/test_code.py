@@ -89,7 +89,9 @@ def test_a_lock_says_what_was_inferred_and_what_gave_way(project):
 
     def lock(flags, *, progress):
         if "wandb==0.15.3" in flags.package:
-            raise LockError("Cannot resolve the packages of cell: wandb==0.15.3 is not on the package index.")
+            raise LockError(
+                "Cannot resolve the packages of cell: wandb==0.15.3 is not on the package index.", names=["wandb"]
+            )
         cell = Cell(components={"python": "3.11"}, chosen=())
         return Lock(cell=cell, request="", exclude_newer="", python_version="3.11", pins=())
 

@@ -74,27 +74,28 @@ def mend(root: Path, index: str, cache: Path, trial: EnvironmentTrial = as_numpy
 
 
 class Killer:
-    """Kills this process at the event of a number that may change something. ``tried`` is that of the last trial."""
+    """Kills this process at the event of a number that may change something, counted from the start of a stage."""
 
-    def __init__(self, number: int) -> None:
-        self._number, self.events, self.tried = number, 0, 0
+    def __init__(self, stage: str, number: int) -> None:
+        self._stage, self._number, self.events = stage, number, 0
+        self._is_counting = stage == "start"
         sys.addaudithook(self._count)
 
     def trial(self, python: Path, distributions: Collection[str], clock: Clock, step: str) -> Ability:
-        """Try as numpy says. After the last trial the two change places."""
-        self.tried = self.events
+        """Try as numpy says. The stage ``after`` begins with the last trial, before the two change places."""
+        self._is_counting |= step.endswith(self._stage)
         return as_numpy_says(python, distributions, clock, step)
 
     def _count(self, event: str, _arguments: object) -> None:
-        if event.startswith(("os.", "open", "subprocess.", "shutil.", "ctypes.")):
+        if self._is_counting and event.startswith(("os.", "open", "subprocess.", "shutil.", "ctypes.")):
             self.events += 1
             if self.events == self._number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    # ENVIRONMENT INDEX CACHE NUMBER: says how many events there were before the two change places, and in all.
-    killer = Killer(int(sys.argv[4]))
+    # ENVIRONMENT INDEX CACHE STAGE NUMBER: says how many events there were.
+    killer = Killer(sys.argv[4], int(sys.argv[5]))
     mended = mend(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), killer.trial)
-    sys.stdout.write(f"{killer.tried} {killer.events}\n")
+    sys.stdout.write(f"{killer.events}\n")
     sys.exit(mended.status != "mended")

@@ -111,26 +111,28 @@ def test_what_does_not_help_leaves_the_same_files(
     assert not store_of(env).exists()
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("each", [pytest.param(5, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_the_environment_is_the_old_or_the_new_one(
     env: Path, numpy_index: TinyIndex, tmp_path: Path, each: int
 ) -> None:
-    """Moments drawn with a seed from the run and from its end, where the two change places, and the last one."""
+    """Moments drawn with a seed from the whole run and from its end, where the two change places, and both last ones."""
     program = Path(__file__).parent / "mended.py"
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(program.parent.parent)])}
     arguments = (sys.executable, str(program), str(env), numpy_index.url, str(tmp_path / "uv-cache"))
 
-    def run(number: int) -> str:
-        command = [*arguments, str(number)]
+    def run(stage: str, number: int) -> str:
+        command = [*arguments, stage, str(number)]
         return subprocess.run(command, check=False, env=variables, stdout=subprocess.PIPE, text=True).stdout
 
-    tried, events = map(int, run(0).split())
-    undo_last(env, all)
-    draw = random.Random(7)
+    moments = []
+    for stage in ("start", "after"):
+        events = int(run(stage, 0))
+        undo_last(env, all)
+        moments += [(stage, number) for number in random.Random(7).sample(range(1, events), each)] + [(stage, events)]
     seen = set()
 
-    for number in (*draw.sample(range(1, tried), each), *draw.sample(range(tried, events), each), events):
-        run(number)
+    for stage, number in moments:
+        run(stage, number)
         freeze = frozen(env)
         seen.add(freeze)
         assert freeze in {BEFORE, AFTER}

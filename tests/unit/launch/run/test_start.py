@@ -268,14 +268,13 @@ def test_a_watch_that_fails_is_one_line_and_the_launch_goes_on(tmp_path):
 
 def test_evidence_that_cannot_be_written_is_said_and_nobody_is_sent_to_it(tmp_path):
     (tmp_path / "file").touch()
-    lines = []
-    launch = Launch(["sh", "-c", "exit 3"], WatchSettings(), say=lines.append, keep=tmp_path / "file" / "evidence")
+    folder = tmp_path / "file" / "evidence"
 
-    assert launch.run() == 3
+    result = watched("raise SystemExit(3)", "--evidence", str(folder))
 
-    assert f"Cannot write the evidence into {tmp_path / 'file' / 'evidence'}: Not a directory." in "\n".join(lines)
-    assert "all evidence" not in "\n".join(lines)
-    assert launch.kept_in is None
+    assert result.returncode == 1
+    assert f"Cannot write the evidence into {folder}: Not a directory." in result.stderr
+    assert "all evidence" not in result.stderr
 
 
 def test_folders_of_launches_that_failed_are_bounded(tmp_path):
