@@ -119,7 +119,7 @@ TEXTS = st.one_of(
 
 
 # Where nothing is found, every release that could be meant is tried: a second for each example.
-@settings(deadline=None, max_examples=int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "12")))
+@settings(deadline=None, max_examples=int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "6")))
 @given(
     env=st.dictionaries(st.sampled_from(KEYS), TEXTS, max_size=5),
     culprit=st.dictionaries(

@@ -141,6 +141,7 @@ def test_a_grid_is_every_combination_once(composer):
     assert [j.cell.components["torch"] for j in made.jobs] == ["2.6.0+cu124"] * 2 + ["2.7.1+cu126"] * 2
 
 
+@pytest.mark.slow  # every cell beside the bounds of every such rule is composed
 def test_known_bad_cells_of_an_import_rule_are_chosen(composer):
     made = chosen(
         composer, CellChoice(kind="bad", words=("import",), where={"deepspeed": (">=0.13,<0.15",), "torch": (">=2.0",)})

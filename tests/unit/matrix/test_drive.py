@@ -68,7 +68,7 @@ def files_per_cell(state):
     return counted
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_goes_on_and_nothing_is_lost_or_doubled(tmp_path, kills):
     jobs = jobs_of(5 + 2 * kills)
     state = begun(tmp_path, jobs)
@@ -95,7 +95,7 @@ def test_killed_at_random_moments_it_goes_on_and_nothing_is_lost_or_doubled(tmp_
 
 
 def test_two_campaigns_in_one_folder_share_the_cells(tmp_path):
-    jobs = jobs_of(5)
+    jobs = jobs_of(3)
     state = begun(tmp_path, jobs)
     both = [start(tmp_path, workers=2) for _ in range(2)]
     for process in both:
