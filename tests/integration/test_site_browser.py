@@ -115,13 +115,13 @@ def test_a_refused_choice_can_be_made_without_what_stands_in_its_way(page):
 
 
 def test_a_choice_can_be_taken_back(page):
-    page.locator("#gpu-v100").check(force=True)
-    assert page.locator("#gpu-v100").is_checked()
+    page.locator("#gpu-a100").check(force=True)
+    assert page.locator("#gpu-a100").is_checked()
     page.locator("#gpu-any").check(force=True)
-    assert not page.locator("#gpu-v100").is_checked()
-    page.locator("#gpu-v100").check(force=True)
+    assert not page.locator("#gpu-a100").is_checked()
+    page.locator("#gpu-a100").check(force=True)
     page.get_by_role("button", name="Clear choices").click()
-    assert not page.locator("#gpu-v100").is_checked()
+    assert not page.locator("#gpu-a100").is_checked()
 
 
 def test_the_command_is_copied(browser, site):
