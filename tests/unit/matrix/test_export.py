@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from importlib import import_module
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -303,6 +304,8 @@ def test_merge_leaves_an_installed_package_alone(tmp_path, monkeypatch, capsys):
     """Only a matrix of the user's is written to: one in this folder, or one that is named."""
     packaged = tmp_path / "site-packages" / "envsmith" / "_matrix"
     packaged.mkdir(parents=True)
+    import_module("envsmith.cli.merge")  # else they would keep what stands there for this test alone
+    import_module("envsmith.cli.refresh")
     monkeypatch.setattr("envsmith.knowledge.graph.location.find_matrix", lambda: packaged)
     monkeypatch.delenv("ENVSMITH_MATRIX", raising=False)
     put_record(tmp_path / "campaign" / "records", record())
