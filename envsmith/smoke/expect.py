@@ -47,7 +47,7 @@ class Selectors:
     nccl: SpecText | None = None
     without: _Words | None = None
 
-    def mean(self, case: Mapping[str, str]) -> bool:
+    def matches(self, case: Mapping[str, str]) -> bool:
         """Return whether a case is meant."""
         return (
             (self.op is None or case.get("op", "") in self.op)
@@ -56,7 +56,7 @@ class Selectors:
             and (self.n is None or case.get("n", "") in self.n)
         )
 
-    def hold(self, backend: str, engine: str, versions: Mapping[str, str]) -> bool:
+    def applies(self, backend: str, engine: str, versions: Mapping[str, str]) -> bool:
         """Return whether cases are meant there. An unknown version is in no range, one of ``none`` is known to be absent."""
         if (self.backend and backend not in self.backend) or (self.engine and engine not in self.engine):
             return False
@@ -98,11 +98,13 @@ class Expectations:
 
     def under(self, backend: str, engine: str, versions: Mapping[str, str]) -> Expectations:
         """Return the lines that speak of a backend, an engine of torch and these versions."""
-        return replace(self, expectations=tuple(e for e in self.expectations if e.when.hold(backend, engine, versions)))
+        return replace(
+            self, expectations=tuple(e for e in self.expectations if e.when.applies(backend, engine, versions))
+        )
 
     def of(self, case: Mapping[str, str]) -> Expectation:
         """Return the last line that speaks of the case, or that it works."""
-        return next((line for line in reversed(self.expectations) if line.when.mean(case)), WORKS)
+        return next((line for line in reversed(self.expectations) if line.when.matches(case)), WORKS)
 
 
 @cache

@@ -272,11 +272,11 @@ def _expected(
     table: dict[str, dict[str, Expectation]] = {}
     newer = "torch" in versions and TWO_ENGINES.contains(versions["torch"])
     engine = engine if engine and newer else "2" if newer else "legacy"
-    known = {backend: lines.under(backend, engine, versions) for backend in ("gloo", "nccl")}
+    by_backend = {backend: lines.under(backend, engine, versions) for backend in ("gloo", "nccl")}
     for case in cases:
         facts = {"op": case.op.removeprefix(PREFIX), "dtype": case.dtype, "redop": case.redop, "n": str(case.n)}
-        for backend, spoken in known.items():
-            line = spoken.of(facts)
+        for backend, expectations in by_backend.items():
+            line = expectations.of(facts)
             if line.expect is not Expect.OK or line.min_sm:
                 table.setdefault(case.id, {})[backend] = line
     return table

@@ -36,14 +36,14 @@ def _odd_waits(requests: Mapping[int, CallArguments]) -> tuple[int, ...]:
     In a circle it is the one that would meet a rank outside of it. Where as many do what that one does as wait for it,
     either side may be wrong.
     """
-    asked = {rank: (call.peer, call) for rank, call in requests.items() if call.peer is not None}
-    waits = {rank: peer for rank, (peer, call) in asked.items() if not _meet(rank, call, requests.get(peer))}
+    calls = {rank: (call.peer, call) for rank, call in requests.items() if call.peer is not None}
+    waits = {rank: peer for rank, (peer, call) in calls.items() if not _meet(rank, call, requests.get(peer))}
     leading: dict[tuple[int, ...], list[int]] = {}
     for rank in waits:
         leading.setdefault(_end(rank, waits), []).append(rank)
     end, ranks = max(leading.items(), key=lambda pair: len(pair[1]), default=((), []))
     if len(end) > 1:
-        outside = [pair for rank, pair in asked.items() if rank not in end and pair[0] in end]
+        outside = [pair for rank, pair in calls.items() if rank not in end and pair[0] in end]
         return tuple(sorted({peer for peer, call in outside if requests[peer].is_send != call.is_send})) or end
     last = requests.get(end[0]) if end else None
     if last is None or last.peer is not None:

@@ -217,8 +217,8 @@ class LaunchWatch:
         """Return all that is known now."""
         now = time.monotonic()
         self.ranks.find_silent()
-        passed_on = drivers_errors(self.ranks.folder)
-        rows = with_drivers_errors(self._rows(self.ranks.all, now), passed_on)
+        errors = drivers_errors(self.ranks.folder)
+        rows = with_drivers_errors(self._rows(self.ranks.all, now), errors)
         on_gpu = gpu_memory()
         rows = [replace(row, gpu_bytes=on_gpu.get(row.pid, row.gpu_bytes)) for row in rows]
         self._measure_disks()
@@ -243,7 +243,7 @@ class LaunchWatch:
             events=tuple(self.events),
             communicators=ras_text() if stalled and any(row.gpu_bytes for row in rows) else "",
             is_interrupted=bool(self.launcher.signals),
-            driver=min(passed_on, key=lambda error: error.at, default=None),
+            driver=min(errors, key=lambda error: error.at, default=None),
             unread=tuple(sorted(self.unread)),
         )
 
