@@ -77,7 +77,7 @@ def _shown_at(hit: Hit, finding: Finding, confidence: str, weight: Weight, taxon
         taxonomy=taxonomy,
         where=f"{hit.source}:{hit.line}",
         quote=hit.text,
-        lines=lines_of(hit),
+        lines=lines_of(hit, finding.fix or ""),
         position=hit.position,
         confirmed=True,
     )

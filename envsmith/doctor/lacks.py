@@ -21,6 +21,7 @@ from envsmith.doctor.read.logs import LoggedFrame, frames_before, module_of
 from envsmith.doctor.read.pasted import whole_line
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
+from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
@@ -235,7 +236,13 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     if lack.kind == "member" and (base := _base_of(first)):
         yield f"{base}{tail}", True
     if first[:1].isupper():
-        yield from ((f"{root}.{name}", True) for root, of in index.roots.items() if of not in likely)
+        yield from ((f"{root}.{name}", True) for root, of in _by_use(index) if of not in likely)
+
+
+def _by_use(index: NameIndex) -> list[tuple[str, str]]:
+    """Return the import roots with their packages, what most people use first: the order of ``components.yaml``."""
+    places = {name: place for place, name in enumerate(components().by_name)}
+    return sorted(index.roots.items(), key=lambda item: places.get(item[1], len(places)))
 
 
 def _base_of(name: str) -> str | None:

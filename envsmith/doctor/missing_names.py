@@ -153,10 +153,17 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
         taxonomy=dataclasses.replace(taxonomy, stage=hit.signature.stage),
         where=f"{hit.source}:{hit.line}",
         quote=hit.text,
-        lines=(cause.lines if cause else ()) or explanation.lines,
+        lines=_lines(explanation, cause.lines if cause else ()),
         position=hit.position,
         confirmed=True,
     )
+
+
+def _lines(explanation: MissingNameExplanation, of_cause: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the commands of the message's cause, but where they install the same package those of its releases."""
+    installed = [fold(word.strip("'")) for line in of_cause if " install " in line for word in line.split()]
+    is_same = any(word.startswith(name) for word in installed for name in explanation.needs)
+    return explanation.lines if is_same and explanation.lines else of_cause or explanation.lines
 
 
 # What is said in each case.
@@ -203,12 +210,12 @@ def _gone(
 
     ``importer`` is the package that is known to ask, with its releases that do not.
     """
-    name, spec = presence.distribution, presence.short_spec()
+    name = presence.distribution
     lacking = f"{name} {version}" if version else f"The installed {name}"
     asker = f" {importer[0]} asks for it." if importer else _asker(lack, name)
     other_way = f", or {''.join(importer)}" if importer and importer[1] else _other_way(lack, presence, version)
     successor = f" Later releases have {presence.successor} in its place." if presence.successor else ""
-    message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{spec}.{asker}{successor}"
+    message = f"{lacking} does not have {_thing(lack, question)}: it is in {name}{presence.ranges()}.{asker}{successor}"
     requirement = f"{name}{needed}"
     return MissingNameExplanation(
         rule="name-not-in-release",

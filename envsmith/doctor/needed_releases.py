@@ -143,15 +143,17 @@ def left_by_rules(names: Collection[str], environment: Mapping[str, str], platfo
 def sentence_of(needs: Mapping[str, str], facts: Facts) -> str:
     """Return which releases end a fault in words, with a space behind, or nothing.
 
-    A component is named where its stated release is another one, or where it must reach a floor: what the rules merely
-    leave of one whose release nobody stated says nothing of the cause.
+    A component is named where its stated release is another one, where it must reach a floor, or where it is Python:
+    what the rules merely leave of one whose release nobody stated says nothing of the cause.
     """
     stated = environment_of(facts)
     causes = [
         f"{name} {spec}"
         for name, spec in needs.items()
         if (
-            not Spec.parse(spec).contains(stated[name]) if name in stated else spec.startswith(">=") and "," not in spec
+            not Spec.parse(spec).contains(stated[name])
+            if name in stated
+            else name == "python" or (spec.startswith(">=") and "," not in spec)
         )
     ]
     return f"With {' or '.join(causes)} this does not happen. " if causes else ""

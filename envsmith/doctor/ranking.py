@@ -43,7 +43,7 @@ def diagnosis_of(
     findings: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool
 ) -> Diagnosis:
     """Return the diagnosis of what the judges found in facts and texts."""
-    diagnosed_all = _ranked(_merged(findings))
+    diagnosed_all = _with_roles(_merged(findings))
     failure = None
     nothing = not facts.count and not diagnosed_all
     if any(d.finding.severity is Severity.ERROR for d in diagnosed_all):
@@ -77,9 +77,10 @@ def _shows_fault(diagnosed_all: Sequence[Diagnosed]) -> bool:
 
 
 def _merged(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
-    """Return each finding once.
+    """Return each finding once, in order.
 
-    A rule over versions that the log proves absorbs the message of the same line or class.
+    A rule over versions that the log proves absorbs the message of the same line or class, a message that names its
+    cause the general ones of its line.
     """
     proved = [d for d in diagnosed_all if d.score >= Weight.PROVED]
     unique: dict[tuple[str, str], Diagnosed] = {}
@@ -89,12 +90,21 @@ def _merged(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
         )
         if not absorbed:
             unique.setdefault((d.finding.rule, d.finding.message), d)
-    return list(unique.values())
+    ordered = sorted(unique.values(), key=_order)
+    return [d for at, d in enumerate(ordered) if not any(_covers(before, d) for before in ordered[:at])]
 
 
-def _ranked(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
-    """Return the findings in order with their roles: the first that is more than a note is the root."""
-    diagnosed_all = sorted(diagnosed_all, key=_order)
+def _covers(first: Diagnosed, d: Diagnosed) -> bool:
+    """Return whether a message says all that a lighter one of its line says: the same advice, or the cause of a sign."""
+    if d.where is None or first.where != d.where:
+        return False
+    is_general = d.score == Weight.SYMPTOM or (d.score == Weight.SAID and not d.finding.components)
+    names_cause = first.score >= Weight.SAID and bool(first.finding.components)
+    return (names_cause and is_general) or (bool(d.lines) and first.lines == d.lines)
+
+
+def _with_roles(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
+    """Return the findings with their roles: the first that is more than a note is the root."""
     root = next((d for d in diagnosed_all if d.finding.severity is not Severity.NOTE), None)
     return [dataclasses.replace(d, role=_role(d, root)) for d in diagnosed_all]
 

@@ -201,6 +201,10 @@ def _filled(text: str, hit: Hit) -> str:
     return _CAUGHT.sub(lambda match: hit.groups.get(match[1], match[0]), text)
 
 
+# A release that a command asks for.
+_REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'")
+
+
 def fix_of(hit: Hit, facts: Facts) -> str:
     """Return the fix of a signature, or a nearer one where the message or the facts name versions."""
     signature = hit.signature
@@ -212,12 +216,15 @@ def fix_of(hit: Hit, facts: Facts) -> str:
     return (signature.group == "cuda-torch-mismatch" and _cuda_fix(facts)) or _filled(signature.fix, hit)
 
 
-def lines_of(hit: Hit) -> tuple[str, ...]:
-    """Return the exact lines to type."""
-    requirement = requirement_of(hit)
-    return (
-        (f"pip install '{requirement}'",) if requirement else tuple(_filled(line, hit) for line in hit.signature.lines)
-    )
+def lines_of(hit: Hit, fix: str) -> tuple[str, ...]:
+    """Return the exact lines to type for a fix. Those that install another release than a nearer fix are left out."""
+    if requirement := requirement_of(hit):
+        return (f"pip install '{requirement}'",)
+    if fix_of_parties(hit):
+        return ()
+    lines = tuple(_filled(line, hit) for line in hit.signature.lines)
+    is_nearer = not fix.endswith(_filled(hit.signature.fix, hit))
+    return tuple(line for line in lines if not is_nearer or all(r in fix for r in _REQUIREMENT.findall(line)))
 
 
 def _variant(hit: Hit, facts: Facts, part: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -37,21 +38,29 @@ class Presence:
         """Return :meth:`spec` as long as a requirement may be."""
         return short_spec_of(self.releases, self.present)
 
+    def ranges(self) -> str:
+        """Return :meth:`spec`, or where that is too long its longest ranges: ``>=4.36.0,<4.49.0 or >=5.13.0``."""
+        spec = self.spec()
+        return spec if len(spec) <= _LONGEST else " or ".join(_longest_ranges(self.releases, self.present, _RANGES))
+
 
 # A requirement with more exceptions than that is of no use to anybody.
 _LONGEST = 120
+# How many ranges a sentence lists.
+_RANGES = 3
 
 
 def short_spec_of(releases: Sequence[str], having: Collection[str]) -> str:
-    """Return the specifier of ``having``. Of more gaps than fit into it, that of the releases behind the last one."""
+    """Return the specifier of ``having``. Of more gaps than fit into it, that of its longest range."""
     spec = spec_of(releases, having)
-    if len(spec) <= _LONGEST:
-        return spec
-    last = max(at for at, release in enumerate(releases) if release in having)
-    first = last
-    while first and releases[first - 1] in having:
-        first -= 1
-    return f">={releases[first]}" + (f",<{releases[last + 1]}" if last + 1 < len(releases) else "")
+    return spec if len(spec) <= _LONGEST else _longest_ranges(releases, having, 1)[0]
+
+
+def _longest_ranges(releases: Sequence[str], having: Collection[str], most: int) -> list[str]:
+    """Return the specifiers of the longest ranges of neighbours, in order."""
+    runs = [[*run] for has, run in itertools.groupby(releases, having.__contains__) if has]
+    longest = sorted(runs, key=len)[-most:]
+    return [spec_of(releases, run) for run in runs if run in longest]
 
 
 def spec_of(releases: Sequence[str], having: Collection[str]) -> str:

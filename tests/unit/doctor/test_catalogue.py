@@ -51,7 +51,7 @@ def test_no_place_for_a_word_of_the_message_stays_empty():
     for name, message, _, _ in CASES:
         groups = {group for pattern in by_id[name].match for group in re.compile(pattern).groupindex}
         for hit in find_hits(message, "x", [by_id[name]]):
-            text = " ".join([message_of(hit, Facts()), fix_of(hit, Facts()), *lines_of(hit)])
+            text = " ".join([message_of(hit, Facts()), fix_of(hit, Facts()), *lines_of(hit, fix_of(hit, Facts()))])
             empty += [(name, group) for group in groups if f"{{{group}}}" in text]
     assert not empty
 

@@ -381,3 +381,28 @@ TypeError: log() takes 2 positional arguments but 3 were given
     found = diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
     assert found
     assert (found.finding.rule, dict(found.finding.needs)) == ("override-lacks-argument", {"transformers": "<4.47.0"})
+
+
+def test_a_class_of_many_packages_is_first_looked_for_in_the_one_that_most_people_use():
+    diagnosed = first(
+        "TypeError: Trainer.__init__() got an unexpected keyword argument 'tokenizer'", NameIndex.installed()
+    )
+
+    assert "the argument tokenizer of transformers.Trainer" in diagnosed.finding.message
+    assert diagnosed.finding.fix.startswith("Write processing_class in the place of tokenizer in your code.")
+
+
+def test_the_command_installs_the_releases_that_have_the_name():
+    text = "ImportError: cannot import name 'is_offline_mode' from 'huggingface_hub' (/e/huggingface_hub/__init__.py)"
+    diagnosed = first(text, NameIndex.installed())
+
+    assert diagnosed.lines == ("pip install 'huggingface-hub>=1.2.1'",)
+
+
+@pytest.mark.parametrize("name", ["FSDP", "FullyShardedDataParallel"])
+def test_a_class_of_torch_is_known_by_its_own_name_and_by_the_one_that_people_import_it_as(name):
+    diagnosed = first(
+        f"TypeError: {name}.__init__() got an unexpected keyword argument 'device_mesh'", NameIndex.installed()
+    )
+
+    assert dict(diagnosed.finding.needs) == {"torch": ">=2.2.0"}
