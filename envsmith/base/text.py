@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 # What makes a text drive a terminal or read otherwise than it is: escape sequences, whole or as single characters of
@@ -159,14 +160,28 @@ def without_secret_values(value: object) -> object:
     """Return ``value`` (what JSON can hold) without secrets in its texts. Numbers, names of keys and forms stay."""
     if isinstance(value, dict):
         return {
-            key: "<removed>"
-            if isinstance(item, str) and re.fullmatch(f"(?i){_CERTAIN}", str(key))
-            else without_secret_values(item)
+            key: "<removed>" if isinstance(item, str) and _names_secret(str(key)) else without_secret_values(item)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [without_secret_values(item) for item in value]
-    return without_secrets(value, mail="") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return _short_without_secrets(value) if len(value) < _SHORT else without_secrets(value, mail="")
+    return value
+
+
+# The same few names and versions stand in each of thousands of cells.
+_SHORT = 100
+
+
+@lru_cache(maxsize=4096)
+def _short_without_secrets(text: str) -> str:
+    return without_secrets(text, mail="")
+
+
+@lru_cache(maxsize=1024)
+def _names_secret(key: str) -> bool:
+    return re.fullmatch(f"(?i){_CERTAIN}", key) is not None
 
 
 def counted(number: int, noun: str) -> str:

@@ -106,6 +106,9 @@ def explain(
     if not presence.present:
         return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
     inside = is_in(version, presence.present, presence.releases) if version else None
+    is_set_later = lack.kind == "member" and index.is_set_later(question.path)
+    if is_set_later and inside is not False and presence.releases[-1] in presence.present:
+        return _not_set_yet(lack, question, presence, version)
     if inside and version:
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
@@ -339,6 +342,24 @@ def _another_copy(lack: Lack, question: Question, presence: Presence, version: s
         weight=Weight.SYMPTOM,
         components={name: version},
         lines=(f"pip install --force-reinstall --no-deps {name}=={version}",),
+        presence=presence,
+    )
+
+
+def _not_set_yet(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
+    """Explain a member that methods set on an instance, of a release that sets it or of one that is not known."""
+    name, spec = presence.distribution, presence.short_spec()
+    older = "" if version or not presence.absent else ", or the installed release is another"
+    return MissingNameExplanation(
+        rule="name-not-in-release",
+        message=f"{name}{spec} sets {_thing(lack, question)} on its objects while they are made or used: what sets it has"
+        f" not run for this one{older}.{_asker(lack, name)}",
+        fix=f"See where {name} sets {lack.name}, and on what condition."
+        + (f" If the installed release is another, install {name}{spec}." if older else ""),
+        severity=lack.hit.signature.severity,
+        weight=Weight.SYMPTOM,
+        components={name: version or "*", **_user(lack, name)},
+        needs={name: spec} if older else {},
         presence=presence,
     )
 

@@ -188,6 +188,8 @@ def _named(draft: Draft, kind: str, name: str, value: str, where: str) -> None:
     if kind == "tool":
         draft.tools[name] = None if absent else value
     elif kind in {"library", "module"}:
+        if kind == "library" and not name.startswith("lib"):
+            name = f"lib{name}"
         draft.host[f"{kind}.{name}"] = "none" if absent else value
     elif kind == "limit" and name in _LIMITS and (size := _limit(name, value)) is not None:
         draft.limits[name] = size

@@ -48,8 +48,10 @@ def read_folder(root: Path, part: ProjectPart) -> Demands:
 
 
 def is_project_file(path: Path) -> bool:
-    """Return whether a file declares what a project requires, by its name."""
-    return path.name in (PYPROJECT, SETUP_CFG, *ENVIRONMENTS) or _LIST.fullmatch(path.name) is not None
+    """Return whether a file declares what a project requires, by its name or that of its folder."""
+    if path.name in (PYPROJECT, SETUP_CFG, *ENVIRONMENTS) or _LIST.fullmatch(path.name):
+        return True
+    return path.suffix in {".txt", ".in"} and path.parent.name in {"requirements", "constraints"}
 
 
 def read_project_file(path: Path) -> Iterator[tuple[ProjectPart, Demands]]:

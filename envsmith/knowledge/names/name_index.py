@@ -83,6 +83,13 @@ class NameIndex:
         walk = self._walk(name) if name else None
         return walk is not None and walk.is_compiled(path)
 
+    def is_set_later(self, path: str) -> bool:
+        """Return whether a member is one that methods set on an instance: before they run, no release has it."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        bodies = {place.body for place in walk.follow(path).places} if walk else set()
+        return bodies == {"."}
+
     def evidence(self, distribution: str, version: str) -> tuple[Evidence, ...]:
         """Return the file that was read of a release. Where it was not read, those of its neighbours."""
         walk = self._walk(distribution)

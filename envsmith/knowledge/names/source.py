@@ -120,6 +120,7 @@ class _Reader:
         self.wide: set[str] = set()  # bodies of the name *
         self.shown: set[str] = set()  # names that a lazy module lists
         self.replaced = False
+        self.makes_modules = False
         self.exports = _Exports()
 
     def lines(self, source: bytes) -> frozenset[str]:
@@ -137,7 +138,8 @@ class _Reader:
             lines.add("* /")
         made_later = _globals_of(self.tree) if b"global " in source else set()
         made_later |= texts_of(self.tree) if self.lazy and not self.replaced else set()
-        made_later |= aliases_of(self.tree) if self.replaced and _MAKES_MODULES.search(source) else set()
+        makes_modules = self.makes_modules or (self.replaced and _MAKES_MODULES.search(source))
+        made_later |= aliases_of(self.tree) if makes_modules else set()
         lines |= {f"{name} ~" for name in made_later - bindings.keys()}
         if any(word in source for word in _MESSAGE_WORDS):
             lines |= {f"{old} ^{new}" for node in self.tree.body for old, new in _successors(node)}
@@ -301,12 +303,19 @@ class _Reader:
             for argument in value.args:
                 self.exports.add(argument)
 
+    def _is_below(self, key: ast.expr) -> bool:
+        """Return whether a text names a module below this one: ``f"torch.distributed._tensor.{name}"``."""
+        first = key.values[0] if isinstance(key, ast.JoinedStr) and key.values else key
+        own = isinstance(first, ast.FormattedValue) and dotted(first.value) == "__name__"
+        return own or constant(first).startswith(f"{self.module}.")
+
     def _written(self, target: ast.Subscript, stored: Bindings) -> None:
         """Read ``globals()["x"] = …``: the name where it stands there, else the module makes names."""
         place = dotted(target.value)
         if place.endswith(".__dict__"):
             self.wide.add("?")
         self.replaced |= self.lazy and place == "sys.modules" and dotted(target.slice) == "__name__"
+        self.makes_modules |= place == "sys.modules" and self._is_below(target.slice)
         if not place.startswith(("globals()", "vars()", "locals()")):
             return
         if isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str):
@@ -343,6 +352,7 @@ class _ClassReader(_Reader):
         self.module, self.package, self.stub, self.lazy = outer.module, outer.package, outer.stub, False
         self.members = outer.members
         self.wide, self.shown, self.replaced, self.exports = set(), set(), False, _Exports()
+        self.makes_modules = False
 
     def statement(self, node: ast.stmt) -> Bindings | None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -36,7 +36,7 @@ class Policy:
 
     ``finals``: no pre-releases. ``joins``: distributions of the same version whose requirements belong to it.
     ``cuda_core``: a hard requirement on ``<name>-cuNN`` bounds CUDA to that major. ``ignore``: requirements that depend
-    on the machine that made the metadata.
+    on the machine that made the metadata. ``since``: the day of the oldest release that belongs into the file.
     """
 
     finals: bool = True
@@ -44,12 +44,16 @@ class Policy:
     cuda_core: str | None = None
     ignore: frozenset[str] = frozenset()
     sdist_facts: bool = False
+    since: str | None = None
 
 
+# The packages that pin one release of torch or of tokenizers, as old as projects of these days still pin them.
+_PINNING = Policy(since="2020-11-01")
 _POLICIES: Mapping[str, Policy] = {
     "transformer-engine": Policy(joins=("transformer-engine-torch",), cuda_core="transformer-engine"),
     "flash-attn": Policy(sdist_facts=True),
     "horovod": Policy(sdist_facts=True),
+    **dict.fromkeys(("torchaudio", "torchtext", "torchvision", "transformers", "tokenizers"), _PINNING),
 }
 # A file of releases that is new begins with what was published since then: torch 1.11 was the newest in that month.
 _SINCE = "2022-04-01"
@@ -66,10 +70,11 @@ def policy_of(component: str) -> Policy:
 def _wanted(
     table: LineTable, policy: Policy, releases: Mapping[str, tuple[IndexFile, ...]]
 ) -> dict[str, tuple[IndexFile, ...]]:
-    """Return the releases that belong into a file: not older than its oldest line, or the oldest of recent years."""
+    """Return the releases that belong into a file: not older than its oldest line, or than the day of its policy."""
     published = {v: files for v, files in releases.items() if not policy.finals or not Version(v).is_prerelease}
     listed = [Version(r["version"]) for r in table.records if r["version"] not in WORDS]
-    listed = listed or [Version(v) for v, files in published.items() if (_published(files) or "") >= _SINCE]
+    since = policy.since or (_SINCE if not listed else "9999")
+    listed += [Version(v) for v, files in published.items() if (_published(files) or "") >= since]
     return {v: files for v, files in published.items() if listed and Version(v) >= min(listed)}
 
 

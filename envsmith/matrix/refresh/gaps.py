@@ -204,10 +204,15 @@ def _runs(bits: int) -> Iterator[int]:
 def _forbidden(
     knowledge: Knowledge, user: tuple[str, Sequence[str]], offering: tuple[str, Sequence[str]]
 ) -> dict[str, frozenset[str]]:
-    """Return for each release of the one which releases of the other a rule forbids with it, whatever else is there."""
+    """Return for each release of the one which releases of the other a rule forbids with it, whatever else is there.
+
+    Of torch it has builds, not releases: what it does not list is forbidden too, and its names are there for logs.
+    """
     names = {user[0], offering[0]}
     own = {f"{user[0]}-{verb}-{offering[0]}" for verb in ("imports", "calls")}
-    forbidden: dict[str, frozenset[str]] = dict.fromkeys(user[1], frozenset())
+    builds = {str(r.version).partition("+")[0] for r in knowledge.releases.get("torch", ())}
+    unlisted = frozenset(offering[1]) - builds if offering[0] == "torch" else frozenset[str]()
+    forbidden: dict[str, frozenset[str]] = dict.fromkeys(user[1], unlisted)
     for rule in knowledge.rules:
         if rule.locking or rule.policies or rule.id in own or not names & set(rule.components):
             continue
@@ -263,7 +268,8 @@ def find_gaps(table: Table, own: str, index: NameIndex) -> Iterator[Gap]:
             if take is None or offering in {None, own} or _needs_others(take, own, index):
                 continue
             missing = list(_steps(take, index))
-            lacking = frozenset().union(*(p.absent for p in missing)) & _reached(take, index)
+            reached = _reached(take, index)
+            lacking = frozenset().union(*(p.absent for p in missing)) & reached
             if take.function:
                 lacking = _gone(missing[0].releases if missing else (), lacking)
             newest = max(lacking, key=missing[0].releases.index, default="") if lacking else ""
@@ -278,8 +284,14 @@ def find_gaps(table: Table, own: str, index: NameIndex) -> Iterator[Gap]:
                     users=users,
                     offering=first.distribution,
                     releases=first.releases,
-                    lacking=lacking,
+                    lacking=_with_older(lacking, first, reached),
                 )
+
+
+def _with_older(lacking: frozenset[str], presence: Presence, reached: frozenset[str]) -> frozenset[str]:
+    """Return the releases that lack a name, with those before them, where of all these it cannot be read."""
+    older = frozenset(presence.releases[: min(map(presence.releases.index, lacking))])
+    return lacking | older if older <= presence.unknown & reached else lacking
 
 
 def _gone(releases: Sequence[str], lacking: frozenset[str]) -> frozenset[str]:

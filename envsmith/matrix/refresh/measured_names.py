@@ -163,7 +163,9 @@ def _plan_file(
         add_moves(table, 1 << (len(versions) - 1), package.roots)
     measured = tuple(before[v] if v in stays else _measured(v, listed[v]) for v in versions)
     head = Head(distribution=name, reader=state.kind.reader, roots=package.roots, releases=measured)
-    content = encode(head, table) if existing is None else add_part(existing, head, table)
+    # A part says what differs from the release before: of releases older than all it would say everything again.
+    is_older = existing is not None and Version(versions[0]) < Version(next(iter(before)))
+    content = encode(head, table) if existing is None or is_older else add_part(existing, head, table)
     before_bytes = None if state.file is None else state.path.read_bytes()
     if content != before_bytes:
         counts = f"{len(new)} releases read, {count_names(table):,} names of {len(versions)} releases"

@@ -24,7 +24,7 @@ SOURCES = {
         },
         "2.0": {
             "datasets": "from .core import Loader, Store\nfrom . import new",
-            "datasets.core": "def merge(a, b, c=1): ...\nclass Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...\n  def put(self, scope): ...",
+            "datasets.core": "def merge(a, b, c=1): ...\nclass Loader:\n  def __init__(self, size): ...\nclass Store:\n  def get(self, key, scope): ...\n  def put(self, scope): ...\n  def open(self): self.engine = 1",
             "datasets.new": "fresh = 1",
         },
     },
@@ -406,3 +406,17 @@ def test_a_class_of_torch_is_known_by_its_own_name_and_by_the_one_that_people_im
     )
 
     assert dict(diagnosed.finding.needs) == {"torch": ">=2.2.0"}
+
+
+@pytest.mark.parametrize("stated", ["", "datasets: 2.0\n"])
+def test_a_member_that_a_method_sets_is_not_said_to_be_missing_from_a_release(stated, index):
+    diagnosed = first(f"{stated}AttributeError: 'Store' object has no attribute 'engine'\nimport datasets", index)
+
+    assert "what sets it has not run for this one" in diagnosed.finding.message
+    assert dict(diagnosed.finding.needs) == ({} if stated else {"datasets": ">=2.0"})
+
+
+def test_a_member_that_the_stated_release_does_not_set_is_missing_from_it(index):
+    diagnosed = first("datasets: 1.0\nAttributeError: 'Store' object has no attribute 'engine'\nimport datasets", index)
+
+    assert diagnosed.finding.message.startswith("datasets 1.0 does not have")

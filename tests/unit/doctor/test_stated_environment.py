@@ -53,6 +53,8 @@ def graves(judgement):
         ({"deepspeed": "0.14.3"}, ("library.libcurand=none",), (), {"curand-not-on-link-path": "warning"}),
         ({"deepspeed": "0.15.0"}, ("cuda_home.lib64=no",), (), {}),
         ({"deepspeed": "0.5.1"}, ("library.libcurand=none",), (), {}),
+        ({"transformer-engine": "2.4.0"}, ("library.cudnn=none",), (), {"cudnn-not-on-link-path": "warning"}),
+        ({"transformer-engine": "2.4.0"}, ("library.libcudnn=/usr/lib/libcudnn.so.9",), (), {}),
         ({"torch": "2.4.1"}, ("tool.which=none",), (), {"tool-absent": "warning"}),
         ({"torch": "2.5.1"}, ("tool.which=none",), (), {}),
         ({"deepspeed": "0.15.1", "torch": "none"}, ("os=Windows",), (), {"torch-absent": "error"}),

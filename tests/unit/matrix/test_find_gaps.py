@@ -118,3 +118,16 @@ def test_a_release_older_than_the_one_that_is_asked_for_is_not_reached(index):
     error = "ImportError: cannot import name 'is_compiling' from 'torch.compiler'"
     take = {"path": "torch.compiler.is_compiling", "imported": True}
     assert gaps(index, available=("torch>=2.0",), **take) == [({"2.0"}, error)]
+
+
+def test_a_release_that_cannot_be_read_before_those_that_lack_a_name_is_taken_to_be_like_them(tmp_path):
+    releases = tuple(
+        MeasuredRelease(version=v, date="2024-01-01", filename="", sha256="") for v in ("1.0", "2.0", "3.0")
+    )
+    head = Head(distribution="torch", reader=1, roots=("torch",), releases=releases)
+    table = {"torch": {"": 0b111, "* ?": 0b001, "library >torch.library": 0b110}}
+    table["torch.library"] = {"": 0b110, "custom_op (": 0b100}
+    (tmp_path / "torch.names").write_bytes(encode(head, table))
+    (tmp_path / SUMMARY).write_text("distribution\troots\ntorch\ttorch\n")
+
+    assert gaps(NameIndex(tmp_path), path="torch.library.custom_op")[0][0] == {"1.0", "2.0"}

@@ -114,3 +114,16 @@ def test_a_module_that_a_lazy_one_puts_beside_itself_is_not_said_to_be_missing()
 
     assert "old ~" in read_module((lazy + alias).encode(), "m", package=True)
     assert "old ~" not in read_module((lazy + "alias('old')").encode(), "m", package=True)
+
+
+@pytest.mark.parametrize("key", ["f'torch.distributed._tensor.{name}'", "f'{__name__}.{name}'"])
+def test_a_module_that_is_registered_below_its_package_is_not_said_to_be_missing(key):
+    source = f"names = ['device_mesh']\nfor name in names:\n    sys.modules[{key}] = import_module(name)"
+
+    assert "device_mesh ~" in read_module(source.encode(), "torch.distributed._tensor", package=True)
+
+
+def test_a_module_that_is_registered_elsewhere_opens_no_package():
+    source = "names = ['device_mesh']\nfor name in names:\n    sys.modules[f'other.{name}'] = import_module(name)"
+
+    assert "device_mesh ~" not in read_module(source.encode(), "torch.distributed._tensor", package=True)
