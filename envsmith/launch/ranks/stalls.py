@@ -10,7 +10,9 @@ from signal import SIGKILL
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.launch.ranks.deaths import departure, signal_name
 from envsmith.launch.ranks.differences import (
+    awaits_work,
     call_text,
+    calls_collective,
     different_calls,
     different_worlds,
     first_difference,
@@ -44,10 +46,6 @@ _TIMED = re.compile(r"nanosleep|hrtimer")
 # What Python shows of a lock: the innermost frame is in the module that waits for it.
 _LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
-_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/parallel/distributed")
-# Python shows nothing below a call into compiled code: a line that waits for a Work is the innermost one. Threads, queues
-# and processes are waited for in Python's own modules.
-_WORK = re.compile(r"\.(?:wait|synchronize)\(")
 _RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
 _LOADER_FIX = (
     "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
@@ -79,13 +77,20 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
 
 
 def _with_handled(answer: Blame, evidence: LaunchEvidence) -> Blame:
-    """Add the error that the blamed rank has not left behind: it waits in an ``except`` or ``finally`` of the program."""
+    """Add the error that the blamed rank has not left behind: it waits in an ``except`` or ``finally`` of the program.
+
+    That error, and not its data, took it out of the loop of the others.
+    """
     main = next((one.main for one in evidence.ranks if (one.rank,) == answer.ranks), None)
     error = main.handles if main else None
     if error is None or not error.place or error.place in answer.message:
         return answer
     return replace(
-        answer, message=f"{answer.message} It waits while it handles {error_text(error)}{at_place(error.place)}."
+        answer,
+        cause=Cause.RAISED if answer.cause is Cause.UNEVEN_DATA else answer.cause,
+        kind="",
+        message=f"{answer.message} It waits while it handles {error_text(error)}{at_place(error.place)}.",
+        fix=f"Look at {error.place}: what the others do, that rank no longer does after its error.",
     )
 
 
@@ -98,9 +103,7 @@ def waits(one: RankEvidence) -> bool:
         return False
     if main and (_in_loader(one) or _is_stopped(one)):
         return False
-    if main and any(_COLLECTIVE.search(frame.file) for frame in _above_user(one)):
-        return True
-    if main and main.frames and _WORK.search(main.frames[0].text):
+    if main and (calls_collective(main.frames) or awaits_work(main.frames)):
         return True
     if in_flight(one) is None:
         return False
@@ -680,7 +683,7 @@ def _waits_for_a_peer(one: RankEvidence) -> bool:
     if one.main and one.main.call and one.main.call.peer is not None:
         return True
     call = in_flight(one)
-    in_torch = any(_COLLECTIVE.search(frame.file) for frame in _above_user(one))
+    in_torch = bool(one.main) and calls_collective(one.main.frames)
     return call.is_p2p if call else bool(one.calls) and not in_torch
 
 

@@ -10,7 +10,7 @@ from launches import CLOSED, calls, ended, failed, stack
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide, decide_end
 from envsmith.launch.ranks.errors import cause_of
-from envsmith.launch.ranks.evidence import Disk, LaunchHost, RankError
+from envsmith.launch.ranks.evidence import Disk, Frame, LaunchHost, RankError, ThreadStack
 
 
 def verdict(evidence):
@@ -124,6 +124,16 @@ def test_a_collective_that_is_new_to_all_survivors_is_not_their_fault():
     survivors = [ended(rank, 1, 10.1, CLOSED, *["all_reduce/8"] * 6, "all_gather/52") for rank in (0, 2)]
 
     assert verdict(failed(survivors[0], aborted, survivors[1])) == (Cause.DIFFERENT_CALLS, (1,))
+
+
+def test_an_abort_where_a_library_waits_for_what_it_began_is_one_inside_a_collective():
+    waiting = Frame(function="_allgather", file="/site-packages/engine/zero.py", line=2, text="handle.wait()")
+    main = ThreadStack(thread="MainThread", frames=(waiting, *stack(26)[0].frames), is_main=True)
+    usual = ["all_reduce/8", "all_reduce/3"] * 4
+
+    answer = decide(failed(ended(0, -6, stacks=(main,)), ended(1, 1, 10.1, CLOSED, *usual, "all_reduce/8")))
+
+    assert answer.message.startswith("Rank 0 did not call all_reduce of [8] float32 as the others")
 
 
 @pytest.mark.parametrize("earlier", [[], ["all_reduce/8"]], ids=["no recorder", "an earlier look"])

@@ -332,6 +332,7 @@ def test_of_a_rank_that_waits_as_it_tidies_up_the_error_that_it_handles_is_named
     answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
 
     assert answer.message.endswith(" It waits while it handles OSError: shard 4 is gone at train.py:22.")
+    assert answer.fix.startswith("Look at train.py:22")
 
 
 def test_a_rank_whose_thread_outlives_its_script_is_said_to_wait_for_it():
