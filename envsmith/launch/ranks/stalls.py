@@ -400,7 +400,7 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
         return _Doing(Cause.BUSY, words, f"Look at {place}: work that the other ranks do not have.", is_hang=False)
     frame = one.main.frames[0] if one.main and one.main.frames else None
     if helper := _helper(one, process):
-        words, is_hang = helper
+        words, is_hang = helper[0], helper[1] and not _wakes_up(process)
         return _Doing(
             Cause.BLOCKED if is_hang else Cause.BUSY,
             f"waits for {words} and has not come to the collective",
@@ -410,7 +410,7 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
     for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
     where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
     kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
-    if for_others and not _TIMED.search(process.waits_in):
+    if for_others and not _wakes_up(process):
         return _Doing(
             Cause.BLOCKED,
             f"is blocked{where}{kernel} and has not come to the collective",
@@ -421,10 +421,12 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
         Cause.BLOCKED,
         f"sleeps{where}{kernel} and has not come to the collective",
         f"Look at {place}: the others wait until it wakes up.",
-        is_hang=not _TIMED.search(process.waits_in) and process.state != "D",
+        is_hang=not _wakes_up(process) and process.state != "D",
     )
 
 
+# What the letters of /proc say of a process that is not simply asleep or at work.
+_STATES = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
 # What Python shows of a process that waits for another one.
 _CHILD = re.compile(r"subprocess\.py|multiprocessing/(?:process|popen_\w+|connection)\.py")
 
@@ -438,10 +440,9 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
     if process.children and (process.waits_in == "do_wait" or any(_CHILD.search(frame.file) for frame in frames)):
         child = process.children[0]
         is_live = any(_may_go_on(each) for each in _family(process.children))
-        return (
-            f"its child {child.pid} ({child.command[:60]}), which {'goes on' if is_live else 'stands still'},",
-            not is_live,
-        )
+        does = _STATES.get(child.state) or ("goes on" if is_live else "stands still")
+        command = f" ({child.command[:60]})" if child.command else ""
+        return f"its child {child.pid}{command}, which {does},", not is_live
     if not any(_LOCKS.search(frame.file) for frame in frames) and "futex" not in process.waits_in:
         return None
     if busy := _busy_child(process):
@@ -470,9 +471,14 @@ def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
     return [each for child in children for each in (child, *_family(child.children))]
 
 
+def _wakes_up(process: ProcessState) -> bool:
+    """Tell whether it sleeps for a time, or waits with a time limit."""
+    return process.has_limit or bool(_TIMED.search(process.waits_in))
+
+
 def _may_go_on(process: ProcessState) -> bool:
     """Tell whether a process or thread computes, sleeps for a time, or waits for a disk or the network."""
-    if _computes(process) or process.state == "D" or _TIMED.search(process.waits_in):
+    if _computes(process) or process.state == "D" or _wakes_up(process):
         return True
     return process.state in {"S", "I"} and bool(_ELSEWHERE.search(process.waits_in))
 
@@ -484,11 +490,10 @@ def _loader_words(one: RankEvidence) -> str:
 
 def _workers(process: ProcessState) -> str:
     """Return what the kernel says of the workers that are not simply asleep."""
-    odd = [child for child in process.children if child.state in {"T", "t", "Z", "D"}]
+    odd = [child for child in process.children if child.state in _STATES]
     if not odd and (busy := _busy_child(process)):
         return f": worker {busy.pid} computes"
-    words = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
-    return f": worker {odd[0].pid} {words[odd[0].state]}" if odd else ""
+    return f": worker {odd[0].pid} {_STATES[odd[0].state]}" if odd else ""
 
 
 def _facts(one: RankEvidence) -> tuple[str, ...]:

@@ -195,6 +195,14 @@ def test_a_rank_that_was_waited_for_stays_named_when_the_others_only_gave_up():
     assert decide_end(wait, failed(ended(0, 1, 10.1, gave_up), late)) == wait
 
 
+def test_a_rank_that_comes_to_a_collective_after_the_others_gave_up_is_late():
+    gave_up = "RuntimeError: Timed out waiting 3000ms for send operation to complete"
+    early = [ended(rank, 1, 104.0, gave_up, "all_reduce", "all_reduce") for rank in (0, 2)]
+    one = replace(ended(1, 1, 106.0, CLOSED), calls=calls("all_reduce", "all_reduce", late=5.0))
+
+    assert verdict(failed(early[0], one, early[1])) == (Cause.LATE, (1,))
+
+
 @pytest.mark.parametrize(("operations", "is_destroyed"), [(["all_reduce"], True), ([], False)])
 def test_a_rank_without_a_group_had_one_if_it_called_collectives_before(operations, is_destroyed):
     error = "ValueError: Default process group has not been initialized, please make sure to call init_process_group."

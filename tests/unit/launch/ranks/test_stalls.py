@@ -26,6 +26,7 @@ def verdict(*ranks):
     [
         (late(1, *USUAL, waits_in="wait_for_partner"), Cause.BLOCKED, True),
         (late(1, *USUAL, waits_in="hrtimer_nanosleep"), Cause.BLOCKED, False),
+        (late(1, *USUAL, waits_in="ep_poll", has_limit=True), Cause.BLOCKED, False),
         (late(1, *USUAL, state="R", cpu=1.0), Cause.BUSY, False),
         (late(1, *USUAL, state="D"), Cause.BLOCKED, False),
         (late(1, *USUAL, waits_in="wait_for_partner", still=2), Cause.BUSY, False),
@@ -34,7 +35,18 @@ def verdict(*ranks):
         (late(1, *USUAL, state="D", answers=False), Cause.BLOCKED, True),
         (late(1, *USUAL, state="T", answers=False), Cause.STOPPED, True),
     ],
-    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "gil-as-it-computes", "disk-for-long", "stopped"],
+    ids=[
+        "fifo",
+        "asleep",
+        "with-a-limit",
+        "busy",
+        "disk",
+        "not-long",
+        "gil",
+        "gil-as-it-computes",
+        "disk-for-long",
+        "stopped",
+    ],
 )
 def test_the_late_rank_is_named_with_what_it_does(one, cause, is_hang):
     assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (cause, (1,), is_hang)
@@ -216,7 +228,12 @@ def test_a_rank_that_became_another_program_is_said_to_have_left():
 
 
 @pytest.mark.parametrize(
-    ("child", "is_hang"), [({"state": "R", "cpu": 0.9}, False), ({"waits_in": "futex_do_wait"}, True)]
+    ("child", "is_hang"),
+    [
+        ({"state": "R", "cpu": 0.9}, False),
+        ({"waits_in": "futex_do_wait"}, True),
+        ({"waits_in": "futex_do_wait", "has_limit": True}, False),
+    ],
 )
 def test_what_holds_for_a_rank_holds_for_the_child_that_it_waits_for(child, is_hang):
     process = ProcessState(pid=9, **{"state": "S", "cpu": 0.0, **child})
