@@ -688,7 +688,7 @@ def _waits_for_a_peer(one: RankEvidence) -> bool:
     if one.main and one.main.call and one.main.call.peer is not None:
         return True
     call = in_flight(one)
-    in_torch = bool(one.main) and calls_collective(one.main.frames)
+    in_torch = one.main is not None and calls_collective(one.main.frames)
     return call.is_p2p if call else bool(one.calls) and not in_torch
 
 
