@@ -410,18 +410,17 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
     for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
     where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
     kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
-    if for_others and not _wakes_up(process):
-        return _Doing(
-            Cause.BLOCKED,
-            f"is blocked{where}{kernel} and has not come to the collective",
-            f"Look at {place}: a lock, a pipe, a socket or a file that another process does not release.",
-            is_hang=True,
-        )
+    wakes_up = _wakes_up(process)
+    words, hint = (
+        ("is blocked", "a lock, a pipe, a socket or a file that another process does not release")
+        if for_others and not wakes_up
+        else ("sleeps", "the others wait until it wakes up")
+    )
     return _Doing(
         Cause.BLOCKED,
-        f"sleeps{where}{kernel} and has not come to the collective",
-        f"Look at {place}: the others wait until it wakes up.",
-        is_hang=not _wakes_up(process) and process.state != "D",
+        f"{words}{where}{kernel} and has not come to the collective",
+        f"Look at {place}: {hint}.",
+        is_hang=not wakes_up and (for_others or process.state != "D"),
     )
 
 
