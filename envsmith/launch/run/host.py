@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import struct
@@ -27,7 +26,7 @@ _GET_INFO, _INFO, _EXIT_KNOWN = 0xC040FF0B, "QQ" + "I" * 11 + "i", 1 << 3
 _LIMITS = {
     "x86_64": {7: 2, 23: 4, 202: 3, 220: 3, 232: 3, 270: 4, 271: 2, 281: 3},
     "aarch64": {22: 3, 72: 4, 73: 2, 98: 3, 192: 3},
-}.get(platform.machine(), {})
+}.get(os.uname().machine, {})
 # What stands there for none: no address, and minus one of 32 or 64 bits.
 _NO_LIMIT = frozenset({0, (1 << 32) - 1, (1 << 64) - 1})
 _STAMP = re.compile(r"(?:<\d+>)?\[ *(\d{1,9}\.\d{1,9})\]")
