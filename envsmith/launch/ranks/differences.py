@@ -227,8 +227,9 @@ def _deviation(one: RankEvidence, peer: RankEvidence, odd: Call, usual: Call) ->
         return Cause.DIFFERENT_CALLS, "calls collectives in another order"
     if follows:
         return Cause.FEWER_CALLS, "leaves a collective out"
-    if cause is Cause.DIFFERENT_SHAPES and odd.operation == usual.operation and len(odd.sizes) == len(usual.sizes):
-        return cause, "gives a collective another shape"
+    if cause is Cause.DIFFERENT_SHAPES and odd.sizes and usual.sizes:
+        what = "shape" if len(odd.sizes) == len(usual.sizes) else "number of tensors"
+        return cause, f"gives a collective another {what}"
     return Cause.DIFFERENT_CALLS, "calls another collective"
 
 
@@ -240,7 +241,7 @@ def _next(history: Sequence[Call], call: Call) -> Signature | None:
 def _cause(calls: Sequence[Call]) -> Cause:
     if len({call.operation for call in calls}) > 1:
         return Cause.DIFFERENT_CALLS
-    if len({call.dtypes for call in calls}) > 1:
+    if len({frozenset(call.dtypes) for call in calls}) > 1:
         return Cause.DIFFERENT_DTYPES
     return Cause.DIFFERENT_SHAPES
 
