@@ -25,6 +25,7 @@ from envsmith.launch.ranks.evidence import (
     LaunchEvidence,
     ProcessState,
     RankEvidence,
+    ThreadStack,
     above_user,
     place_of,
     user_place,
@@ -426,6 +427,8 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
 
 # What the letters of /proc say of a process that is not simply asleep or at work.
 _STATES = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
+# What stands below a task of a pool, and below an event loop.
+_POOL, _LOOP = ("thread.py", "run"), ("base_events.py", "run_forever")
 # What Python shows of a process that waits for another one.
 _CHILD = re.compile(r"subprocess\.py|multiprocessing/(?:process|popen_\w+|connection)\.py")
 
@@ -446,7 +449,7 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         return None
     if busy := _busy_child(process):
         return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
-    threads = [stack for stack in one.stacks if not stack.is_main and user_place(stack.frames)]
+    threads = [stack for stack in one.stacks if not stack.is_main and _has_task(stack)]
     live = [stack for stack in threads if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
     if not threads:
         return None
@@ -455,6 +458,13 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         return f"its thread {stack.thread}, which waits in {stack.call.text} for ranks that do not come,", True
     where = f"its thread {stack.thread}, which {'is' if live else 'waits for a lock itself'}{at_place(user_place(stack.frames))},"
     return where, not live
+
+
+def _has_task(stack: ThreadStack) -> bool:
+    """Tell whether a thread does what the program gave it, in its own code, in a pool or in an event loop with a timer."""
+    functions = {(frame.file.rpartition("/")[2], frame.function) for frame in stack.frames}
+    is_timed = bool(stack.process and _wakes_up(stack.process))
+    return bool(user_place(stack.frames)) or _POOL in functions or (is_timed and _LOOP in functions)
 
 
 def _busy_child(process: ProcessState) -> ProcessState | None:

@@ -258,6 +258,18 @@ def test_what_holds_for_a_rank_holds_for_the_thread_that_it_waits_for(still, ker
     assert "writer" in answer.message
 
 
+@pytest.mark.parametrize("has_limit", [True, False], ids=["with a timer", "idle"])
+def test_an_event_loop_in_another_thread_is_waited_for_while_it_has_a_timer(has_limit):
+    loop = Frame(function="run_forever", file="/usr/lib/python3.12/asyncio/base_events.py", line=640)
+    state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="ep_poll", has_limit=has_limit)
+    thread = ThreadStack(thread="loop", frames=(loop,), still=8, process=state)
+    one = late(1, "all_reduce", waits_in="futex_do_wait")
+
+    answer = decide(stalled(waiting(0, "all_reduce"), replace(one, stacks=(*one.stacks, thread))))
+
+    assert answer.is_hang is not has_limit
+
+
 @pytest.mark.parametrize(("state", "is_hang"), [("R", False), ("S", True)])
 def test_a_pool_that_computes_is_waited_for_and_no_hang(state, is_hang):
     child = ProcessState(pid=9, state=state, waits_in="pipe_read" if state == "S" else "", cpu=0.0)
