@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__|/run/hook/sitecustomize\.py$"
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__|/run/hook/sitecustomize\.py$|\.px[di]$|\.pyx$"
 )
 
 

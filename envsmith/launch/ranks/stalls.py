@@ -456,8 +456,9 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
     stack = (live or threads)[0]
     if not live and stack.call:
         return f"its thread {stack.thread}, which waits in {stack.call.text} for ranks that do not come,", True
-    where = f"its thread {stack.thread}, which {'is' if live else 'waits for a lock itself'}{at_place(user_place(stack.frames))},"
-    return where, not live
+    at = at_place(user_place(stack.frames))
+    does = "waits for a lock itself" if not live else "is" if at else "goes on"
+    return f"its thread {stack.thread}, which {does}{at},", not live
 
 
 def _has_task(stack: ThreadStack) -> bool:
