@@ -356,7 +356,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
     if process.became:
         return _Doing(
             Cause.LEFT,
-            f"has become another program, {process.command[:80]},",
+            f"has become another program ({process.command[:80]})",
             "Look for an exec on that rank: its process no longer runs the script.",
             is_hang=True,
         )
