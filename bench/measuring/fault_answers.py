@@ -22,7 +22,7 @@ from envsmith.doctor.read import clean, read_texts
 
 HERE = Path(__file__).parent.parent
 STALL = 6
-_HEALTHY = {"healthy", "odd", "odd-2", "odd-3"}
+_HEALTHY = re.compile(r"healthy|odd")
 _TABLE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*: (\d+)", re.DOTALL)
 _DEEPSPEED = re.compile(r"Killing subprocess|exits with return code")
 _BLOCK = re.compile(r"^envsmith run: .*(?:\n  .*)*", re.MULTILINE)
@@ -51,7 +51,7 @@ def count(rows: list[dict], options: argparse.Namespace) -> int:
             results.append({"id": row["id"], "half": row["half"], "who": who} | compared(row, said, causes, own))
     for result in results:
         print("{id:26} {who:9} rank {rank:7} cause {cause:6} place {place:6} {named}".format(**result))
-    for half in ("seen", "unseen", "later", "third", "fourth", "fifth", "sixth"):
+    for half in dict.fromkeys(row["half"] for row in rows):
         for who in ("launcher", "detail", "py-spy", "doctor", "run"):
             summary(half, who, [r for r in results if (r["half"], r["who"]) == (half, who)])
     alarms(rows, options.folder)
@@ -77,7 +77,7 @@ def place_in(script: str) -> str:
 
 
 def answers(row: dict, folder: Path) -> Iterable[tuple[str, Said]]:
-    if row["half"] in _HEALTHY:
+    if _HEALTHY.match(row["half"]):
         return
     alone, watched = (folder / mode / row["id"] / "output.txt" for mode in ("alone", "run"))
     if alone.exists() or ("text" in row and watched.exists()):
@@ -208,7 +208,9 @@ def summary(half: str, who: str, results: list[dict]) -> None:
 
 def alarms(rows: list[dict], folder: Path) -> None:
     """Count what was said of launches with no fault."""
-    done = [row for row in rows if row["half"] in _HEALTHY and (folder / "run" / row["id"] / "result.json").exists()]
+    done = [
+        row for row in rows if _HEALTHY.match(row["half"]) and (folder / "run" / row["id"] / "result.json").exists()
+    ]
     hangs, blamed, waiting = [], [], []
     for row in done:
         output = (folder / "run" / row["id"] / "output.txt").read_text()

@@ -319,21 +319,46 @@ def different_places(evidence: LaunchEvidence) -> Blame | None:
 
 
 def late(evidence: LaunchEvidence) -> Blame | None:
-    """Blame the one rank that others waited for and that said nothing until the launcher ended it."""
+    """Blame who did not come to a collective before others gave up, or the one that said nothing until the launcher ended it."""
     spoke = {rank for rank, _ in evidence.errors}
-    waiting = [error for _, error in evidence.errors if waited(error)]
+    waiting = [(rank, error) for rank, error in evidence.errors if waited(error)]
     silent = [one.rank for one in evidence.ranks if one.exit and _is_of_launcher(one) and one.rank not in spoke]
-    if not waiting or len(silent) != 1:
+    if not waiting:
+        return None
+    rank, error = waiting[0]
+    if ranks := _came_after(evidence, rank, error.at):
+        words = "came to the collective{} only after others had given up waiting for it"
+        fix = f"Look at what {ranks_text(ranks, 'r')} did before it, or give the process group a longer timeout."
+    elif len(silent) == 1:
+        ranks = tuple(silent)
+        words = (
+            "did not come to the collective{}: the others waited until the timeout, and it still ran when the launcher "
+            "ended it. What it did is not in this text"
+        )
+        fix = (
+            f"Run py-spy dump --pid on rank {silent[0]} while it hangs (faulthandler.dump_traceback_later shows it too): "
+            "a blocked data loader, a lock, a file, or work that the others do not have."
+        )
+    else:
         return None
     return Blame(
         cause=Cause.LATE,
-        ranks=(silent[0],),
-        message=f"Rank {silent[0]} did not come to the collective{at_place(waiting[0].place)}: the others waited until "
-        "the timeout, and it still ran when the launcher ended it. What it did is not in this text.",
-        fix=f"Run py-spy dump --pid on rank {silent[0]} while it hangs (faulthandler.dump_traceback_later shows it too): "
-        "a blocked data loader, a lock, a file, or work that the others do not have.",
-        line=waiting[0].line,
-        quote=waiting[0].error,
+        ranks=ranks,
+        message=f"{ranks_text(ranks)} {words.format(at_place(error.place))}.",
+        fix=fix,
+        line=error.line,
+        quote=error.error,
+    )
+
+
+def _came_after(evidence: LaunchEvidence, rank: int, at: float) -> tuple[int, ...]:
+    """Return the ranks that made the last call of a rank after it had given up on it."""
+    last = next((one.calls[-1] for one in evidence.ranks if one.rank == rank and one.calls), None)
+    return tuple(
+        one.rank
+        for one in evidence.ranks
+        for call in one.calls
+        if last and (call.group, call.sequence, call.is_p2p) == (last.group, last.sequence, False) and call.at > at > 0
     )
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from signal import SIGABRT
 
 from envsmith.launch.ranks.causes import Blame, Cause, ranks_text
-from envsmith.launch.ranks.evidence import Call, Frame, LaunchEvidence, RankEvidence, ThreadStack, place_of, user_place
+from envsmith.launch.ranks.evidence import (
+    Call,
+    Frame,
+    LaunchEvidence,
+    RankEvidence,
+    ThreadStack,
+    above_user,
+    place_of,
+    user_place,
+)
 from envsmith.launch.ranks.recorder import MOST_CALLS
 from envsmith.launch.ranks.requests import minority
 
@@ -22,6 +32,11 @@ _CONTEXTS = (4, 3, 2, 1)
 # A rank is slow when the others wait for it in this share of a span of at least so many seconds. Less is called punctual.
 _SHARE, _SPAN, _LATE = 0.4, 3.0, 0.005
 _FEWEST = 15
+
+_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/parallel/distributed")
+# Python shows nothing below a call into compiled code: a line that waits for a Work is the innermost one. Threads, queues
+# and processes are waited for in Python's own modules.
+_WORK = re.compile(r"\.(?:wait|synchronize)\(")
 
 Signature = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
@@ -212,8 +227,9 @@ def _deviation(one: RankEvidence, peer: RankEvidence, odd: Call, usual: Call) ->
         return Cause.DIFFERENT_CALLS, "calls collectives in another order"
     if follows:
         return Cause.FEWER_CALLS, "leaves a collective out"
-    if cause is Cause.DIFFERENT_SHAPES and odd.operation == usual.operation and len(odd.sizes) == len(usual.sizes):
-        return cause, "gives a collective another shape"
+    if cause is Cause.DIFFERENT_SHAPES and odd.sizes and usual.sizes:
+        what = "shape" if len(odd.sizes) == len(usual.sizes) else "number of tensors"
+        return cause, f"gives a collective another {what}"
     return Cause.DIFFERENT_CALLS, "calls another collective"
 
 
@@ -225,7 +241,7 @@ def _next(history: Sequence[Call], call: Call) -> Signature | None:
 def _cause(calls: Sequence[Call]) -> Cause:
     if len({call.operation for call in calls}) > 1:
         return Cause.DIFFERENT_CALLS
-    if len({call.dtypes for call in calls}) > 1:
+    if len({frozenset(call.dtypes) for call in calls}) > 1:
         return Cause.DIFFERENT_DTYPES
     return Cause.DIFFERENT_SHAPES
 
@@ -246,7 +262,7 @@ def aborted_in_call(evidence: LaunchEvidence) -> Blame | None:
     """
     aborted = [one for one in evidence.ranks if one.exit and one.exit.code == -SIGABRT]
     inside = [
-        one for one in aborted if one.main and any("torch/distributed/" in frame.file for frame in one.main.frames)
+        one for one in aborted if one.main and (calls_collective(one.main.frames) or awaits_work(one.main.frames))
     ]
     survivors = [one for one in evidence.ranks if one.calls and one not in aborted]
     if not inside or not survivors:
@@ -334,6 +350,16 @@ def _usual_sibling(history: Sequence[Call], call: Call) -> Call | None:
     rows, place = [signature(each) for each in history], history.index(call)
     numbers = range(place - 1, 0, -1)
     return next((history[number] for number in numbers if rows[number - 1] == rows[place - 1]), None)
+
+
+def calls_collective(frames: Sequence[Frame]) -> bool:
+    """Tell whether the program has called torch's own code of collectives."""
+    return any(_COLLECTIVE.search(frame.file) for frame in above_user(frames))
+
+
+def awaits_work(frames: Sequence[Frame]) -> bool:
+    """Tell whether the innermost line waits for what was begun before."""
+    return bool(frames) and bool(_WORK.search(frames[0].text))
 
 
 def in_flight(one: RankEvidence) -> Call | None:

@@ -46,6 +46,8 @@ _COLLECTIVE = re.compile(r"/torch/(?:distributed|nn/parallel|autograd)/|/torch/_
 _OF_TORCH = re.compile(
     r"(?:torch\.distributed\.Dist\w+|torch\._C\.\w+|Dist(?:Backend|Network|Store)?Error|RuntimeError)\b"
 )
+# An error of gloo begins with the line of its own source: a library may wait for what it began in any function.
+_OF_GLOO = re.compile(r"RuntimeError: \[\S{0,200}gloo/transport/")
 # The traceback that a worker sends to its rank, or that ranks send to each other, which names its rank.
 _ORIGINAL = "Traceback (most recent call last):"
 _BY_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,5})\)")
@@ -97,7 +99,7 @@ def _raised_by(error: str, frames: Sequence[Frame]) -> RaisedBy:
     if not frames:
         return RaisedBy.UNKNOWN
     above = above_user(frames)
-    if any(_COLLECTIVE.search(frame.file) for frame in above):
+    if _OF_GLOO.match(error) or any(_COLLECTIVE.search(frame.file) for frame in above):
         return RaisedBy.COLLECTIVE
     if above or not _OF_TORCH.match(error) or frames[0].text.startswith("raise "):
         return RaisedBy.PROGRAM

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__|/run/hook/sitecustomize\.py$"
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|<frozen |^<string>|<__array_function__|/run/hook/sitecustomize\.py$|\.px[di]$|\.pyx$"
 )
 
 
@@ -181,7 +181,8 @@ class ProcessState:
     """A process as the kernel shows it. ``state`` is the letter of /proc (R, S, D, T, Z), ``waits_in`` its wchan.
 
     ``answers`` tells whether the thread of the hook answered a question in time: only who holds the GIL does not.
-    ``cpu`` is the share of one processor that it used of late. ``became`` tells that it runs another program than it did.
+    ``has_limit`` tells that the call in which it sleeps ends at a time of its own, ``became`` that it runs another program
+    than it did. ``cpu`` is the share of one processor that it used of late.
     """
 
     pid: int
@@ -191,6 +192,7 @@ class ProcessState:
     cpu: float | None = None
     answers: bool | None = None
     became: bool = False
+    has_limit: bool = False
     children: tuple[ProcessState, ...] = ()
 
 

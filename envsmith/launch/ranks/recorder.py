@@ -184,6 +184,14 @@ def _arguments(row: JsonFields) -> CallArguments | None:
     )
 
 
+def with_source(stacks: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
+    """Return stacks of faulthandler with what the programs of this machine say at their frames."""
+    return tuple(
+        replace(stack, frames=frames_of([[frame.function, frame.file, frame.line] for frame in stack.frames]))
+        for stack in stacks
+    )
+
+
 def frames_of(rows: object) -> tuple[Frame, ...]:
     """Return the frames that a witness lists, with the loops that they stand in and the line of the innermost one."""
     return tuple(

@@ -10,7 +10,9 @@ from signal import SIGKILL
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.launch.ranks.deaths import departure, signal_name
 from envsmith.launch.ranks.differences import (
+    awaits_work,
     call_text,
+    calls_collective,
     different_calls,
     different_worlds,
     first_difference,
@@ -23,6 +25,7 @@ from envsmith.launch.ranks.evidence import (
     LaunchEvidence,
     ProcessState,
     RankEvidence,
+    ThreadStack,
     above_user,
     place_of,
     user_place,
@@ -44,10 +47,6 @@ _TIMED = re.compile(r"nanosleep|hrtimer")
 # What Python shows of a lock: the innermost frame is in the module that waits for it.
 _LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
-_COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/parallel/distributed")
-# Python shows nothing below a call into compiled code: a line that waits for a Work is the innermost one. Threads, queues
-# and processes are waited for in Python's own modules.
-_WORK = re.compile(r"\.(?:wait|synchronize)\(")
 _RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
 _LOADER_FIX = (
     "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
@@ -79,13 +78,20 @@ def stall(evidence: LaunchEvidence) -> Blame | None:
 
 
 def _with_handled(answer: Blame, evidence: LaunchEvidence) -> Blame:
-    """Add the error that the blamed rank has not left behind: it waits in an ``except`` or ``finally`` of the program."""
+    """Add the error that the blamed rank has not left behind: it waits in an ``except`` or ``finally`` of the program.
+
+    That error, and not its data, took it out of the loop of the others.
+    """
     main = next((one.main for one in evidence.ranks if (one.rank,) == answer.ranks), None)
     error = main.handles if main else None
     if error is None or not error.place or error.place in answer.message:
         return answer
     return replace(
-        answer, message=f"{answer.message} It waits while it handles {error_text(error)}{at_place(error.place)}."
+        answer,
+        cause=Cause.RAISED if answer.cause is Cause.UNEVEN_DATA else answer.cause,
+        kind="",
+        message=f"{answer.message} It waits while it handles {error_text(error)}{at_place(error.place)}.",
+        fix=f"Look at {error.place}: what the others do, that rank no longer does after its error.",
     )
 
 
@@ -98,9 +104,7 @@ def waits(one: RankEvidence) -> bool:
         return False
     if main and (_in_loader(one) or _is_stopped(one)):
         return False
-    if main and any(_COLLECTIVE.search(frame.file) for frame in _above_user(one)):
-        return True
-    if main and main.frames and _WORK.search(main.frames[0].text):
+    if main and (calls_collective(main.frames) or awaits_work(main.frames)):
         return True
     if in_flight(one) is None:
         return False
@@ -352,7 +356,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
     if process.became:
         return _Doing(
             Cause.LEFT,
-            f"has become another program, {process.command[:80]},",
+            f"has become another program ({process.command[:80]})",
             "Look for an exec on that rank: its process no longer runs the script.",
             is_hang=True,
         )
@@ -397,7 +401,7 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
         return _Doing(Cause.BUSY, words, f"Look at {place}: work that the other ranks do not have.", is_hang=False)
     frame = one.main.frames[0] if one.main and one.main.frames else None
     if helper := _helper(one, process):
-        words, is_hang = helper
+        words, is_hang = helper[0], helper[1] and not _wakes_up(process)
         return _Doing(
             Cause.BLOCKED if is_hang else Cause.BUSY,
             f"waits for {words} and has not come to the collective",
@@ -407,21 +411,24 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
     for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
     where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
     kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
-    if for_others and not _TIMED.search(process.waits_in):
-        return _Doing(
-            Cause.BLOCKED,
-            f"is blocked{where}{kernel} and has not come to the collective",
-            f"Look at {place}: a lock, a pipe, a socket or a file that another process does not release.",
-            is_hang=True,
-        )
+    wakes_up = _wakes_up(process)
+    words, hint = (
+        ("is blocked", "a lock, a pipe, a socket or a file that another process does not release")
+        if for_others and not wakes_up
+        else ("sleeps", "the others wait until it wakes up")
+    )
     return _Doing(
         Cause.BLOCKED,
-        f"sleeps{where}{kernel} and has not come to the collective",
-        f"Look at {place}: the others wait until it wakes up.",
-        is_hang=not _TIMED.search(process.waits_in) and process.state != "D",
+        f"{words}{where}{kernel} and has not come to the collective",
+        f"Look at {place}: {hint}.",
+        is_hang=not wakes_up and (for_others or process.state != "D"),
     )
 
 
+# What the letters of /proc say of a process that is not simply asleep or at work.
+_STATES = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
+# What stands below a task of a pool, and below an event loop.
+_POOL, _LOOP = ("thread.py", "run"), ("base_events.py", "run_forever")
 # What Python shows of a process that waits for another one.
 _CHILD = re.compile(r"subprocess\.py|multiprocessing/(?:process|popen_\w+|connection)\.py")
 
@@ -435,23 +442,30 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
     if process.children and (process.waits_in == "do_wait" or any(_CHILD.search(frame.file) for frame in frames)):
         child = process.children[0]
         is_live = any(_may_go_on(each) for each in _family(process.children))
-        return (
-            f"its child {child.pid} ({child.command[:60]}), which {'goes on' if is_live else 'stands still'},",
-            not is_live,
-        )
+        does = _STATES.get(child.state) or ("goes on" if is_live else "stands still")
+        command = f" ({child.command[:60]})" if child.command else ""
+        return f"its child {child.pid}{command}, which {does},", not is_live
     if not any(_LOCKS.search(frame.file) for frame in frames) and "futex" not in process.waits_in:
         return None
     if busy := _busy_child(process):
         return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
-    threads = [stack for stack in one.stacks if not stack.is_main and user_place(stack.frames)]
+    threads = [stack for stack in one.stacks if not stack.is_main and _has_task(stack)]
     live = [stack for stack in threads if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
     if not threads:
         return None
     stack = (live or threads)[0]
     if not live and stack.call:
         return f"its thread {stack.thread}, which waits in {stack.call.text} for ranks that do not come,", True
-    where = f"its thread {stack.thread}, which {'is' if live else 'waits for a lock itself'}{at_place(user_place(stack.frames))},"
-    return where, not live
+    at = at_place(user_place(stack.frames))
+    does = "waits for a lock itself" if not live else "is" if at else "goes on"
+    return f"its thread {stack.thread}, which {does}{at},", not live
+
+
+def _has_task(stack: ThreadStack) -> bool:
+    """Tell whether a thread does what the program gave it, in its own code, in a pool or in an event loop with a timer."""
+    functions = {(frame.file.rpartition("/")[2], frame.function) for frame in stack.frames}
+    is_timed = bool(stack.process and _wakes_up(stack.process))
+    return bool(user_place(stack.frames)) or _POOL in functions or (is_timed and _LOOP in functions)
 
 
 def _busy_child(process: ProcessState) -> ProcessState | None:
@@ -467,9 +481,14 @@ def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
     return [each for child in children for each in (child, *_family(child.children))]
 
 
+def _wakes_up(process: ProcessState) -> bool:
+    """Tell whether it sleeps for a time, or waits with a time limit."""
+    return process.has_limit or bool(_TIMED.search(process.waits_in))
+
+
 def _may_go_on(process: ProcessState) -> bool:
     """Tell whether a process or thread computes, sleeps for a time, or waits for a disk or the network."""
-    if _computes(process) or process.state == "D" or _TIMED.search(process.waits_in):
+    if _computes(process) or process.state == "D" or _wakes_up(process):
         return True
     return process.state in {"S", "I"} and bool(_ELSEWHERE.search(process.waits_in))
 
@@ -481,11 +500,10 @@ def _loader_words(one: RankEvidence) -> str:
 
 def _workers(process: ProcessState) -> str:
     """Return what the kernel says of the workers that are not simply asleep."""
-    odd = [child for child in process.children if child.state in {"T", "t", "Z", "D"}]
+    odd = [child for child in process.children if child.state in _STATES]
     if not odd and (busy := _busy_child(process)):
         return f": worker {busy.pid} computes"
-    words = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
-    return f": worker {odd[0].pid} {words[odd[0].state]}" if odd else ""
+    return f": worker {odd[0].pid} {_STATES[odd[0].state]}" if odd else ""
 
 
 def _facts(one: RankEvidence) -> tuple[str, ...]:
@@ -680,7 +698,7 @@ def _waits_for_a_peer(one: RankEvidence) -> bool:
     if one.main and one.main.call and one.main.call.peer is not None:
         return True
     call = in_flight(one)
-    in_torch = any(_COLLECTIVE.search(frame.file) for frame in _above_user(one))
+    in_torch = one.main is not None and calls_collective(one.main.frames)
     return call.is_p2p if call else bool(one.calls) and not in_torch
 
 

@@ -17,7 +17,7 @@ from envsmith.agent.processes import process_state
 from envsmith.base.json_types import JsonFields, number_in, numbers_in, objects_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.evidence import ProcessState
-from envsmith.launch.run.host import exit_code, family_of, look, open_process, parent_of, program_of
+from envsmith.launch.run.host import exit_code, family_of, look, open_process, parent_of, program_of, wakings
 
 _MOST_BYTES = 64 << 20
 SOCKET = "s"
@@ -45,8 +45,8 @@ class WatchedRank:
     attempt: int = 0
     program: str = ""
     threads: dict[int, tuple[object, int]] = field(default_factory=dict)
-    ticks_of_last_look: dict[str, tuple[float, int]] = field(default_factory=dict)
-    ticks: dict[str, tuple[float, int]] = field(default_factory=dict)
+    ticks_of_last_look: dict[str, tuple[float, int, int]] = field(default_factory=dict)
+    ticks: dict[str, tuple[float, int, int]] = field(default_factory=dict)
 
     def ask(self, what: str, number: int) -> None:
         """Put a question to the hook. A rank that does not read its questions is not waited for."""
@@ -96,7 +96,9 @@ class WatchedRank:
     def measure(self) -> None:
         """Note what it, its threads and its children have used of a processor by now."""
         self.ticks = self.ticks_of_last_look
-        self.ticks_of_last_look = {name: (time.monotonic(), process_state(name)[1]) for name in self._names()}
+        self.ticks_of_last_look = {
+            name: (time.monotonic(), process_state(name)[1], wakings(name)) for name in self._names()
+        }
 
     def _names(self) -> list[str]:
         threads = [f"{self.pid}/task/{number}" for number in self.threads if number]
@@ -108,6 +110,12 @@ class WatchedRank:
         if before is None or after is None or after[0] <= before[0]:
             return None
         return (after[1] - before[1]) / os.sysconf("SC_CLK_TCK") / (after[0] - before[0])
+
+    def seen(self, process: ProcessState, name: str) -> ProcessState:
+        """Return a process or thread with what was measured of it. Who wakes again and again to ask has no limit."""
+        before, after = self.ticks.get(name), self.ticks_of_last_look.get(name)
+        slept = before is not None and after is not None and before[2] == after[2]
+        return replace(process, cpu=self.share(name), has_limit=process.has_limit and slept)
 
 
 def address(folder: Path) -> str:
@@ -286,13 +294,13 @@ class Ranks:
     def threads_of(rank: WatchedRank) -> dict[int, tuple[int, ProcessState]]:
         """Return each thread of a rank by its number: how long it stands still, and how the kernel shows it."""
         return {
-            number: (still, replace(look(name, depth=0), cpu=rank.share(name)))
+            number: (still, rank.seen(look(name, depth=0), name))
             for number, (_, still) in rank.threads.items()
             if number and (name := f"{rank.pid}/task/{number}")
         }
 
 
 def _shared(process: ProcessState, rank: WatchedRank) -> ProcessState:
-    """Return a process with the share of a processor that it and its children used."""
+    """Return a process and its children with what was measured of them."""
     children = tuple(_shared(child, rank) for child in process.children)
-    return replace(process, cpu=rank.share(str(process.pid)), children=children)
+    return replace(rank.seen(process, str(process.pid)), children=children)

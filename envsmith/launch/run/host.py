@@ -22,6 +22,13 @@ _SPY_SECONDS = 5.0
 _TOOL_SECONDS = 10.0
 # PIDFD_GET_INFO of Linux 6.13, whose exit code Linux 6.15 fills in once the process was waited for.
 _GET_INFO, _INFO, _EXIT_KNOWN = 0xC040FF0B, "QQ" + "I" * 11 + "i", 1 << 3
+# Which argument of a system call says until when it waits: poll, select, futex, semtimedop, epoll_wait and their kin.
+_LIMITS = {
+    "x86_64": {7: 2, 23: 4, 202: 3, 220: 3, 232: 3, 270: 4, 271: 2, 281: 3},
+    "aarch64": {22: 3, 72: 4, 73: 2, 98: 3, 192: 3},
+}.get(os.uname().machine, {})
+# What stands there for none: no address, and minus one of 32 or 64 bits.
+_NO_LIMIT = frozenset({0, (1 << 32) - 1, (1 << 64) - 1})
 _STAMP = re.compile(r"(?:<\d+>)?\[ *(\d{1,9}\.\d{1,9})\]")
 _XID_OF = re.compile(r"NVRM: Xid.*\bpid='?(\d+)")
 _TELLING = re.compile(r"NVRM: Xid|oom-kill|Out of memory|segfault at|traps: |general protection", re.IGNORECASE)
@@ -69,9 +76,22 @@ def look(pid: int | str, *, depth: int = 2) -> ProcessState:
         pid=int(str(pid).rpartition("/")[2]),
         state=state,
         waits_in=read_text(f"/proc/{pid}/wchan", 64).strip("\0\n0"),
+        has_limit=_has_limit(read_text(f"/proc/{pid}/syscall", 200)),
         command=" ".join(read_text(f"/proc/{pid}/cmdline", 300).replace("\0", " ").split()),
         children=tuple(look(str(child), depth=depth - 1) for child in _children(pid)) if depth else (),
     )
+
+
+def _has_limit(call: str) -> bool:
+    """Tell whether a process waits in a system call that ends at a time of its own."""
+    number, *arguments = call.split() or [""]
+    place = _LIMITS.get(int(number)) if number.isdigit() else None
+    return place is not None and int(arguments[place], 16) not in _NO_LIMIT
+
+
+def wakings(pid: int | str) -> int:
+    """Return how often a process or thread was given a processor."""
+    return int((read_text(f"/proc/{pid}/schedstat", 100).split() or ["0"])[-1])
 
 
 def _children(pid: int | str) -> list[int]:

@@ -28,7 +28,7 @@ from envsmith.launch.ranks.evidence import (
     RankEvidence,
     ThreadStack,
 )
-from envsmith.launch.ranks.recorder import calls_of, groups_of, stacks_of, stated_groups
+from envsmith.launch.ranks.recorder import calls_of, groups_of, stacks_of, stated_groups, with_source
 from envsmith.launch.ranks.traces import faulthandler_dumps
 from envsmith.launch.run.connection import Ranks, WatchedRank
 from envsmith.launch.run.host import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
@@ -440,7 +440,7 @@ def _stacks(
     dumps = faulthandler_dumps(_text(stem.with_name(stem.name + ".stacks")))
     fatal = [dump for dump in dumps if dump[0].startswith("Fatal")]
     if has_ended:
-        return (_main_first(fatal[-1][1]), fatal[-1][0]) if fatal else ((), "")
+        return (_main_first(with_source(fatal[-1][1])), fatal[-1][0]) if fatal else ((), "")
     if process and process.answers is False:
         return (_main_first(dumps[-1][1]) if dumps else ()), ""
     return stacks_of(answer), ""

@@ -230,11 +230,8 @@ class HookedRank:
 
         def exit(*status: Any) -> None:  # noqa: A001
             self.exits += 1
-            error = sys.exc_info()[1]
-            if error is not None and not isinstance(error, SystemExit) and self.exits <= MOST_EXITS:
-                thread = threading.current_thread().name
-                self.error(error, error.__traceback__, thread, handled=True)  # who prints it and leaves
             if self.exits <= MOST_EXITS:  # who catches them asks for thousands
+                self.leave_with_error()
                 stack = self.witness.frames(sys._getframe().f_back)
                 self.mark("exit", status=repr(status[0]) if status else "0", stack=stack)
             leave(*status)
@@ -243,6 +240,7 @@ class HookedRank:
             frame = sys._getframe().f_back  # none where atexit itself calls it
             # The end of a forked child is not the program's wish.
             if frame is None or "/multiprocessing/popen_" not in frame.f_code.co_filename:
+                self.leave_with_error()
                 self.mark("exit", status=repr(status), stack=self.witness.frames(frame), at_once=True)
             leave_at_once(status)
 
@@ -252,6 +250,14 @@ class HookedRank:
 
         sys.exit, os._exit = exit, _exit  # type: ignore[assignment]
         faulthandler.dump_traceback_later = dump_traceback_later
+
+    def leave_with_error(self) -> None:
+        """Note the error with which a program leaves: it handles one, or its own hook has printed one and not called ours."""
+        error, last = sys.exc_info()[1], getattr(sys, "last_value", None)
+        if error is not None and not isinstance(error, SystemExit):
+            self.error(error, error.__traceback__, threading.current_thread().name, handled=True)
+        elif last is not None:
+            self.error(last, last.__traceback__, "MainThread")
 
     def error(self, error: Any, trace: Any, thread: str, *, handled: bool = False) -> None:
         """Note an error with its last line, its frames and those it was raised from, and keep what the recorder holds."""
@@ -274,6 +280,7 @@ class HookedRank:
     def end(self) -> None:
         """Note that the interpreter ends by itself. What was registered later has run by now."""
         last = getattr(sys, "last_value", None)
+        self.leave_with_error()
         self.mark("end", failed=type(last).__name__ if last is not None else "")
         if os.getpid() == self.pid:
             self.dump()

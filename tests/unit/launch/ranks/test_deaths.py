@@ -10,7 +10,7 @@ from launches import CLOSED, calls, ended, failed, stack
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide, decide_end
 from envsmith.launch.ranks.errors import cause_of
-from envsmith.launch.ranks.evidence import Disk, LaunchHost, RankError
+from envsmith.launch.ranks.evidence import Disk, Frame, LaunchHost, RankError, ThreadStack
 
 
 def verdict(evidence):
@@ -126,6 +126,16 @@ def test_a_collective_that_is_new_to_all_survivors_is_not_their_fault():
     assert verdict(failed(survivors[0], aborted, survivors[1])) == (Cause.DIFFERENT_CALLS, (1,))
 
 
+def test_an_abort_where_a_library_waits_for_what_it_began_is_one_inside_a_collective():
+    waiting = Frame(function="_allgather", file="/site-packages/engine/zero.py", line=2, text="handle.wait()")
+    main = ThreadStack(thread="MainThread", frames=(waiting, *stack(26)[0].frames), is_main=True)
+    usual = ["all_reduce/8", "all_reduce/3"] * 4
+
+    answer = decide(failed(ended(0, -6, stacks=(main,)), ended(1, 1, 10.1, CLOSED, *usual, "all_reduce/8")))
+
+    assert answer.message.startswith("Rank 0 did not call all_reduce of [8] float32 as the others")
+
+
 @pytest.mark.parametrize("earlier", [[], ["all_reduce/8"]], ids=["no recorder", "an earlier look"])
 def test_an_abort_among_survivors_that_did_as_ever_is_its_own_fault(earlier):
     usual = ["all_reduce/8", "all_reduce/3"] * 4
@@ -183,6 +193,14 @@ def test_a_rank_that_was_waited_for_stays_named_when_the_others_only_gave_up():
     late = replace(late, exit=replace(late.exit, by_launcher=True))
 
     assert decide_end(wait, failed(ended(0, 1, 10.1, gave_up), late)) == wait
+
+
+def test_a_rank_that_comes_to_a_collective_after_the_others_gave_up_is_late():
+    gave_up = "RuntimeError: Timed out waiting 3000ms for send operation to complete"
+    early = [ended(rank, 1, 104.0, gave_up, "all_reduce", "all_reduce") for rank in (0, 2)]
+    one = replace(ended(1, 1, 106.0, CLOSED), calls=calls("all_reduce", "all_reduce", late=5.0))
+
+    assert verdict(failed(early[0], one, early[1])) == (Cause.LATE, (1,))
 
 
 @pytest.mark.parametrize(("operations", "is_destroyed"), [(["all_reduce"], True), ([], False)])

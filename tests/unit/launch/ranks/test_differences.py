@@ -58,6 +58,19 @@ def test_the_minority_is_odd_and_the_calls_around_it_say_how(others, odd, cause)
     assert (answer.cause, answer.ranks, answer.is_hang) == (cause, (1,), True)
 
 
+def test_of_a_collective_of_several_tensors_another_number_is_no_other_dtype():
+    odd = waiting(1, *USUAL, "all_reduce/8")
+    last = odd.calls[-1]
+    odd = replace(odd, calls=(*odd.calls[:-1], replace(last, sizes=last.sizes * 2, dtypes=last.dtypes * 2)))
+
+    answer = decide(stalled(waiting(0, *USUAL, "all_reduce/8"), odd, waiting(2, *USUAL, "all_reduce/8")))
+
+    assert (answer.cause, answer.ranks) == (Cause.DIFFERENT_SHAPES, (1,))
+    assert answer.message.startswith(
+        "Rank 1 gives a collective another number of tensors: all_reduce of [8], [8] float32"
+    )
+
+
 def test_the_place_of_the_odd_call_is_that_of_the_recorder():
     odd = waiting(1, *USUAL, "barrier")
     odd = replace(odd, stacks=(), calls=(*odd.calls[:-1], replace(odd.calls[-1], place="train.py:9 (save)")))

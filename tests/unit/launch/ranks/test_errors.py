@@ -36,10 +36,21 @@ KeyError: 'sample-5'
         (CLOSED, [C10D, MINE], True),
         (CLOSED, [MINE], True),
         (CLOSED, [], True),
+        (
+            CLOSED,
+            [Frame(function="wrapped", file="/opt/venv/lib/python3.12/site-packages/engine/zero.py", line=33), MINE],
+            True,
+        ),
     ],
 )
 def test_what_the_program_raised_is_its_own_whatever_its_words(error, frames, is_consequence):
     assert follows(read_error(error, frames)) is is_consequence
+
+
+def test_compiled_code_of_a_package_is_no_place_of_the_program():
+    compiled = Frame(function="ray._raylet.check_status", file="python/ray/includes/common.pxi", line=109)
+
+    assert read_error("ValueError: Failed to look up actor", [compiled, MINE]).place == "train.py:7 (load)"
 
 
 def test_an_error_that_was_raised_from_the_loss_of_a_rank_follows_from_it():

@@ -26,6 +26,7 @@ def verdict(*ranks):
     [
         (late(1, *USUAL, waits_in="wait_for_partner"), Cause.BLOCKED, True),
         (late(1, *USUAL, waits_in="hrtimer_nanosleep"), Cause.BLOCKED, False),
+        (late(1, *USUAL, waits_in="ep_poll", has_limit=True), Cause.BLOCKED, False),
         (late(1, *USUAL, state="R", cpu=1.0), Cause.BUSY, False),
         (late(1, *USUAL, state="D"), Cause.BLOCKED, False),
         (late(1, *USUAL, waits_in="wait_for_partner", still=2), Cause.BUSY, False),
@@ -34,7 +35,18 @@ def verdict(*ranks):
         (late(1, *USUAL, state="D", answers=False), Cause.BLOCKED, True),
         (late(1, *USUAL, state="T", answers=False), Cause.STOPPED, True),
     ],
-    ids=["fifo", "asleep", "busy", "disk", "not-long", "gil", "gil-as-it-computes", "disk-for-long", "stopped"],
+    ids=[
+        "fifo",
+        "asleep",
+        "with-a-limit",
+        "busy",
+        "disk",
+        "not-long",
+        "gil",
+        "gil-as-it-computes",
+        "disk-for-long",
+        "stopped",
+    ],
 )
 def test_the_late_rank_is_named_with_what_it_does(one, cause, is_hang):
     assert verdict(waiting(0, *USUAL, "all_reduce"), one) == (cause, (1,), is_hang)
@@ -216,7 +228,12 @@ def test_a_rank_that_became_another_program_is_said_to_have_left():
 
 
 @pytest.mark.parametrize(
-    ("child", "is_hang"), [({"state": "R", "cpu": 0.9}, False), ({"waits_in": "futex_do_wait"}, True)]
+    ("child", "is_hang"),
+    [
+        ({"state": "R", "cpu": 0.9}, False),
+        ({"waits_in": "futex_do_wait"}, True),
+        ({"waits_in": "futex_do_wait", "has_limit": True}, False),
+    ],
 )
 def test_what_holds_for_a_rank_holds_for_the_child_that_it_waits_for(child, is_hang):
     process = ProcessState(pid=9, **{"state": "S", "cpu": 0.0, **child})
@@ -239,6 +256,18 @@ def test_what_holds_for_a_rank_holds_for_the_thread_that_it_waits_for(still, ker
 
     assert answer.is_hang is is_hang
     assert "writer" in answer.message
+
+
+@pytest.mark.parametrize("has_limit", [True, False], ids=["with a timer", "idle"])
+def test_an_event_loop_in_another_thread_is_waited_for_while_it_has_a_timer(has_limit):
+    loop = Frame(function="run_forever", file="/usr/lib/python3.12/asyncio/base_events.py", line=640)
+    state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="ep_poll", has_limit=has_limit)
+    thread = ThreadStack(thread="loop", frames=(loop,), still=8, process=state)
+    one = late(1, "all_reduce", waits_in="futex_do_wait")
+
+    answer = decide(stalled(waiting(0, "all_reduce"), replace(one, stacks=(*one.stacks, thread))))
+
+    assert answer.is_hang is not has_limit
 
 
 @pytest.mark.parametrize(("state", "is_hang"), [("R", False), ("S", True)])
@@ -332,6 +361,7 @@ def test_of_a_rank_that_waits_as_it_tidies_up_the_error_that_it_handles_is_named
     answer = decide(stalled(waiting(0, *USUAL, "all_reduce"), one))
 
     assert answer.message.endswith(" It waits while it handles OSError: shard 4 is gone at train.py:22.")
+    assert answer.fix.startswith("Look at train.py:22")
 
 
 def test_a_rank_whose_thread_outlives_its_script_is_said_to_wait_for_it():

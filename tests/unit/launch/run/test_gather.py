@@ -45,6 +45,14 @@ def test_a_crash_has_the_place_of_the_thread_that_the_signal_met(tmp_path):
     assert evidence(tmp_path, stacks=FATAL, code=-11).main.frames[0].line == 9
 
 
+def test_the_stack_of_a_crash_has_the_line_of_the_program_that_was_in_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("work.wait()\n")
+    stacks = FATAL.replace("/w/train.py", str(script)).replace("line 9", "line 1")
+
+    assert evidence(tmp_path, stacks=stacks, code=-6).main.frames[0].text == "work.wait()"
+
+
 def test_a_rank_that_ended_well_has_no_error(tmp_path):
     mark = {"mark": "error", "at": 9.0, "error": "ValueError: in a thread", "stack": [], "thread": "T"}
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from envsmith.launch.run.host import disks_of, exit_code, look, open_process, parse_gpu_memory, parse_kernel_lines
 
 
@@ -37,6 +39,27 @@ def test_a_process_is_seen_as_the_kernel_shows_it():
 
     assert process.pid in {child.pid for child in state.children}
     assert disks_of(os.getpid())[0].size >= 0
+
+
+@pytest.mark.parametrize(
+    ("wait", "has_limit"),
+    [
+        ("threading.Event().wait(60)", True),
+        ("threading.Event().wait()", False),
+        ("select.select([], [], [], 60)", True),
+        ("select.poll().poll()", False),
+    ],
+)
+def test_a_wait_with_a_time_limit_is_told_from_one_without(wait, has_limit):
+    code = f"import select, threading; print(1, flush=True); {wait}"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        while look(process.pid).state != "S":
+            pass
+        state = look(process.pid)
+        process.kill()
+
+    assert state.has_limit is has_limit
 
 
 def test_the_command_of_a_process_is_one_line():

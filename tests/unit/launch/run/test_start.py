@@ -76,6 +76,8 @@ def test_a_launch_that_succeeds_says_no_word_of_ours():
         ("import ctypes; ctypes.string_at(0)", "Rank 1 was ended by SIGSEGV"),
         ("sys.exit(3)", "Rank 1 ended with exit status 3"),
         ("os._exit(5)", "Rank 1 ended with exit status 5"),
+        ("sys.excepthook = lambda *_: os._exit(3); {}['pad']", "Rank 1 ended first, with KeyError: 'pad'"),
+        ("sys.excepthook = lambda *_: print('no'); {}['pad']", "Rank 1 ended first, with KeyError: 'pad'"),
     ],
 )
 def test_the_rank_that_failed_is_named(fault, words, tmp_path):
