@@ -156,7 +156,7 @@ class FinishedText(str):
 
 
 def without_secret_values(value: object) -> object:
-    """Return ``value`` (what JSON can hold) without secrets in its texts. Numbers, names of keys and forms stay."""
+    """Return ``value`` (what JSON can hold) without secrets in its texts. Numbers, names of keys, forms and documents stay."""
     if isinstance(value, dict):
         return {
             key: "<removed>"
@@ -166,7 +166,7 @@ def without_secret_values(value: object) -> object:
         }
     if isinstance(value, (list, tuple)):
         return [without_secret_values(item) for item in value]
-    return without_secrets(value, mail="") if isinstance(value, str) else value
+    return without_secrets(value, mail="") if isinstance(value, str) and not isinstance(value, FinishedText) else value
 
 
 def counted(number: int, noun: str) -> str:
