@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from envsmith.base.programs import Conversation, Lines
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
 from envsmith.lock.index.interpreters import find_interpreter
-from envsmith.lock.index.uv import Uv, find_uv
+from envsmith.lock.index.uv import Uv, find_uv, uv_environment
 from envsmith.project.ci.jobs import CiJob
 from envsmith.project.ci.library import FRAMEWORK_STEP, Library
 from envsmith.project.declared import read_toml
@@ -208,12 +209,16 @@ def _command(run: _Run, command: str) -> None:
     """
     place, tools = run.place, run.folder / "tools"
     tools.mkdir()
-    (tools / "uv").symlink_to(find_uv())
+    variables = {k: v for k, v in uv_environment().items() if os.environ.get(k) != v}
+    variables["UV_CONSTRAINT"] = str(run.constraints)
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    script = "\n".join(["#!/bin/sh", *exports, f'exec {shlex.quote(find_uv())} "$@"', ""])
+    (tools / "uv").write_text(script, encoding="utf-8")
+    (tools / "uv").chmod(0o700)
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([f"{place / 'bin'}", f"{tools}", os.environ.get("PATH", "")]),
         "VIRTUAL_ENV": str(place),
-        "UV_CONSTRAINT": str(run.constraints),
         "ENVSMITH_CELL": run.job.id,
     }
     environment.pop("PYTHONPATH", None)
