@@ -157,7 +157,7 @@ class FinishedText(str):
 
 
 def without_secret_values(value: object) -> object:
-    """Return ``value`` (what JSON can hold) without secrets in its texts. Numbers, names of keys and forms stay."""
+    """Return ``value`` (what JSON can hold) without secrets in its texts. Numbers, names of keys, forms and documents stay."""
     if isinstance(value, dict):
         return {
             key: "<removed>" if isinstance(item, str) and _names_secret(str(key)) else without_secret_values(item)
@@ -165,7 +165,7 @@ def without_secret_values(value: object) -> object:
         }
     if isinstance(value, (list, tuple)):
         return [without_secret_values(item) for item in value]
-    if isinstance(value, str):
+    if isinstance(value, str) and not isinstance(value, FinishedText):
         return _short_without_secrets(value) if len(value) < _SHORT else without_secrets(value, mail="")
     return value
 

@@ -17,7 +17,6 @@ from envsmith.lock.learn import Learned, learn_more
 from envsmith.lock.query import last_day
 from envsmith.model.cell import Cell, Request
 from envsmith.model.rule import Severity
-from envsmith.model.version import Spec
 from envsmith.solver import cells, solve
 
 Locked = TypeVar("Locked")
@@ -45,9 +44,7 @@ def narrow(request: Request, engine: Engine, base: str | None = None) -> Request
     pythons = engine.pythons(base)
     if pythons is None:
         return request
-    spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in pythons))
-    reason = f"engine {engine.name} can provide Python {', '.join(pythons)} here"
-    return replace(request, narrowed={**request.narrowed, "python": (spec, reason)})
+    return request.on_pythons(pythons, f"engine {engine.name} can provide Python {', '.join(pythons)} here")
 
 
 def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Cell:

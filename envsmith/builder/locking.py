@@ -84,7 +84,7 @@ def _day(cell: Cell, options: Options) -> str:
         raise LockError(
             f"Cannot lock {cell.id}: by this machine's clock the last whole day is {day}, and {name} "
             f"{cell.components[name]} came out on {released}.",
-            hint="Set the clock (or SOURCE_DATE_EPOCH), or name a day with --exclude-newer.",
+            hint="Set the clock, or name a day with --exclude-newer.",
         )
     return day
 

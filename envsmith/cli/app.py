@@ -109,7 +109,8 @@ class _Program(LazyGroup):
         if name and name not in VERBS and not name.startswith("-"):
             import difflib
 
-            near = _HABITS.get(name) or next(iter(difflib.get_close_matches(name, VERBS, n=1, cutoff=_NEAR)), None)
+            near = next(iter(difflib.get_close_matches(name, (*VERBS, *_HABITS), n=1, cutoff=_NEAR)), "")
+            near = _HABITS.get(near, near)
             hint = f"Try envsmith {near}." if near else f"Use one of: {', '.join(VERBS)}."
             raise UsageError(f"Cannot read the command: there is no verb {name[:60]!r}.", hint=hint)
         return super().resolve_command(ctx, args)

@@ -93,9 +93,13 @@ def matrix(settings: MatrixFlags) -> int:
     _write(text, settings.output)
     failing = sum(job.expect == "fail" for job in result.jobs)
     covered = "every pair of values" if library.settings.cover == PAIRS else "every value"
+    if result.uncovered:
+        covered = covered.replace("every", "not every")
+    bound = "" if result.uncovered else f" (no fewer than {result.lower_bound} could)"
     say(
-        f"{library.name}: {len(result.jobs) - failing} jobs hold {covered} of {result.possible} possible combinations "
-        f"(no fewer than {result.lower_bound} could)" + (f", {failing} more must fail" if failing else "")
+        f"{library.name}: {len(result.jobs) - failing} jobs hold {covered} of {result.possible} possible combinations"
+        + bound
+        + (f", {failing} more must fail" if failing else "")
     )
     for note in result.notes:
         say(f"note: {note}")

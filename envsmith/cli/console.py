@@ -77,8 +77,10 @@ class Talk:
         return self
 
     def finish(self, code: int) -> None:
-        """Print what was collected as one object."""
-        if self.lines is not None:
+        """Print what was collected as one object: a document that was the whole answer, else its lines."""
+        if self.lines is not None and len(self.lines) == 1 and isinstance(self.lines[0], FinishedText):
+            click.echo(self.lines[0])
+        elif self.lines is not None:
             answer = {"status": "failed" if code else "ok", "exit_code": code, "output": self.lines}
             click.echo(printable(dumps(answer)))
 
@@ -106,7 +108,7 @@ class Commands(str):
 def print_out(text: str, *, nl: bool = True) -> None:
     """Print an answer on stdout."""
     if (lines := Talk.current().lines) is not None:
-        lines += click.unstyle(text).splitlines()
+        lines += [text] if isinstance(text, FinishedText) else click.unstyle(text).splitlines()
         return
     click.echo(text if isinstance(text, Commands) else printable(text), nl=nl)
 

@@ -59,7 +59,8 @@ def judgement_text(judgement: Judgement, form: str, *, everything: bool = False)
         lines += finding_lines(finding, everything=everything)
     if judgement.inferred:
         lines.append("inferred: " + ", ".join(f"{k} {v}" for k, v in judgement.inferred.items()))
-    lines += [f"proof: {clean(str(judgement.proof))}"] if judgement.proof else []
+    if judgement.proof and judgement.status != "bad":
+        lines.append(f"proof: {clean(str(judgement.proof))}")
     lines += [f"not known: {reason}" for reason in judgement.unknown]
     if judgement.repair:
         lines.append("repair (fewest components changed):")

@@ -28,9 +28,12 @@ def versions_to_keep(names: Iterable[str], project: Path | None, environ: Mappin
         distribution = canonicalize_name(name)
         place = next(((versions[distribution], where) for versions, where in places if distribution in versions), None)
         if place is None:
-            looked_at = ", ".join(where for _, where in places) or "no lock and no active environment"
+            looked_at = ", ".join(where for _, where in places)
+            reason = (
+                f"its version is not in {looked_at}" if looked_at else "no lock and no active environment was found"
+            )
             raise UsageError(
-                f"Cannot keep {name}: its version is not in {looked_at}.",
+                f"Cannot keep {name}: {reason}.",
                 hint="Name the version with --with, or activate the environment that has it.",
             )
         version, where = place

@@ -441,4 +441,8 @@ def _emit(hosts: Sequence[str], settings: SmokeFlags) -> None:
         rdma=settings.rdma,
     )
     # Letters of what is packed in it would be taken for keys.
-    print_out(FinishedText(manifest(settings.emit or "", job, _plan(hosts, settings, {}))), nl=False)
+    text = FinishedText(manifest(settings.emit or "", job, _plan(hosts, settings, {})))
+    if settings.as_json:
+        print_out(dumps({"status": "ok", "manifest": text}))
+    else:
+        print_out(text, nl=False)

@@ -139,6 +139,13 @@ class Request:
         gpus = self.gpus or machine.architectures
         return replace(self, driver=self.driver or machine.driver, gpus=gpus, machine=None)
 
+    def on_pythons(self, minors: Iterable[str], reason: str) -> Request:
+        """Return the request with these Pythons alone, of those that it admits."""
+        spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in minors))
+        if earlier := self.narrowed.get("python"):
+            spec, reason = earlier[0].meet(spec), f"{reason}, and {earlier[1]} asks for {earlier[0]}"
+        return replace(self, narrowed={**self.narrowed, "python": (spec, reason)})
+
 
 def _specs(specs: Mapping[str, Spec | str] | Iterable[str]) -> dict[str, Spec]:
     pairs = specs.items() if isinstance(specs, Mapping) else ((name, "*") for name in specs)

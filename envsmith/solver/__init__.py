@@ -61,14 +61,13 @@ def _here(solver: Solver, request: Request) -> Request:
     here, machine = request.here, request.machine
     if machine is None or machine.platform is not request.platform:
         return here
-    narrowed = dict(here.narrowed)
-    if machine.pythons and not {"python"} & {*here.constraints, *narrowed}:
-        spec = Spec.parse(" || ".join(f"=={minor}.*" for minor in machine.pythons))
-        narrowed["python"] = spec, f"the machine has Python {', '.join(machine.pythons)}"
+    if machine.pythons and "python" not in here.constraints:
+        here = here.on_pythons(machine.pythons, f"the machine has Python {', '.join(machine.pythons)}")
     own, *floors = map(version_key, (machine.glibc or "none", *solver.compiled.versions.get("glibc", ())[-1:]))
     if own and "glibc" not in here.constraints and not all(floor is None or own >= floor for floor in floors):
-        narrowed["glibc"] = Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}"
-    return replace(here, narrowed=narrowed)
+        glibc = Spec.parse(f"<={machine.glibc}"), f"the machine has glibc {machine.glibc}"
+        here = replace(here, narrowed={**here.narrowed, "glibc": glibc})
+    return here
 
 
 def _not_here(solver: Solver, posed: Posed, answer: Answer) -> Finding:

@@ -226,7 +226,11 @@ def read_folder(folder: Path) -> list[tuple[str, str, list[str]]]:
             ranks.append((path.stat().st_mtime, rank, text))
             remarks += [f"{name}: {note}" for note in notes][: _MOST_REMARKS - len(remarks)]
     if ranks:
-        lines = [f"[rank{rank}]: {line}" for _, rank, text in sorted(ranks) for line in _end(text)]
+        lines = [
+            f"[rank{rank}]: {line.removeprefix(f'[rank{rank}]: ')}"  # torch's own mark of a traceback
+            for _, rank, text in sorted(ranks)
+            for line in _end(text)
+        ]
         note = f"{len(ranks)} files of {len({rank for _, rank, _ in ranks})} ranks"
         texts.insert(0, (f"{folder.name}: ranks", "\n".join(lines) + "\n", [note, *remarks]))
     if not texts:

@@ -245,7 +245,7 @@ def _draft_config(declaration: Declaration) -> str:
         f"cover: {VALUES}   # each value of each axis is in some job; {PAIRS}: each pair of them, many more jobs",
         *([f"extras: [{', '.join(map(json.dumps, extras))}]   # some jobs install one of them"] if extras else []),
         "# values: {torch: ['2.6', '2.9']}   # releases of an axis; default: the newest of each minor series",
-        f"smoke: {FRAMEWORK_STEP}   # or a command: pytest -x tests/distributed",
+        f"smoke: {FRAMEWORK_STEP}   # or a command: uv pip install pytest && pytest -x tests",
         "runners:",
         "  cpu: ubuntu-24.04",
         "  # gpu: [self-hosted, gpu]",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from envsmith.base.programs import Conversation, Lines
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.errors import BuildError, EngineError, EnvsmithError, LockError, storage_errors
 from envsmith.lock.index.interpreters import find_interpreter
-from envsmith.lock.index.uv import Uv
+from envsmith.lock.index.uv import Uv, find_uv, uv_environment
 from envsmith.project.ci.jobs import CiJob
 from envsmith.project.ci.library import FRAMEWORK_STEP, Library
 from envsmith.project.declared import read_toml
@@ -81,12 +82,17 @@ class _Failed(Exception):  # noqa: N818 - an outcome, not an error for the user
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What every stage of one run needs; ``place`` is the environment."""
+    """What every stage of one run needs; ``place`` is the environment, ``folder`` ends with the run."""
 
     job: CiJob
     root: Path
     place: Path
+    folder: Path
     clock: Clock
+
+    @property
+    def constraints(self) -> Path:
+        return self.folder / "constraints.txt"
 
     @property
     def python(self) -> Path:
@@ -128,7 +134,7 @@ def run_job(
         if environment is not None:
             place = environment.absolute()
             _clear(place)
-        run = _Run(job, root, place, Clock(progress))
+        run = _Run(job, root, place, folder, Clock(progress))
         try:
             with run.stage("install", " ".join(job.constraints)):
                 _install(run, str(interpreter.path))
@@ -164,19 +170,17 @@ def _install(run: _Run, python: str) -> None:
     def line(text: str) -> None:
         run.clock.line("install", text.strip())
 
-    with scratch() as folder:
-        constraints = folder / "constraints.txt"
-        constraints.write_text("\n".join(job.constraints) + "\n", encoding="utf-8")
-        arguments = ["pip", "install", "--python", str(run.python), "--constraint", str(constraints)]
-        arguments += ["--torch-backend", job.backend] if job.backend else []
-        library = f"{run.root.resolve()}[{job.extra}]" if job.extra else str(run.root.resolve())
-        arguments += [*job.constraints, *([library] if _installable(run.root) else [])]
-        create = ["venv", "--quiet", "--no-project", "--allow-existing", "--python", python, str(place)]
-        try:
-            uv.check(create, work="create the virtual environment")
-            uv.check(arguments, work="install the packages", on_line=line)
-        except (LockError, BuildError) as error:
-            raise _Failed("install", "; ".join([error.message, *error.details[-3:]])) from None
+    run.constraints.write_text("\n".join(job.constraints) + "\n", encoding="utf-8")
+    arguments = ["pip", "install", "--python", str(run.python), "--constraint", str(run.constraints)]
+    arguments += ["--torch-backend", job.backend] if job.backend else []
+    library = f"{run.root.resolve()}[{job.extra}]" if job.extra else str(run.root.resolve())
+    arguments += [*job.constraints, *([library] if _installable(run.root) else [])]
+    create = ["venv", "--quiet", "--no-project", "--allow-existing", "--python", python, str(place)]
+    try:
+        uv.check(create, work="create the virtual environment")
+        uv.check(arguments, work="install the packages", on_line=line)
+    except (LockError, BuildError) as error:
+        raise _Failed("install", "; ".join([error.message, *error.details[-3:]])) from None
 
 
 def _installable(root: Path) -> bool:
@@ -199,14 +203,21 @@ def _framework_step(run: _Run, ranks: int) -> JsonFields:
 
 
 def _command(run: _Run, command: str) -> None:
-    """Run the library's own test in its folder, with the environment first on PATH.
+    """Run the library's own test in its folder, with the environment first on PATH, then the uv that installed it.
 
-    The command is the maintainer's: a shell runs it.
+    The command is the maintainer's: a shell runs it. What uv adds to the environment keeps the job's constraints.
     """
-    place = run.place
+    place, tools = run.place, run.folder / "tools"
+    tools.mkdir()
+    variables = {k: v for k, v in uv_environment().items() if os.environ.get(k) != v}
+    variables["UV_CONSTRAINT"] = str(run.constraints)
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    script = "\n".join(["#!/bin/sh", *exports, f'exec {shlex.quote(find_uv())} "$@"', ""])
+    (tools / "uv").write_text(script, encoding="utf-8")
+    (tools / "uv").chmod(0o700)
     environment = {
         **os.environ,
-        "PATH": f"{place / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PATH": os.pathsep.join([f"{place / 'bin'}", f"{tools}", os.environ.get("PATH", "")]),
         "VIRTUAL_ENV": str(place),
         "ENVSMITH_CELL": run.job.id,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import version_key
 from envsmith.project.ci.check import Located
 from envsmith.project.ci.library import CONFIG, Library, read_library
-from envsmith.project.ci.possible import combinations_of
+from envsmith.project.ci.possible import EXTRA, combinations_of
 from envsmith.project.declared import FILES
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def compare(root: Path, base: str, library: Library) -> Comparison:
     old = _library_at(root, base)
     before, values_before = _values(old) if old else (0, {})
     after, values_after = _values(library)
-    lost, gained = _without(values_before, values_after), _without(values_after, values_before)
+    lost = _without(values_before, values_after, library)
+    gained = _without(values_after, values_before, old) if old else {}
     breaks = [(path, what, line) for path, texts in _python_files(root, base) for what, line in api_breaks(*texts)]
     asks = "major" if breaks else "minor" if lost or gained else "patch"
     findings = [
@@ -160,13 +161,23 @@ def _values(library: Library) -> tuple[int, dict[str, set[str]]]:
     return len(rows), {name: {row[i] for row in rows if row[i]} for i, name in enumerate(combinations.axes)}
 
 
-def _without(values: Mapping[str, set[str]], without: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+def _without(
+    values: Mapping[str, set[str]], others: Mapping[str, set[str]], other: Library
+) -> dict[str, tuple[str, ...]]:
+    """Return the values of each axis that cannot occur in ``other``, whose own ``others`` are but one a minor series."""
     missing = {
-        n: sorted(v - without[n], key=lambda t: version_key(t) or Version("0"))
+        n: sorted((t for t in v - others[n] if not _occurs(other, n, t)), key=lambda t: version_key(t) or Version("0"))
         for n, v in values.items()
-        if n in without
+        if n in others
     }
     return {name: tuple(listed) for name, listed in missing.items() if listed}
+
+
+def _occurs(library: Library, name: str, value: str) -> bool:
+    if name == EXTRA:
+        return False
+    alone = replace(library, axes=(name,), settings=replace(library.settings, axes=(name,), values={name: (value,)}))
+    return _values(alone)[0] > 0
 
 
 def _dropped(library: Library, base: str, name: str, what: str) -> Located:

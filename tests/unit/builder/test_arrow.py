@@ -15,7 +15,9 @@ from envsmith.builder import choice, locking
 from envsmith.errors import BuildError, ContentError, DataError, EngineError, UsageError
 from envsmith.lock.conda.model import CondaRequest
 from envsmith.model.cell import Platform, Request
+from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.record import CaseOutcome, Rung, StepOutcome, Verdict, record_text
+from envsmith.model.version import Spec
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import Measurement
 from envsmith.smoke.result import SmokeResult
@@ -57,6 +59,14 @@ def test_a_build_ends_in_a_record_beside_its_lock(world, tmp_path):
 
 def test_the_solver_is_told_which_pythons_the_engine_has(world, tmp_path):
     assert build.build(options_in(tmp_path)).cell.components["python"] == "3.11"
+
+
+def test_an_engine_without_a_python_that_the_project_admits_is_a_refusal(world, tmp_path):
+    options = options_in(tmp_path)
+    narrowed = {"python": (Spec.parse(">=3.12"), "pyproject.toml:4")}
+
+    with pytest.raises(UnsatisfiableError, match=r"here, and pyproject.toml:4 asks for >=3.12"):
+        build.build(dataclasses.replace(options, request=dataclasses.replace(options.request, narrowed=narrowed)))
 
 
 def test_a_frozen_lock_is_built_though_no_base_for_a_new_one_can_be_had(world, tmp_path):

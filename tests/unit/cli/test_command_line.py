@@ -125,9 +125,9 @@ def test_the_version_has_the_spellings_that_people_try(typed, capsys):
 @pytest.mark.parametrize(
     ("typed", "hint"),
     [
-        ("instal", "Use one of"),
         ("install", "Try envsmith build."),
         ("slove", "Try envsmith solve."),
+        ("instal", "Try envsmith build."),
         ("shell", "Use one of"),
     ],
 )
@@ -136,15 +136,37 @@ def test_a_verb_is_suggested_only_where_it_is_near_or_a_habit(typed, hint, capsy
     assert hint in capsys.readouterr().err
 
 
+def _commands(command=app.cli, path=()):
+    """Yield every command, those of groups too, with the words that call it."""
+    context = click.Context(app.cli)
+    for name in command.list_commands(context):
+        each = command.get_command(context, name)
+        if isinstance(each, click.Group):
+            yield from _commands(each, (*path, name))
+        else:
+            yield (*path, name), each
+
+
 @pytest.mark.parametrize(
-    "argv", [["solve", "--framework", "nope", "--json"], ["matrix", "list", "--bad", "--json"], ["lock", "--json"]]
+    "argv",
+    [
+        *([*path, "--no-such-option"] for path, _ in _commands()),
+        ["solve", "--framework", "nope"],
+        ["lock"],
+    ],
+    ids=" ".join,
 )
 def test_a_failure_is_one_object_too(argv, capsys):
-    code = run(argv)
+    code = run([*argv, "--json"])
     answer = json.loads(capsys.readouterr().out)
-    assert (answer["status"], answer["exit_code"], code) == ("error", 2, 2)
+    assert (answer["status"], answer["exit_code"], code) == ("error", code, 2)
     assert answer["message"]
     assert answer["hint"]
+
+
+def test_an_answer_that_is_a_document_is_the_object_itself(capsys):
+    assert run(["ci", "schema", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "envsmith.yaml"
 
 
 @pytest.mark.parametrize(
@@ -170,16 +192,9 @@ def test_check_and_doctor_take_a_file_as_an_argument(tmp_path, capsys):
 
 
 def test_every_command_has_the_common_flags():
-    def commands(command, context):
-        if isinstance(command, click.Group):
-            for name in command.list_commands(context):
-                yield from commands(command.get_command(context, name), context)
-        else:
-            yield command
-
     lacking = [
-        (command.name, flag)
-        for command in commands(app.cli, click.Context(app.cli))
+        (path, flag)
+        for path, command in _commands()
         for flag in ("--json", "--quiet", "--verbose")
         if not any(flag in parameter.opts for parameter in command.params)
     ]

@@ -135,6 +135,24 @@ def test_the_error_file_of_torchelastic_has_the_error_and_its_place(tmp_path):
     assert "label 1000 out of range" in answer.message
 
 
+def test_a_log_whose_lines_torch_has_marked_with_the_rank_already_is_read_as_any_other(tmp_path):
+    errors = ("RuntimeError: Connection closed by peer [127.0.0.1]:9955", "ValueError: label 1000 out of range")
+    for rank, error in enumerate(errors):
+        path = tmp_path / f"attempt_0/{rank}"
+        path.mkdir(parents=True)
+        lines = (
+            "Traceback (most recent call last):",
+            f'  File "/w/train.py", line {8 + rank}, in main',
+            "    go()",
+            error,
+        )
+        (path / "stderr.log").write_text("".join(f"[rank{rank}]: {line}\n" for line in lines))
+
+    _, answer = blame_texts(texts_of(tmp_path))
+
+    assert (answer.ranks, answer.place) == ((1,), "train.py:9 (main)")
+
+
 # The record of NVIDIA/nccl, ext-profiler/inspector/README.md (v4.0), with the fields that are read.
 def inspector(rank: int, number: int) -> str:
     return json.dumps(

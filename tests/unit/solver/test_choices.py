@@ -94,6 +94,17 @@ def test_a_python_that_is_missing_is_named_and_the_driver_still_counts():
     assert f"Install Python {solution.cell.components['python']}" in solution.warnings[0].fix
 
 
+@pytest.mark.parametrize(("required", "python"), [(">=3.10", "3.11"), (">=3.12", "3.12")])
+def test_a_python_that_a_project_admits_is_taken_of_the_machine_where_it_is_there(required, python):
+    narrowed = {"python": (Spec.parse(required), "pyproject.toml:4")}
+    request = Request(frameworks=["accelerate"], narrowed=narrowed, machine=Machine(pythons=("3.11",)))
+
+    solution = api_solve(request)
+
+    assert solution.cell.components["python"] == python
+    assert bool(solution.warnings) == (python != "3.11")
+
+
 def test_a_python_that_is_asked_for_is_taken_though_the_machine_lacks_it():
     solution = api_solve(Request(constraints={"python": "3.12"}, machine=Machine(pythons=("3.13",))))
     assert solution.cell.components["python"] == "3.12"

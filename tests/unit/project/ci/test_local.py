@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
     """Return a library that needs one small wheel, from an index in a folder."""
     index = TinyIndex(tmp_path / "index")
     index.add("torch", wheel("torch", "2.9.1"))
+    index.add("torch", wheel("torch", "2.9.2"))
+    index.add("checker", wheel("checker", "1.0"))
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
     root = tmp_path / "library"
     root.mkdir()
@@ -64,3 +67,14 @@ def test_an_environment_in_a_relative_folder_is_made_and_made_again(
     assert second.passed, second.sentence
     assert (tmp_path / "env" / "note").read_text() == "mine"
     assert not (tmp_path / "env" / "lib" / "stale").exists()
+
+
+def test_a_test_can_add_what_it_needs_within_the_constraints_of_the_job(
+    library: Library, job: CiJob, tmp_path: Path
+) -> None:
+    command = "uv pip install checker && python -c 'import checker' && uv pip install --upgrade torch && uv pip freeze"
+    adding = replace(library, settings=replace(library.settings, smoke=f"{command} | grep -x torch==2.9.1"))
+
+    end = _run(adding, job, tmp_path, tmp_path / "env")
+
+    assert end.passed, end.sentence

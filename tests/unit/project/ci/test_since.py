@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from envsmith.project.ci.since import api_breaks
+from envsmith.project.ci.library import read_library
+from envsmith.project.ci.since import api_breaks, compare
 
 HEAD = "import torch.distributed as dist\n"
 
@@ -52,3 +55,23 @@ def test_modules_that_do_not_communicate_are_not_judged():
 def test_what_is_no_python_is_passed_over(text):
     assert api_breaks(text, HEAD) == []
     assert api_breaks(HEAD, text) == []
+
+
+def _library(folder, torch):
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "mylib"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["torch{torch}"]\n'
+    )
+
+
+def test_a_release_that_could_occur_before_is_not_gained_by_a_higher_floor(tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    _library(tmp_path, ">=2.8")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    _library(tmp_path, ">=2.9.0")
+
+    comparison = compare(tmp_path, "HEAD", read_library(tmp_path))
+
+    assert dict(comparison.lost) == {"torch": ("2.8.0",)}
+    assert dict(comparison.gained) == {}
