@@ -20,6 +20,7 @@ from envsmith.doctor.facts import Draft
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components, gpu_names, version_graph
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 
@@ -107,6 +108,7 @@ def _is_file(word: str) -> bool:
 
 
 @verb(CheckFlags)
+@one_state()
 def check(settings: CheckFlags) -> int:
     """Judge a given set: any component, e.g. deepspeed==0.14.0 torch==2.6.0 driver==535.54.03 gpu==sm_90 nvcc==12.4.
 

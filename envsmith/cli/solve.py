@@ -15,6 +15,7 @@ from envsmith.cli.demands import gather
 from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
+from envsmith.knowledge.graph.tables import one_state
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.solver import cells
 from envsmith.solver import solve as find_cell
@@ -45,6 +46,7 @@ class SolveFlags:
     f"envsmith solve {EXAMPLE} transformers trl --driver 535.183.01 --gpu a100",
     f"envsmith solve {EXAMPLE} --torch '>=2.6,<2.10' --all --limit 3",
 )
+@one_state()
 def solve(settings: SolveFlags) -> int:
     """Choose one release per component, newest that is known to work first.
 

@@ -31,7 +31,7 @@ from envsmith.doctor.read.lines import (
 )
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import added_frameworks
-from envsmith.lock.index.interpreters import minors_here
+from envsmith.lock.index.python_files import minors_here
 from envsmith.smoke.events import HealthReport
 from envsmith.smoke.machine_faults import problems_text, state_problems
 

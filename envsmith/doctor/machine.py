@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.errors import UsageError
-from envsmith.lock.index.interpreters import minors_here
+from envsmith.lock.index.python_files import minors_here
 from envsmith.model.cell import Machine, Platform
 
 if TYPE_CHECKING:

@@ -20,15 +20,14 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from envsmith.base.files import expand_home
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json
+from envsmith.lock.index.python_files import is_python, search_path
 from envsmith.lock.index.uv import find_uv, uv_environment
 from envsmith.model.version import minor_of
 
 # A shim may wait for something; uv asks every interpreter that it does not know yet.
 _TIMEOUT = 60.0
-_MINORS = range(8, 20)
 _RELEASE = re.compile(r"3\.\d+\.\d+")
 
 
@@ -71,24 +70,13 @@ def find_interpreter(version: str, environ: Mapping[str, str] | None = None) -> 
     return next((i for i in every if version in {i.minor, i.version}), None)
 
 
-def minors_here(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the minor releases of :func:`find_interpreters`, newest first, by their files alone: no program is started."""
-    env = dict(os.environ if environ is None else environ)
-    data = Path(env.get("XDG_DATA_HOME") or expand_home("~/.local/share", env))
-    managed = Path(env.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python").glob("cpython-3.*/bin")
-    folders = [*map(Path, _path(env).split(os.pathsep)), *managed]
-    minors = {minor for minor in _MINORS for each in folders if _is_python(each / f"python3.{minor}")}
-    named = {running_interpreter().minor, *(f"3.{minor}" for minor in minors)}
-    return tuple(sorted(named, key=Version, reverse=True))
-
-
 @lru_cache(maxsize=4)
 def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
     """List every usable interpreter, the newest release first."""
     env = uv_environment(dict(environ))
     command = [find_uv(), "python", "list", "--only-installed", "--output-format", "json", "--no-config"]
     try:
-        ran = execute(command, seconds=_TIMEOUT, env={**env, "PATH": _path(env), "UV_PYTHON_DOWNLOADS": "never"})
+        ran = execute(command, seconds=_TIMEOUT, env={**env, "PATH": search_path(env), "UV_PYTHON_DOWNLOADS": "never"})
         ran.check_returncode()
         rows = parse_json(ran.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
@@ -101,20 +89,6 @@ def _every(environ: tuple[tuple[str, str], ...]) -> tuple[Interpreter, ...]:
     return tuple(sorted(usable, key=lambda i: Version(i.version), reverse=True))
 
 
-def _path(env: Mapping[str, str]) -> str:
-    """Return where uv looks: also where pyenv keeps its interpreters, whose shims answer for one of them only."""
-    home = expand_home("~", env)
-    pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv") / "versions"
-    named = map(Path, env.get("PATH", "").split(os.pathsep))
-    folders = [str(folder) for folder in named if folder.is_absolute() and "shims" not in folder.parts]
-    return os.pathsep.join([*folders, "/usr/local/bin", "/usr/bin", *map(str, sorted(pyenv.glob("*/bin")))])
-
-
 def _is_usable(interpreter: Interpreter) -> bool:
     """Tell whether it is a released CPython outside of conda and of virtual environments that can be started."""
-    return bool(_RELEASE.fullmatch(interpreter.version)) and _is_python(Path(interpreter.path))
-
-
-def _is_python(path: Path) -> bool:
-    is_borrowed = (path.parent.parent / "pyvenv.cfg").exists() or (path.resolve().parent.parent / "conda-meta").is_dir()
-    return os.access(path, os.X_OK) and not is_borrowed
+    return bool(_RELEASE.fullmatch(interpreter.version)) and is_python(Path(interpreter.path))

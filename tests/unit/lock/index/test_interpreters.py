@@ -14,7 +14,6 @@ from envsmith.lock.index.interpreters import (
     Interpreter,
     find_interpreter,
     find_interpreters,
-    minors_here,
     running_interpreter,
 )
 
@@ -131,19 +130,3 @@ def test_a_shim_that_hangs_does_not_hold_the_search(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(interpreters, "_TIMEOUT", 0.5)
     script(tmp_path / "bin" / "python3.5", "exec sleep 30")
     assert find_interpreters(env(tmp_path, UV_CACHE_DIR=str(tmp_path / "cache"))) == (BASE,)
-
-
-def test_the_minor_releases_of_a_host_are_read_from_its_files_alone(tmp_path):
-    script(tmp_path / "bin" / "python3.18", "exit 1")
-    script(tmp_path / "uv" / "cpython-3.17.2-linux" / "bin" / "python3.17", "exit 1")
-    script(tmp_path / "environment" / "bin" / "python3.16", "exit 1")
-    (tmp_path / "environment" / "pyvenv.cfg").touch()
-    script(tmp_path / "conda" / "bin" / "python3.15", "exit 1")
-    (tmp_path / "conda" / "conda-meta").mkdir()
-    folders = ":".join(str(tmp_path / name / "bin") for name in (".", "environment", "conda"))
-
-    minors = minors_here({"PATH": folders, "UV_PYTHON_INSTALL_DIR": str(tmp_path / "uv"), "HOME": str(tmp_path)})
-
-    assert minors[:2] == ("3.18", "3.17")
-    assert BASE.minor in minors
-    assert not {"3.16", "3.15"} & {*minors}
