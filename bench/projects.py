@@ -11,9 +11,10 @@ rules of the version graph (`envsmith check`). RESULTS holds one line a project,
 A case may name its Python and the folder of its repository. One without a file that uv could compile has no peer.
 With --code `lock --code` is asked too. Seconds are those of the clock and of the processors.
 
-With --imports the versions of both answers, and of the peer's on the day of the commit, are installed beneath FOLDER, each in an environment that is removed again,
-with the project itself. uv's cache in FOLDER stays for the next one. What the project names is imported, then its own package and the modules directly in it. The
-answer goes into RESULTS. Where bench/steps has a script of the project, it trains two ranks under `envsmith run`. Needs up to 10 GB of disk for one environment.
+With --imports the versions of every answer, and of the peer's on the day of the commit where `lock --code` was not asked, are installed beneath FOLDER, each in an
+environment that is removed again, with the project itself. uv's cache in FOLDER stays for the next one. What the project names is imported, then its own package and
+the modules directly in it. The answer goes into RESULTS. Where bench/steps has a script of the project, it trains two ranks under `envsmith run` in the environment of
+the first answer. Needs up to 10 GB of disk for one environment.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _SOURCES = re.compile(r"(?!tests?/|docs?/|examples?/).*\.(py|ipynb|sh|toml|cfg|t
 # An installed envsmith has its byte-code.
 _ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 _PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", re.MULTILINE)
+_SIDES = ("ours", "code", "peer", "then")
 _SHOWN = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "vllm")
 
 
@@ -189,8 +191,10 @@ def named_by(case: dict, folder: Path) -> list[str]:
     return sorted({demand.name for demand in listed.demands})
 
 
-def imports(case: dict, versions: dict[str, str], repository: Path, folder: Path, uv: str) -> dict:
-    """Install these versions and the project, and return what can be imported."""
+def imports(
+    case: dict, versions: dict[str, str], repository: Path, folder: Path, uv: str, *, trains: bool = False
+) -> dict:
+    """Install these versions and the project, and return what can be imported, and whether it ``trains``."""
     shutil.rmtree(folder, ignore_errors=True)
     source, venv = folder / "source", folder / "venv"
     source.mkdir(parents=True)
@@ -221,7 +225,7 @@ def imports(case: dict, versions: dict[str, str], repository: Path, folder: Path
         line = next((row for row in out.splitlines() if row.startswith("ANSWER ")), "")
         answer = json.loads(line.removeprefix("ANSWER ")) if line else {"why": why[-600:]}
         step = ROOT / "bench" / "steps" / f"{case['name'].partition('/')[2]}.py"
-        if step.is_file():
+        if trains and step.is_file():
             answer["step"] = first_step(step, venv, folder, roots)
         return {"installed": True, "seconds": seconds, "from_path": status != 0, **answer}
     finally:
@@ -240,15 +244,18 @@ def first_step(script: Path, venv: Path, folder: Path, roots: list[Path]) -> dic
 
 def import_sides(case: dict, row: dict, repository: Path, folder: Path, uv: str) -> None:
     """Add to a row what can be imported of each answer. Answers with the same versions are installed once."""
-    with tempfile.TemporaryDirectory(prefix="projects-") as scratch:
-        check_out(repository, case["commit"], Path(scratch), part=case.get("folder", ""))
-        row["then"] = peer(case, Path(scratch), uv, case["date"])
+    if "code" not in row:
+        with tempfile.TemporaryDirectory(prefix="projects-") as scratch:
+            check_out(repository, case["commit"], Path(scratch), part=case.get("folder", ""))
+            row["then"] = peer(case, Path(scratch), uv, case["date"])
     installed = []
-    for side in (row["ours"], row["peer"], row["then"]):
+    for side in (row["ours"], row.get("code", {}), row["peer"], row.get("then", {})):
         if "pins" not in side:
             continue
         same = next((earlier for earlier in installed if earlier["pins"] == side["pins"]), None)
-        side["imports"] = same["imports"] if same else imports(case, side["pins"], repository, folder, uv)
+        if same is None:
+            same = {"imports": imports(case, side["pins"], repository, folder, uv, trains=not installed)}
+        side["imports"] = same["imports"]
         installed.append(side)
 
 
@@ -267,8 +274,8 @@ def count(side: dict) -> str:
 def table(results: list[dict]) -> str:
     """Return the table of the corpus' page."""
     lines = [
-        "| project | `lock` | `lock --code` | `uv pip compile` | seconds | what differs | imports of `lock` | of `uv pip compile` | of the same on the day of the commit |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| project | `lock` | `lock --code` | `uv pip compile` | seconds | what differs | imports of `lock` | of `lock --code` | of `uv pip compile` | of the same on the day of the commit |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results:
         mine, other = row["ours"], row["peer"]
@@ -290,9 +297,7 @@ def table(results: list[dict]) -> str:
             theirs,
             clock,
             ", ".join(differs),
-            count(mine),
-            count(other),
-            count(row.get("then", {})),
+            *(count(row.get(side, {})) for side in _SIDES),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -316,12 +321,13 @@ def main() -> None:
     if options.imports:
         cases = {case["name"]: case for case in map(json.loads, options.corpus.read_text().splitlines())}
         for row in results:
-            if "pins" not in row["ours"] or "then" in row or (options.only and options.only not in row["name"]):
+            is_finished = any("imports" in side for side in row.values() if isinstance(side, dict))
+            if is_finished or (options.only and options.only not in row["name"]):
                 continue
             repository = options.mirrors / row["name"].replace("/", "+") / "repo"
             import_sides(cases[row["name"]], row, repository, options.imports.absolute() / "one", uv)
             write_whole(options.results, "".join(json.dumps(row) + "\n" for row in results))
-            print(row["name"], *(count(row[side]) for side in ("ours", "peer", "then")), sep=" | ", flush=True)
+            print(row["name"], *(count(row.get(side, {})) for side in _SIDES), sep=" | ", flush=True)
     for case in map(json.loads, options.corpus.read_text().splitlines()):
         if (
             options.table

@@ -99,9 +99,11 @@ def _further(lock: Lock) -> Mapping[str, str]:
 
 def _obstacles(name: str, lock: Lock, options: Options) -> Iterator[str]:
     """Yield why a release of the lock is not newer."""
-    if name not in lock.cell.chosen:
+    component = components().find(name)
+    if component is None or component.name not in lock.cell.components:
         yield from _obstacles_of_packages(name, lock, options)
         return
+    name = component.name
     newer = _newer(name, lock.cell, options.request)
     if newer:
         yield from explain_upgrade(lock.cell.id, {name: Spec.parse(f"=={newer[0]}")}).sentences
@@ -134,4 +136,6 @@ def _obstacles_of_packages(name: str, lock: Lock, options: Options) -> Iterator[
     try:
         locking.lock_cell(lock.cell, replace(options, request=request))
     except LockError as error:
-        yield f"{name} {version} is the newest that fits: {' '.join(''.join(error.details[-1:]).split()) or error.reason}"
+        # The first of uv's lines says that there is no solution, the others say why.
+        why = " ".join(" ".join(error.details[1:]).split()).removeprefix("cause: ") or error.reason
+        yield f"{name} {version} is the newest that fits: {why}"

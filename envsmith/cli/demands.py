@@ -70,7 +70,11 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     def read(root: Path, extras: Collection[str]) -> Demands:
         return folder.read_folder(root, folder.ProjectPart(extras=tuple(extras), leave_out=flags.without))
 
-    lists = [pip_format.read_requirement_file(path, read, leave_out=flags.without) for path in flags.requirements]
+    lists = [
+        folder.read_declaring_file(path, flags.without)
+        or pip_format.read_requirement_file(path, read, leave_out=flags.without)
+        for path in flags.requirements
+    ]
     if flags.project is not None:
         part = folder.ProjectPart(extras=flags.extra, groups=flags.group, leave_out=flags.without)
         lists.append(folder.read_folder(flags.project, part))

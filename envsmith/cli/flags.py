@@ -87,7 +87,7 @@ class RequestFlags:
         "--requirements",
         "-r",
         "FILE",
-        "Meet a requirement file in pip's format; repeatable.",
+        "Meet a file of requirements: of pip's format, or an environment.yml or pyproject.toml; repeatable.",
         multiple=True,
         type=EXISTING_FILE,
     )

@@ -19,6 +19,7 @@ from envsmith.model.wheel import ReadyWheel
 
 # What torch brings in exact versions: checked afterwards, never asked for.
 _FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
+_ABSENT = frozenset({"none", "cpu"})
 # The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
 DEFAULT_GLIBC = "2.28"
 # The platforms that uv knows by their C library (uv 0.13), ascending.
@@ -34,13 +35,16 @@ def query_of(
 ) -> Query:
     """Return the request to uv: the cell, and what is asked for beside it.
 
+    The companions are preferred in the cell's versions: what may have one release only, uv decides before all else, and
+    then it looks through thousands of releases of what does not go with the newest that this one requires.
     ``archives`` are what of the cell is a file of the user's, or a ready wheel. ``LockError`` names the rule whose constraint is not a requirement.
     """
     own = {archive.name for archive in archives}
+    parsed = {canonicalize_name(r.name): r for r in map(Requirement, _requirements(cell, table, own))}
+    companions = exact_companions(cell, table)
     lines: dict[str, str] = {
-        canonicalize_name(Requirement(line).name): line for line in _requirements(cell, table, own)
+        name: _any(r) if name in companions else str(r) for name, r in parsed.items() if name not in own
     }
-    lines = {name: line for name, line in lines.items() if name not in own}
     # Object collectives of torch pickle through numpy, which it does not declare.
     for name in ("numpy", *(n for framework in cell.frameworks for n in FRAMEWORKS[framework].undeclared)):
         lines.setdefault(name, name)
@@ -53,7 +57,24 @@ def query_of(
         platform=uv_platform(cell.platform, cell.components.get("glibc")),
         backend=cell.torch_backend,
         archives=archives,
+        preferred=tuple(pair for pair in companions.items() if pair[0] in lines),
     )
+
+
+def exact_companions(cell: Cell, table: ComponentTable) -> dict[str, str]:
+    """Return the first distribution of each of the cell's companions with its version."""
+    found = ((table.by_name.get(name), version) for name, version in cell.components.items())
+    return {
+        component.distributions[0]: version
+        for component, version in found
+        if component and component.role is Role.COMPANION and component.distributions and version not in _ABSENT
+    }
+
+
+def _any(requirement: Requirement) -> str:
+    """Return a requirement without its version."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}"
 
 
 def _further(cell: Cell, table: ComponentTable) -> Iterator[str]:
@@ -87,7 +108,7 @@ def _requirements(cell: Cell, table: ComponentTable, archives: Collection[str]) 
     lines = []
     for name, version in cell.components.items():
         component = table.by_name.get(name)
-        if component is None or component.role is Role.HOST or name in _FOLLOW or version in {"none", "cpu"}:
+        if component is None or component.role is Role.HOST or name in _FOLLOW or version in _ABSENT:
             continue
         if not component.distributions and name in archives:
             continue

@@ -24,7 +24,7 @@ from envsmith.knowledge.graph.runtime import (
 )
 from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
-from envsmith.lock.cell_query import overrides, query_of
+from envsmith.lock.cell_query import exact_companions, overrides, query_of
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
@@ -104,7 +104,8 @@ def lock_pip(
     toolkit = toolkit_requirements(cell, flavour)
     query = query_of(cell, resolver.table, beside.constraints, archives=_with_ready(cell, compile, resolver))
     interpreter = find_interpreter(query.python) or running_interpreter()
-    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=beside.preferred)
+    preferred = tuple({**dict(beside.preferred), **dict(query.preferred)}.items())
+    query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=preferred)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
 
@@ -144,7 +145,8 @@ def _judged(
 
     The resolver chooses what the cell does not name (setuptools, numpy). Where its newest release breaks a rule, the
     solver's own repair is made a constraint. Where the repair would change the cell, the lock is refused. The
-    ``toolkit`` is asked for once it is known which parts of it torch pins.
+    ``toolkit`` is asked for once it is known which parts of it torch pins. Each attempt keeps what the one before it
+    chose, where that can be kept.
     """
     work = f"resolve the packages of {cell.id}"
     added: tuple[tuple[str, str], ...] = ()
@@ -157,8 +159,9 @@ def _judged(
                 raise
             query = replace(query, later=(), latest=query.newest)  # no later wheel fits
             continue
+        query = replace(query, preferred=tuple((p.name, p.version) for p in resolution.packages))
         is_dated = query.newest != query.latest and not by.uv.offline
-        if is_dated and (later := later_wheels(resolution.packages, _fixed(query), cell, by.later)):
+        if is_dated and (later := later_wheels(resolution.packages, _fixed(cell, query, by.table), cell, by.later)):
             query = replace(query, later=(*query.later, *later))
             continue
         if ready := _ready_instead(cell, resolution.packages, query, by.ready):
@@ -173,7 +176,11 @@ def _judged(
             query = replace(query, overrides=forced)
             continue
         pins = to_pins(resolution.packages, resolution.requires)
-        if wrong := differences(cell, pins, by.table):
+        wrong = differences(cell, pins, by.table)
+        if wrong and (exact := _exact(cell, query, by.table)):
+            query = replace(query, constraints=tuple(sorted({*query.constraints, *exact})))
+            continue
+        if wrong:
             raise LockError(
                 f"Cannot lock {cell.id}: the package resolver chose other versions than the cell has.",
                 details=wrong,
@@ -212,10 +219,18 @@ def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready
     return tuple(wheel for wheel in wheels if wheel)
 
 
-def _fixed(query: Query) -> set[str]:
-    """Return what has no other release: exact requirements, archives, and what is a later wheel already."""
-    exact = (r.name for r in map(Requirement, query.requirements) if "==" in str(r.specifier))
-    return {canonicalize_name(name) for name in (*exact, *(a.name for a in query.archives), *dict(query.later))}
+def _exact(cell: Cell, query: Query, table: ComponentTable) -> list[str]:
+    """Return the cell's companions as constraints that are not in the query yet: uv chose other versions of some."""
+    names = {canonicalize_name(r.name) for r in map(Requirement, query.requirements)}
+    lines = (f"{name}=={version}" for name, version in exact_companions(cell, table).items() if name in names)
+    return [line for line in lines if line not in query.constraints]
+
+
+def _fixed(cell: Cell, query: Query, table: ComponentTable) -> set[str]:
+    """Return what has no other release: exact requirements, the cell's companions, archives, later wheels."""
+    exact = [r.name for r in map(Requirement, query.requirements) if "==" in str(r.specifier)]
+    exact += [*exact_companions(cell, table), *(a.name for a in query.archives), *dict(query.later)]
+    return set(map(canonicalize_name, exact))
 
 
 def _following(toolkit: Iterable[str], pins: Iterable[Resolved | Pin]) -> list[str]:

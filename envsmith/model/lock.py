@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -211,7 +212,7 @@ def _cell(file: _CellFile, _context: object) -> Cell:
 
 
 @strict
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Lock(AsJson):
     """Everything that is installed for a cell on one platform.
 
@@ -263,7 +264,7 @@ class Lock(AsJson):
         """Return canonical JSON: the bytes that :attr:`digest` is taken over."""
         return json.dumps(self.to_json(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Return ``sha256:`` and 64 hex digits over :meth:`text`."""
         return digest_of(self.text().encode())

@@ -43,6 +43,8 @@ FILES = (
     "METADATA",
     "PKG-INFO",
 )
+# How the names of Conda's files of an environment end.
+CONDA_SUFFIXES = (".yml", ".yaml")
 # A file in which a library declares something.
 MAX_BYTES = 4 << 20
 _MAX_LINES = 5000
@@ -519,7 +521,8 @@ def read_into(lines: DeclaredLines, path: Path, name: str) -> None:
     it, with a note.
     """
     files = len(lines.files)
-    _READERS[path.name](_text(path), name, lines)
+    reader = _environment if path.suffix in CONDA_SUFFIXES else _READERS[path.name]
+    reader(_text(path), name, lines)
     missing = [one for one in lines.files[files:] if one.existing(path.parent) is None]
     lines.files = [one for one in lines.files if one not in missing]
     unread = [f"{one.where}: {one.names[-1]} is not there" for one in missing if one.extra is None]
@@ -558,8 +561,6 @@ _READERS = {
     "setup.cfg": _setup_cfg,
     "setup.py": _setup_py,
     "requirements.txt": _requirements,
-    "environment.yml": _environment,
-    "environment.yaml": _environment,
     "METADATA": _metadata,
     "PKG-INFO": _metadata,
 }

@@ -14,6 +14,7 @@ from envsmith.errors import DataError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
 from envsmith.project.declared import (
+    CONDA_SUFFIXES,
     DeclaredLines,
     DeclaredRequirement,
     read_into,
@@ -52,6 +53,23 @@ def is_project_file(path: Path) -> bool:
     if path.name in (PYPROJECT, SETUP_CFG, *ENVIRONMENTS) or _LIST.fullmatch(path.name):
         return True
     return path.suffix in {".txt", ".in"} and path.parent.name in {"requirements", "constraints"}
+
+
+def read_declaring_file(path: Path, leave_out: Collection[str] = ()) -> Demands | None:
+    """Return what one file declares. ``None`` where it is of pip's format, by its name."""
+    if not _is_declaring(path.name):
+        return None
+    listed = _Folder(path.parent, ProjectPart(leave_out=tuple(leave_out))).file(path.name)
+    if listed is None or replace(listed, files=()) == Demands():
+        raise DataError(
+            f"Cannot read the requirements of {path}: it declares none.",
+            hint="Name the file that lists them, or give the folder of the project with --project.",
+        )
+    return listed
+
+
+def _is_declaring(name: str) -> bool:
+    return name in _DECLARING or name.endswith(CONDA_SUFFIXES)
 
 
 def read_project_file(path: Path) -> Iterator[tuple[ProjectPart, Demands]]:
@@ -99,9 +117,7 @@ class _Folder:
         """Return what one file asks for. ``None`` where it is not there, or leaves that to another file."""
         if not (self.root / name).is_file():
             return None
-        if name in _DECLARING:
-            return self._declaring(name)
-        return self._listed(name)
+        return self._declaring(name) if _is_declaring(name) else self._listed(name)
 
     def _python(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return the Pythons that a file admits, which leaves the requirements to another."""
@@ -128,7 +144,7 @@ class _Folder:
             declares = "dependencies" in project or "dependencies" in table_of(tool, "poetry") or lines.declares
             if not (declares or self.part.groups):
                 return None
-        elif not (lines.declares or name in ENVIRONMENTS):
+        elif not (lines.declares or name.endswith(CONDA_SUFFIXES)):
             return None
         self._refuse_unknown(lines)
         unread = [extra for extra in self.part.extras if extra in lines.unread_extras]

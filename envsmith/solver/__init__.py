@@ -141,4 +141,4 @@ def check(
 
 def constraints_for(cell: Cell, *, solver: Solver | None = None) -> tuple[tuple[str, str], ...]:
     """Return ``(requirement, rule id)`` for Python distributions that are not in the cell, see :func:`demands_of`."""
-    return demands_of((solver or default_solver()).knowledge(), cell.components, cell.platform)
+    return demands_of((solver or default_solver()).graph, cell.components, cell.platform)

@@ -253,11 +253,19 @@ class Preference:
         return parts
 
     def _tested_torch(self, torch: int) -> Parts:
-        """Return the torch builds of each step of age: those that ran, then those of the default index."""
+        """Return the torch builds of each step of age: those that ran, then those of the default index.
+
+        Of a release that ran in another build, the default one counts too: it can be had everywhere.
+        """
         in_steps, default = self._in_steps(torch), self.default_builds()
+        builds: dict[str, int] = {}
+        for number, value in enumerate(self.problem.values[torch]):
+            builds[public(str(value))] = builds.get(public(str(value)), 0) | 1 << number
 
         def parts(domains: Domains) -> Iterator[int]:
-            tiers = [*self.tested_torch(domains, exact=True), default, *self.tested_torch(domains)]
+            ran = self.tested_torch(domains, exact=True)
+            tiers = [tier | default & sum(mask for mask in builds.values() if mask & tier) for tier in ran]
+            tiers += [default, *self.tested_torch(domains)]
             for step in in_steps(domains):
                 remaining, near = step, self._recent(torch, step)
                 for mask in tiers:

@@ -9,9 +9,10 @@ from datetime import date
 
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.compile import Compiled
+from envsmith.knowledge.graph.load import VersionGraph
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Component, Role
-from envsmith.model.rule import Knowledge, Row, RuleKind, Severity
+from envsmith.model.rule import Row, Severity
 from envsmith.model.version import Spec, parse_version, public
 from envsmith.solver.kernel import Domains
 from envsmith.solver.prefer import OfDate, Preference
@@ -240,24 +241,24 @@ _OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
 _MAX_EXCLUDED = 80
 
 
-def demands_of(knowledge: Knowledge, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
+def demands_of(graph: VersionGraph, components: Mapping[str, str], platform: Platform) -> tuple[tuple[str, str], ...]:
     """Return ``(requirement, rule id)``, as ``("pydantic<2", "deepspeed-pydantic-2")``, in file order, each once.
 
     Only rules that make something fail count (severity error), and only such that speak of exactly one component
     outside the cell. What a release or wheel declares in its own metadata is left out: the resolver reads that itself.
     """
     demands: dict[tuple[str, str], None] = {}
-    for rule in knowledge.rules:
-        if rule.is_declared or rule.kind is RuleKind.BUNDLES:
+    for compiled in graph.compiled.rules_of(components):
+        if compiled.declared or compiled.bundles or all(name in components for name in compiled.components):
             continue
-        for row in rule.rows:
+        for row in graph.rule(compiled.id).rows:
             if row.severity is Severity.ERROR and (not row.platforms or platform in row.platforms):
-                for text in _row_demands(knowledge, row, components):
-                    demands.setdefault((text, rule.id))
+                for text in _row_demands(graph, row, components):
+                    demands.setdefault((text, compiled.id))
     return tuple(demands)
 
 
-def _row_demands(knowledge: Knowledge, row: Row, components: Mapping[str, str]) -> Iterable[str]:
+def _row_demands(graph: VersionGraph, row: Row, components: Mapping[str, str]) -> Iterable[str]:
     outside = [c for c in row.when if c not in components]
     if any(
         c in components and not all(spec.contains(v) for v in components[c].split(",")) for c, spec in row.when.items()
@@ -265,14 +266,14 @@ def _row_demands(knowledge: Knowledge, row: Row, components: Mapping[str, str]) 
         return
     if row.needs and not outside:
         for name, spec in row.needs.items():
-            distribution = _distribution(knowledge.components.by_name.get(name))
+            distribution = _distribution(graph.components.by_name.get(name))
             if name not in components and distribution and not spec.is_any:
-                yield from _required(knowledge, name, distribution, spec)
+                yield from _required(graph, name, distribution, spec)
     elif not row.needs and len(outside) == 1:
         (name,) = outside
-        distribution = _distribution(knowledge.components.by_name.get(name))
+        distribution = _distribution(graph.components.by_name.get(name))
         if distribution and len(row.when) > 1:
-            yield from _forbidden(knowledge, name, distribution, row.when[name])
+            yield from _forbidden(graph, name, distribution, row.when[name])
 
 
 def _distribution(component: Component | None) -> str | None:
@@ -287,14 +288,14 @@ def _distribution(component: Component | None) -> str | None:
     return None
 
 
-def _required(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -> Iterable[str]:
+def _required(graph: VersionGraph, name: str, distribution: str, spec: Spec) -> Iterable[str]:
     if "||" not in spec.text:
         yield distribution + _explicit(spec)
         return
-    yield from _excluded(knowledge, name, distribution, lambda v: not spec.contains(v))
+    yield from _excluded(graph, name, distribution, lambda v: not spec.contains(v))
 
 
-def _forbidden(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -> Iterable[str]:
+def _forbidden(graph: VersionGraph, name: str, distribution: str, spec: Spec) -> Iterable[str]:
     """Return the opposite of a spec.
 
     In one clause where that can be said, else by excluding the releases that are known.
@@ -303,11 +304,11 @@ def _forbidden(knowledge: Knowledge, name: str, distribution: str, spec: Spec) -
     if match and match[1] in _OPPOSITE:
         yield f"{distribution}{_OPPOSITE[match[1]]}{match[2]}{match[3] or ''}"
         return
-    yield from _excluded(knowledge, name, distribution, spec.contains)
+    yield from _excluded(graph, name, distribution, spec.contains)
 
 
-def _excluded(knowledge: Knowledge, name: str, distribution: str, bad: Callable[[str], bool]) -> Iterable[str]:
-    versions = [r.version for r in knowledge.releases.get(name, ()) if bad(r.version)]
+def _excluded(graph: VersionGraph, name: str, distribution: str, bad: Callable[[str], bool]) -> Iterable[str]:
+    versions = [version for version in graph.compiled.versions.get(name, ()) if bad(version)]
     if versions and len(versions) <= _MAX_EXCLUDED:
         yield distribution + ",".join(f"!={version}" for version in versions)
 

@@ -47,6 +47,16 @@ def test_a_requirement_can_be_left_out(tmp_path, capsys):
     assert (code, answer["cell"]["further"]) == (0, ["wandb"])
 
 
+def test_an_environment_of_conda_is_a_file_of_requirements_too(tmp_path, capsys):
+    (tmp_path / "environment.yml").write_text("dependencies: [python=3.11, pytorch=2.8.0]")
+    code, answer = _solve(capsys, "-r", str(tmp_path / "environment.yml"))
+    assert code == 0
+    assert (answer["cell"]["components"]["torch"].partition("+")[0], answer["cell"]["components"]["python"]) == (
+        "2.8.0",
+        "3.11",
+    )
+
+
 @pytest.mark.parametrize("flags", [{"extra": ("gpu",)}, {"group": ("dev",)}, {"without": ("x",)}])
 def test_a_part_of_a_project_without_a_project_is_refused(flags):
     with pytest.raises(UsageError, match="Cannot use"):

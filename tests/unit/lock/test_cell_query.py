@@ -14,12 +14,13 @@ from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import GivenArchive
 
 
-def test_frameworks_torch_and_companions_are_exact_and_what_follows_is_not_asked_for(
+def test_frameworks_and_torch_are_exact_companions_preferred_and_what_follows_is_not_asked_for(
     cell: Cell, table: ComponentTable
 ) -> None:
     full = dataclasses.replace(cell, components={**cell.components, "numpy": "1.26.4", "driver": "580.65.06"})
     want = query_of(full, table, [("filelock<4", "r")])
-    assert want.requirements == ("deepspeed==0.18.5", "ninja", "numpy==1.26.4", "setuptools", "torch==2.9.1")
+    assert want.requirements == ("deepspeed==0.18.5", "ninja", "numpy", "setuptools", "torch==2.9.1")
+    assert want.preferred == (("numpy", "1.26.4"),)
     assert want.constraints == ("filelock<4",)
 
 
@@ -61,7 +62,7 @@ def test_transformer_engine_is_asked_for_with_its_torch_bindings(cell: Cell, tab
     te = component("transformer-engine", Role.COMPANION, "transformer-engine", "transformer-engine-torch")
     full = dataclasses.replace(cell, components={**cell.components, "transformer-engine": "2.20.2"})
     want = query_of(full, ComponentTable.of([*table.by_name.values(), te]), [])
-    assert "transformer-engine[pytorch,core_cu12]==2.20.2" in want.requirements
+    assert "transformer-engine[core_cu12,pytorch]" in want.requirements
 
 
 def test_framework_is_asked_for_with_the_extras_that_its_training_needs(cell: Cell, table: ComponentTable) -> None:
@@ -77,7 +78,7 @@ def test_a_further_distribution_of_a_component_has_its_version_should_it_come_al
     lightning = component("lightning", Role.COMPANION, "lightning", "pytorch-lightning")
     full = dataclasses.replace(cell, components={**cell.components, "lightning": "2.1.4"})
     want = query_of(full, ComponentTable.of([*table.by_name.values(), lightning]), [])
-    assert "lightning==2.1.4" in want.requirements
+    assert ("lightning", "2.1.4") in want.preferred
     assert want.constraints == ("pytorch-lightning==2.1.4",)
 
 

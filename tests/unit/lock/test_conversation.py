@@ -343,3 +343,55 @@ def test_packages_beside_the_cell_are_asked_for(chosen: Cell, table: ComponentTa
     uv = ScriptedUv(INDEX)
     _locked(dataclasses.replace(chosen, further=("wandb>=0.15",)), table, uv)
     assert "'wandb>=0.15'" in uv.questions[0]
+
+
+class PreferringUv(ScriptedUv):
+    """Takes the versions of the file that it is to write, but for what it ``ignored``."""
+
+    ignored: frozenset[str] = frozenset()
+
+    def _resolved(self, arguments: Sequence[str]) -> dict[str, str]:
+        output = Path(arguments[arguments.index("--output-file") + 1]) if "--output-file" in arguments else None
+        text = output.read_text() if output and output.exists() else ""
+        preferred = dict(re.findall(r'^name = "(.*)"\nversion = "(.*)"$', text, re.MULTILINE))
+        kept = {name: preferred[name] for name in preferred.keys() & self.packages if name not in self.ignored}
+        known, self.packages = (
+            self.packages,
+            {**self.packages, **{n: (v, self.packages[n][1]) for n, v in kept.items()}},
+        )
+        try:
+            return super()._resolved(arguments)
+        finally:
+            self.packages = known
+
+
+@pytest.mark.parametrize(("ignored", "rounds"), [((), 1), (("numpy",), 2)])
+def test_a_companion_is_preferred_and_demanded_only_where_uv_chose_another_release(
+    ignored: tuple[str, ...], rounds: int, chosen: Cell, table: ComponentTable
+) -> None:
+    uv = PreferringUv(INDEX)
+    uv.ignored = frozenset(ignored)
+    with_numpy = dataclasses.replace(chosen, components={**chosen.components, "numpy": "1.26.4"})
+
+    lock = _locked(with_numpy, table, uv)
+
+    assert ("numpy", "1.26.4") in {(pin.name, pin.version) for pin in lock.pins}
+    answers = [question for question in uv.questions if "--output-file" in question]
+    assert ["numpy==1.26.4" in question for question in answers] == [False, True][:rounds]
+
+
+def test_another_question_keeps_what_the_first_answer_chose(chosen: Cell, table: ComponentTable) -> None:
+    class Growing(PreferringUv):
+        """An index that has newer releases each time."""
+
+        def run(self, arguments: Sequence[str], on_line: Callable[[str], None] | None = None) -> Finished:
+            finished = super().run(arguments, on_line)
+            self.packages["ninja"] = ("9.9", ())
+            return finished
+
+    uv = Growing(INDEX)
+    uv.ignored = frozenset({"numpy"})
+
+    lock = _locked(dataclasses.replace(chosen, components={**chosen.components, "numpy": "1.26.4"}), table, uv)
+
+    assert ("ninja", "1.11") in {(pin.name, pin.version) for pin in lock.pins}

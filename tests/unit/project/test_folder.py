@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.errors import DataError
-from envsmith.project.folder import ProjectPart, read_folder
+from envsmith.project.folder import ProjectPart, read_declaring_file, read_folder
 
 PYPROJECT = """
 [project]
@@ -164,6 +164,30 @@ def test_an_environment_file_is_read_last(tmp_path):
     assert read.notes == (
         f"{tmp_path}/environment.yml: left out are 1 Conda packages that envsmith does not know: ffmpeg",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("environment.yml", "dependencies: [python=3.11, pytorch=2.5.1, {pip: [peft]}]", ["torch==2.5.1.*", "peft"]),
+        ("gpu.yaml", "dependencies: [pytorch=2.5.1]", ["torch==2.5.1.*"]),
+        ("pyproject.toml", PYPROJECT, ["torch>=2.4", "wandb"]),
+    ],
+)
+def test_a_file_that_is_named_is_read_as_what_it_is(tmp_path, name, text, lines):
+    (tmp_path / name).write_text(text)
+    assert _lines(read_declaring_file(tmp_path / name)) == lines
+
+
+def test_a_list_of_requirements_is_left_to_who_reads_pip_s_format(tmp_path):
+    assert read_declaring_file(tmp_path / "requirements.txt") is None
+
+
+@pytest.mark.parametrize(("name", "text"), [("settings.yaml", "model: gpt-4"), ("pyproject.toml", "[tool.ruff]")])
+def test_a_file_that_is_named_and_declares_nothing_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match="it declares none"):
+        read_declaring_file(tmp_path / name)
 
 
 def test_a_folder_without_requirements_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from envsmith.knowledge.graph.load import VersionGraph
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge, Row, Rule, RuleKind, Severity
@@ -18,7 +19,7 @@ CELL = {"alpha": "2.0.0", "torch": "2.3.0+cu130"}
 
 def demands(knowledge: Knowledge, row: Row, kind: RuleKind = RuleKind.REQUIRES, name: str = "a-rule") -> list[str]:
     rule = Rule(id=name, kind=kind, rows=(row,))
-    return [text for text, _ in demands_of(replace(knowledge, rules=(rule,)), CELL, Platform.LINUX_64)]
+    return [text for text, _ in demands_of(VersionGraph.of(replace(knowledge, rules=(rule,))), CELL, Platform.LINUX_64)]
 
 
 def row(*, when: dict[str, str], needs: dict[str, str] | None = None, **fields: object) -> Row:
