@@ -63,10 +63,10 @@ def query_of(
 
 def exact_companions(cell: Cell, table: ComponentTable) -> dict[str, str]:
     """Return the first distribution of each of the cell's companions with its version."""
-    found = ((table.by_name.get(name), version) for name, version in cell.components.items())
+    pairs = ((table.by_name.get(name), version) for name, version in cell.components.items())
     return {
         component.distributions[0]: version
-        for component, version in found
+        for component, version in pairs
         if component and component.role is Role.COMPANION and component.distributions and version not in _ABSENT
     }
 

@@ -162,13 +162,15 @@ def _values(library: Library) -> tuple[int, dict[str, set[str]]]:
 
 
 def _without(
-    values: Mapping[str, set[str]], others: Mapping[str, set[str]], other: Library
+    values: Mapping[str, set[str]], sampled: Mapping[str, set[str]], counterpart: Library
 ) -> dict[str, tuple[str, ...]]:
-    """Return the values of each axis that cannot occur in ``other``, whose own ``others`` are but one a minor series."""
+    """Return the values of each axis that cannot occur in ``counterpart``, of which ``sampled`` are but one a minor series."""
     missing = {
-        n: sorted((t for t in v - others[n] if not _occurs(other, n, t)), key=lambda t: version_key(t) or Version("0"))
+        n: sorted(
+            (t for t in v - sampled[n] if not _occurs(counterpart, n, t)), key=lambda t: version_key(t) or Version("0")
+        )
         for n, v in values.items()
-        if n in others
+        if n in sampled
     }
     return {name: tuple(listed) for name, listed in missing.items() if listed}
 
