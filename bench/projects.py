@@ -224,7 +224,7 @@ def imports(
         _, out, why, _ = run(command, folder, PYTHONPATH=path, CUDA_VISIBLE_DEVICES="")
         line = next((row for row in out.splitlines() if row.startswith("ANSWER ")), "")
         answer = json.loads(line.removeprefix("ANSWER ")) if line else {"why": why[-600:]}
-        step = ROOT / "bench" / "steps" / f"{case['name'].partition('/')[2]}.py"
+        step = ROOT / "bench" / "steps" / f"step-{case['name'].partition('/')[2]}.py"
         if trains and step.is_file():
             answer["step"] = first_step(step, venv, folder, roots)
         return {"installed": True, "seconds": seconds, "from_path": status != 0, **answer}
