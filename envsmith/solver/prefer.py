@@ -255,12 +255,13 @@ class Preference:
     def _tested_torch(self, torch: int) -> Parts:
         """Return the torch builds of each step of age: those that ran, then those of the default index.
 
-        Of a release that ran in another build, the default one counts too: it can be had everywhere.
+        Of a release that ran with another CUDA, the default build counts too: it can be had everywhere.
         """
         in_steps, default = self._in_steps(torch), self.default_builds()
-        builds: dict[str, int] = {}
-        for number, value in enumerate(self.problem.values[torch]):
-            builds[public(str(value))] = builds.get(public(str(value)), 0) | 1 << number
+        builds: dict[tuple[str, bool], int] = {}
+        for number, build in enumerate(map(str, self.problem.values[torch])):
+            kind = public(build), build.endswith("+cpu")
+            builds[kind] = builds.get(kind, 0) | 1 << number
 
         def parts(domains: Domains) -> Iterator[int]:
             ran = self.tested_torch(domains, exact=True)
