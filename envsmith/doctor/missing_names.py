@@ -6,9 +6,15 @@ release has a matter of the installation, and a file of one's own may stand in t
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
@@ -88,6 +94,8 @@ def explain(
         return _shadowed(lack, shadow)
     if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
         return _damaged(lack)
+    if lack.kind == "attribute" and hasattr(builtins, lack.name):
+        return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own names cannot be seen
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)
@@ -163,10 +171,22 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
 
 
 def _lines(explanation: MissingNameExplanation, of_cause: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the commands of the message's cause, but where they install the same package those of its releases."""
-    installed = [fold(word.strip("'")) for line in of_cause if " install " in line for word in line.split()]
-    is_same = any(word.startswith(name) for word in installed for name in explanation.needs)
-    return explanation.lines if is_same and explanation.lines else of_cause or explanation.lines
+    """Return the commands of the message's cause, unless they may install a release that lacks the name."""
+    presence = explanation.presence
+    if presence is None or not explanation.lines:
+        return of_cause or explanation.lines
+    specs = _installed(of_cause, presence.distribution)
+    lacking = {release for spec in specs for release in spec.filter(presence.releases)} - presence.present
+    return explanation.lines if lacking or not of_cause else of_cause
+
+
+def _installed(lines: Sequence[str], distribution: str) -> Iterator[SpecifierSet]:
+    """Yield the releases of a distribution that commands install."""
+    for word in (word for line in lines if " install " in line for word in line.replace("'", "").split()):
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(word)
+            if canonicalize_name(requirement.name) == distribution:
+                yield requirement.specifier
 
 
 # What is said in each case.

@@ -98,9 +98,9 @@ def _covers(first: Diagnosed, d: Diagnosed) -> bool:
     """Return whether a message says all that a lighter one of its line says: the same advice, or the cause of a sign."""
     if d.where is None or first.where != d.where:
         return False
-    is_general = d.score == Weight.SYMPTOM or (d.score == Weight.SAID and not d.finding.components)
-    names_cause = first.score >= Weight.SAID and bool(first.finding.components)
-    return (names_cause and is_general) or (bool(d.lines) and first.lines == d.lines)
+    names_cause = first.score >= Weight.SAID
+    is_general = d.score == Weight.SAID and not d.finding.components and bool(first.finding.components)
+    return (names_cause and (d.score == Weight.SYMPTOM or is_general)) or (bool(d.lines) and first.lines == d.lines)
 
 
 def _with_roles(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:

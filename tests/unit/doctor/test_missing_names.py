@@ -420,3 +420,17 @@ def test_a_member_that_the_stated_release_does_not_set_is_missing_from_it(index)
     diagnosed = first("datasets: 1.0\nAttributeError: 'Store' object has no attribute 'engine'\nimport datasets", index)
 
     assert diagnosed.finding.message.startswith("datasets 1.0 does not have")
+
+
+@pytest.mark.parametrize("name", ["bool", "int", "object"])
+def test_a_name_of_pythons_own_that_numpy_handed_on_is_told_by_the_release_that_dropped_it(name):
+    diagnosed = first(f"AttributeError: module 'numpy' has no attribute '{name}'.", NameIndex.installed())
+
+    assert diagnosed.finding.rule == "numpy-alias-removed"
+    assert diagnosed.lines == ("pip install 'numpy<1.24'",)
+
+
+def test_a_command_stays_whose_releases_all_have_the_name():
+    text = "ImportError: cannot import name 'packaging' from 'pkg_resources' (/e/pkg_resources/__init__.py)"
+
+    assert first(text, NameIndex.installed()).lines == ("pip install 'setuptools<70'",)

@@ -23,6 +23,8 @@ def diagnosis_of(text: str) -> Diagnosis:
             "RuntimeError: CUDA driver initialization failed. Error 802: system not yet initialized",
             "gpu-fabric-not-ready",
         ),
+        ("because of the following error:\nNo module named 'flash_attn_2_cuda'", "flash-attn-missing"),
+        ("Loading a dataset cached in a LocalFileSystem is not supported.", "datasets-local-filesystem"),
         ("vllm 0.6.3 requires torch==2.4.0, but you have torch 2.5.1 which is incompatible.", "pip-incompatible"),
         (
             "error: subprocess-exited-with-error\nModuleNotFoundError: No module named 'packaging'",
