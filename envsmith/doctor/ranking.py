@@ -99,8 +99,9 @@ def _covers(first: Diagnosed, d: Diagnosed) -> bool:
     if d.where is None or first.where != d.where:
         return False
     names_cause = first.score >= Weight.SAID
-    is_general = d.score == Weight.SAID and not d.finding.components and bool(first.finding.components)
-    return (names_cause and (d.score == Weight.SYMPTOM or is_general)) or (bool(d.lines) and first.lines == d.lines)
+    is_sign = d.score in {Weight.SYMPTOM, Weight.NAMED_SYMPTOM}
+    is_general = d.score in {Weight.SAID, Weight.NAMED} and not d.finding.components and bool(first.finding.components)
+    return (names_cause and (is_sign or is_general)) or (bool(d.lines) and first.lines == d.lines)
 
 
 def _with_roles(diagnosed_all: list[Diagnosed]) -> list[Diagnosed]:
