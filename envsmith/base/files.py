@@ -71,7 +71,7 @@ def open_input(path: Path, failure: type[EnvsmithError], *, seconds: float = 60.
         with os_errors("read stdin", failure):
             yield sys.stdin.buffer
         return
-    with os_errors(f"read {path}", failure):
+    with os_errors(f"read {path}", failure, hint="Check that the path exists and that you may read it."):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with io.BufferedReader(_Input(handle, seconds), 1 << 16) as file:
             mode = os.fstat(handle).st_mode

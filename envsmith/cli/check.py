@@ -102,9 +102,16 @@ class CheckFlags:
         return (*here, *self.unset)
 
 
+# What the name of a file ends with, whether it is there or not.
+_SUFFIXES = frozenset({".cfg", ".json", ".lock", ".log", ".toml", ".txt", ".yaml", ".yml"})
+
+
 def _is_file(word: str) -> bool:
     """Return whether an argument is the name of a file, and no version."""
-    return word == "-" or ("==" not in word and Path(word).is_file())
+    if "==" in word:
+        return False
+    path = Path(word)
+    return word == "-" or path.suffix in _SUFFIXES or path.is_file()
 
 
 @verb(CheckFlags)

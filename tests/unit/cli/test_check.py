@@ -103,6 +103,15 @@ def test_a_file_of_which_nothing_can_be_judged_is_not_ok(tmp_path, content):
     assert error.message == f"Cannot check {path}: none of its requirements can be judged."
 
 
+@pytest.mark.parametrize("words", [("absent.txt",), ("--from", "absent.txt")])
+def test_a_file_that_is_not_there_is_named_and_not_taken_for_a_version(words):
+    error = _check(*words).exception
+
+    assert isinstance(error, UsageError)
+    assert error.message.startswith("Cannot read absent.txt")
+    assert error.hint
+
+
 def test_a_project_file_that_cannot_be_read_is_refused(tmp_path):
     path = tmp_path / "pyproject.toml"
     path.write_text("[project")
