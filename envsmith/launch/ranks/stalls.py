@@ -389,7 +389,7 @@ def _what_it_does(one: RankEvidence) -> _Doing:
             Cause.LOADER,
             f"waits for {_loader_words(one)}{_workers(process)}",
             _LOADER_FIX,
-            is_hang=one.still >= STILL and not _busy_child(process),
+            is_hang=one.still >= STILL and not any(map(_works, _family(process.children))),
         )
     return _asleep(one, process, place)
 
@@ -471,6 +471,11 @@ def _has_task(stack: ThreadStack) -> bool:
 def _busy_child(process: ProcessState) -> ProcessState | None:
     """Return a child or grandchild that computes: a pool, a loader or a thread may wait for it."""
     return next(filter(_computes, _family(process.children)), None)
+
+
+def _works(worker: ProcessState) -> bool:
+    """Tell whether a worker of a loader is at a task. Without one it waits with a time limit, again and again."""
+    return _computes(worker) or worker.state == "D" or bool(_TIMED.search(worker.waits_in))
 
 
 def _computes(process: ProcessState) -> bool:

@@ -22,10 +22,11 @@ _SPY_SECONDS = 5.0
 _TOOL_SECONDS = 10.0
 # PIDFD_GET_INFO of Linux 6.13, whose exit code Linux 6.15 fills in once the process was waited for.
 _GET_INFO, _INFO, _EXIT_KNOWN = 0xC040FF0B, "QQ" + "I" * 11 + "i", 1 << 3
-# Which argument of a system call says until when it waits: poll, select, futex, semtimedop, epoll_wait and their kin.
+# Which argument of a system call says until when it waits: poll, select, rt_sigtimedwait, futex, semtimedop, epoll_wait
+# and their kin.
 _LIMITS = {
-    "x86_64": {7: 2, 23: 4, 202: 3, 220: 3, 232: 3, 270: 4, 271: 2, 281: 3},
-    "aarch64": {22: 3, 72: 4, 73: 2, 98: 3, 192: 3},
+    "x86_64": {7: 2, 23: 4, 128: 2, 202: 3, 220: 3, 232: 3, 270: 4, 271: 2, 281: 3},
+    "aarch64": {22: 3, 72: 4, 73: 2, 98: 3, 137: 2, 192: 3},
 }.get(os.uname().machine, {})
 # What stands there for none: no address, and minus one of 32 or 64 bits.
 _NO_LIMIT = frozenset({0, (1 << 32) - 1, (1 << 64) - 1})

@@ -278,14 +278,23 @@ def test_a_pool_that_computes_is_waited_for_and_no_hang(state, is_hang):
     assert decide(stalled(waiting(0, "all_reduce", "all_reduce"), one)).is_hang is is_hang
 
 
-def test_a_worker_of_the_loader_that_computes_is_no_hang():
+@pytest.mark.parametrize(
+    ("worker", "is_hang"),
+    [
+        (ProcessState(pid=9, state="R", cpu=1.0), False),
+        (ProcessState(pid=9, state="S", cpu=0.0, waits_in="hrtimer_nanosleep"), False),
+        (ProcessState(pid=9, state="D", cpu=0.0), False),
+        (ProcessState(pid=9, state="S", cpu=0.0, waits_in="poll_schedule_timeout", has_limit=True), True),
+    ],
+)
+def test_a_loader_of_which_a_worker_is_at_a_task_is_no_hang(worker, is_hang):
     frame = Frame(function="_try_get_data", file=LOADER, line=9)
-    one = late(1, "all_reduce", children=(ProcessState(pid=9, state="R", cpu=1.0),))
+    one = late(1, "all_reduce", children=(worker,))
     one = replace(one, stacks=(replace(one.stacks[0], frames=(frame, *one.stacks[0].frames)),))
 
     answer = decide(stalled(waiting(0, "all_reduce", "all_reduce"), one))
 
-    assert (answer.cause, answer.is_hang) == (Cause.LOADER, False)
+    assert (answer.cause, answer.is_hang) == (Cause.LOADER, is_hang)
 
 
 def test_a_rank_whose_control_group_is_frozen_is_stopped():

@@ -48,10 +48,12 @@ def test_a_process_is_seen_as_the_kernel_shows_it():
         ("threading.Event().wait()", False),
         ("select.select([], [], [], 60)", True),
         ("select.poll().poll()", False),
+        ("signal.sigtimedwait({signal.SIGUSR1}, 60)", True),
+        ("signal.sigwaitinfo({signal.SIGUSR1})", False),
     ],
 )
 def test_a_wait_with_a_time_limit_is_told_from_one_without(wait, has_limit):
-    code = f"import select, threading; print(1, flush=True); {wait}"
+    code = f"import select, signal, threading; print(1, flush=True); {wait}"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         while look(process.pid).state != "S":
