@@ -94,8 +94,8 @@ def explain(
         return _shadowed(lack, shadow)
     if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
         return _damaged(lack)
-    if lack.kind == "attribute" and hasattr(builtins, lack.name):
-        return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own names cannot be seen
+    if lack.kind == "attribute" and isinstance(getattr(builtins, lack.name, None), type):
+        return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)

@@ -430,6 +430,12 @@ def test_a_name_of_pythons_own_that_numpy_handed_on_is_told_by_the_release_that_
     assert diagnosed.lines == ("pip install 'numpy<1.24'",)
 
 
+def test_a_name_that_python_has_as_a_function_is_answered_by_the_releases_that_have_it():
+    finding = first("AttributeError: module 'torch' has no attribute 'compile'", NameIndex.installed()).finding
+
+    assert dict(finding.needs) == {"torch": ">=2.0.0"}
+
+
 def test_a_command_stays_whose_releases_all_have_the_name():
     text = "ImportError: cannot import name 'packaging' from 'pkg_resources' (/e/pkg_resources/__init__.py)"
 
