@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import Spec, version_key
 
 # What the image of a cell is for: to train, or to compile operators in as well.
@@ -264,7 +263,7 @@ def _undot(digits: str) -> str:
 
 def distribution_of(line: str) -> str:
     """Return the normalised name that a requirement begins with."""
-    return canonicalize_name(re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0])
+    return normal_name(re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from packaging.tags import Tag
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
 
 _LABEL = re.compile(r"[0-9a-z_.]{1,16}")
 # The variant that asks for no hardware.
@@ -32,6 +34,8 @@ class WheelName:
 @lru_cache(maxsize=4096)
 def read_wheel_name(filename: str) -> WheelName:
     """Read a name. :class:`packaging.utils.InvalidWheelFilename` where it is not that of a wheel."""
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # and tags: a warm solve reads no name
+
     plain, label = _split(filename)
     if label and not _LABEL.fullmatch(label):
         raise InvalidWheelFilename(f"Invalid variant label: {label[:60]!r} in {filename[:200]!r}")

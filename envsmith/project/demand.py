@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from envsmith.errors import DataError
+from envsmith.model.project_name import normal_name
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -38,7 +37,7 @@ class Demand:
     @property
     def name(self) -> str:
         """Return the normalised name of the distribution."""
-        return canonicalize_name(self.requirement.name)
+        return normal_name(self.requirement.name)
 
     @property
     def spec(self) -> str:

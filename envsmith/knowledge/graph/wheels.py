@@ -8,10 +8,9 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from envsmith.knowledge.graph.location import DataFiles, find_matrix
 from envsmith.knowledge.graph.tables import Table
+from envsmith.model.project_name import normal_name
 from envsmith.model.wheel import ReadyWheel
 
 _FOLDER = "wheels"
@@ -27,7 +26,7 @@ def catalogued(root: Path | None = None) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def ready_wheels(distribution: str, root: Path | None = None) -> tuple[ReadyWheel, ...]:
     """Return every ready wheel of a distribution, in the order of its file. ``DataError`` for a broken file."""
-    root, name = root or find_matrix(), canonicalize_name(distribution)
+    root, name = root or find_matrix(), normal_name(distribution)
     if name not in catalogued(root):
         return ()
     return wheels_table(name).load(_files(name, root))

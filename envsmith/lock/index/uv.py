@@ -37,6 +37,7 @@ from envsmith.errors import (
     StorageError,
     refusal_of_disk,
 )
+from envsmith.model.project_name import normal_name
 from envsmith.net.authorities import ca_bundle
 from envsmith.net.index_settings import VARIABLES, as_toml, pip_values, uv_settings
 
@@ -357,7 +358,7 @@ def _mentioned(text: str) -> tuple[str, ...]:
 def _normal(requirements: Iterable[str]) -> tuple[str, ...]:
     """Return the names of requirements as an index writes them, each once."""
     names = (re.split(r"[\s\[=<>!~]", text.strip(), maxsplit=1)[0] for text in requirements)
-    return tuple(dict.fromkeys(re.sub(r"[-_.]+", "-", name).lower() for name in names))
+    return tuple(dict.fromkeys(normal_name(name) for name in names))
 
 
 def _told(lines: Sequence[str]) -> tuple[str, ...]:

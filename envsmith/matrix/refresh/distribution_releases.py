@@ -21,6 +21,7 @@ from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.torch_wheel import linux_wheels, pythons_of
 from envsmith.matrix.refresh.line_table import LineTable
 from envsmith.matrix.refresh.shared import RefreshRun, in_parallel, same_spec, yanked_text
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import WORDS
 from envsmith.net.http import NotFoundError
 
@@ -143,7 +144,7 @@ def _pinned(requires: Iterable[str], name: str) -> str | None:
     """Return the version of ``name`` that a release pins in an extra: parts of 1.9.0.post1 may be 1.9.0."""
     for line in requires:
         match = re.match(r"([A-Za-z0-9._-]+)\s*\(?==\s*([^\s;,)]+)", line)
-        if match and re.sub(r"[-_.]+", "-", match[1]).lower() == name:
+        if match and normal_name(match[1]) == name:
             return match[2]
     return None
 
