@@ -613,7 +613,9 @@ def _first(posed: Posed, answer: Answer, name: str) -> str:
             return f"a year old on {posed.request.date}, or the oldest that the others admit"
         return "the usual choice" if is_first else "the first of the usual order that the request admits"
     if not chosen.masks[0][1] & _plain(posed, variable):
-        return "a yanked release" if chosen.masks[0][1] & posed.problem.compiled.yanked.get(name, 0) else "a pre-release"
+        return (
+            "a yanked release" if chosen.masks[0][1] & posed.problem.compiled.yanked.get(name, 0) else "a pre-release"
+        )
     newer = _newer_than(posed, answer, name, by_wish=False)
     return "the newest release that the request admits" if newer else "the newest stable release"
 

@@ -31,6 +31,12 @@ def makes_names(tree: ast.Module) -> bool:
     return False
 
 
+def answers_for_members(tree: ast.Module) -> bool:
+    """Return whether ``__getattr__`` of a module answers for the members of a class (``if name in enum.__members__:``)."""
+    functions = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "__getattr__")
+    return any(isinstance(n, ast.Attribute) and n.attr == "__members__" for f in functions for n in ast.walk(f))
+
+
 def lists_folder(tree: ast.Module) -> bool:
     """Return whether a package answers for what the packages in its folder list: ``define_import_structure(_file)``."""
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and dotted(n.func) == "define_import_structure")

@@ -25,6 +25,7 @@ from envsmith.knowledge.names.conditions import Truth, cannot_fail, provides_dum
 from envsmith.knowledge.names.dotted import absolute, constant, dotted
 from envsmith.knowledge.names.lazy_modules import (
     aliases_of,
+    answers_for_members,
     endings,
     lazy_names,
     lists_folder,
@@ -119,6 +120,7 @@ class _Reader:
         self.members: set[str] = set()
         self.wide: set[str] = set()  # bodies of the name *
         self.shown: set[str] = set()  # names that a lazy module lists
+        self.own: set[str] = set()  # names of the module itself: module = sys.modules[__name__]
         self.replaced = False
         self.makes_modules = False
         self.exports = _Exports()
@@ -134,6 +136,8 @@ class _Reader:
             lines.add(f"{name} *")
         mark = "-" if listed is not None else ""
         lines |= {f"* {mark if body.startswith('>') else ''}{body}" for body in self.wide}
+        if b"__members__" in source and answers_for_members(self.tree):
+            lines.add("* ?")
         if b"define_import_structure" in source and lists_folder(self.tree):
             lines.add("* /")
         made_later = _globals_of(self.tree) if b"global " in source else set()
@@ -278,6 +282,8 @@ class _Reader:
         targets = node.targets if isinstance(node, ast.Assign) else [t] if (t := getattr(node, "target", None)) else []
         value = getattr(node, "value", None)
         self._export(targets, value)
+        if isinstance(value, ast.Subscript) and ast.unparse(value) == "sys.modules[__name__]":
+            self.own |= {dotted(target) for target in targets}
         bindings = lazy_names(node, self.package) if self.lazy else {}
         bound = {name: Binding(bodies) for name, bodies in bindings.items()}
         self.shown |= bound.keys()
@@ -325,7 +331,8 @@ class _Reader:
 
     def _called(self, call: ast.Call) -> None:
         callee = dotted(call.func)
-        if callee in _MAKERS or (callee == "setattr" and call.args and "__name__" in ast.unparse(call.args[0])):
+        module = ast.unparse(call.args[0]) if callee == "setattr" and call.args else ""
+        if callee in _MAKERS or module in self.own or "__name__" in module:
             self.wide.add("?")
 
     # -- classes ------------------------------------------------------------------------------------------------------
@@ -351,7 +358,7 @@ class _ClassReader(_Reader):
         self.path = path
         self.module, self.package, self.stub, self.lazy = outer.module, outer.package, outer.stub, False
         self.members = outer.members
-        self.wide, self.shown, self.replaced, self.exports = set(), set(), False, _Exports()
+        self.wide, self.shown, self.own, self.replaced, self.exports = set(), set(), set(), False, _Exports()
         self.makes_modules = False
 
     def statement(self, node: ast.stmt) -> Bindings | None:

@@ -1,8 +1,9 @@
 """Which compiled wheels were built for numpy 1 only: ``rules/arrays.yaml``.
 
 A compiled file that uses numpy's arrays names the module from which it takes them: ``numpy.core._multiarray_umath`` where
-it was built with the headers of numpy 1, ``numpy._core._multiarray_umath`` where those of numpy 2 were there. The first
-cannot be imported beside numpy 2. A release whose METADATA admits no numpy 2 is not measured.
+it was built with the headers of numpy 1 (``numpy.core.multiarray`` before 1.16), ``numpy._core._multiarray_umath`` where
+those of numpy 2 were there. The first two cannot be imported beside numpy 2. A release whose METADATA admits no numpy 2 is
+not measured.
 """
 
 from __future__ import annotations
@@ -20,11 +21,27 @@ from envsmith.matrix.refresh.shared import RefreshRun, in_parallel
 from envsmith.model.version import Spec
 from envsmith.net.http import Fetcher
 
-ARRAYS = frozenset({"numba", "onnx", "onnxruntime", "pandas", "pyarrow", "scikit-learn", "scipy"})
-_NEW, _OLD = b"numpy._core._multiarray_umath", b"numpy.core._multiarray_umath"
+ARRAYS = frozenset(
+    {
+        "h5py",
+        "matplotlib",
+        "numba",
+        "onnx",
+        "onnxruntime",
+        "opencv-python",
+        "opencv-python-headless",
+        "pandas",
+        "pyarrow",
+        "scikit-learn",
+        "scipy",
+    }
+)
+_NEW = b"numpy._core._multiarray_umath"
+# Headers before numpy 1.16 named the module that an error message names too.
+_OLD = re.compile(rb"numpy\.core\.(?:_multiarray_umath|multiarray\0)")
 _NUMPY_2 = "2.0.0"
 # Of the compiled files of a wheel the smallest are asked first. More than these names none in any wheel that was read.
-_MOST, _MAX_BYTES, _BUDGET = 24, 64 << 20, 1 << 30
+_MOST, _MAX_BYTES, _BUDGET = 24, 160 << 20, 1 << 30
 _LINE = re.compile(r"# (?P<kind>one|both|none): (?P<name>[\w-]+): \"(?P<releases>[^\"]*)\"")
 _HEAD = """\
 # Made by `envsmith matrix refresh`: compiled wheels that were built for numpy 1 only. Change the updater, not the lines.
@@ -75,7 +92,7 @@ def built_for(url: str, fetcher: Fetcher) -> str:
             text = wheel.read(name, max_bytes=_MAX_BYTES) if size <= _MAX_BYTES else b""
             if _NEW in text:
                 return "both"
-            if _OLD in text:
+            if _OLD.search(text):
                 return "one"
     return "none"
 

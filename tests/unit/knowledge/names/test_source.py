@@ -49,7 +49,9 @@ def test_a_source_that_cannot_be_parsed_says_nothing_of_any_name():
         "globals()[name] = 1",
         "globals().update(table)",
         "setattr(sys.modules[__name__], name, 1)",
+        "module = sys.modules[__name__]\nfor item in Resampling:\n    setattr(module, item.name, item.value)",
         "m.__dict__[n] = f(n)",
+        "def __getattr__(name):\n    if name in Resampling.__members__:\n        return Resampling[name]\n    raise AttributeError",
     ],
 )
 def test_a_module_that_makes_names_is_open(source):
