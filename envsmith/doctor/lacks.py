@@ -40,6 +40,8 @@ _DOTTED_CLASS = re.compile(r"(?<![\w./\\-])([A-Za-z_]\w{0,20}(?:\.[a-z_]\w{0,60}
 _CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
 # A file of one's own that Python found under the name of a package (Python 3.13 says so itself).
 _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
+# The file that Python took for the module: `cannot import name 'a' from 'b' (/home/me/b.py)`.
+_IMPORTED = re.compile(r"\(((?![^)\n]*(?:(?:site|dist)-packages|lib/python3))[^()\n]{1,300}\.py)\)")
 # In how many packages a class is looked for by its name alone, and how many questions a message asks at most.
 _SEARCHED, _QUESTIONS = 2, 120
 _CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
@@ -149,6 +151,8 @@ def shadowing_file(lack: Lack) -> str | None:
     if match := _RENAMING.search(lack.around):
         return match[1]
     own = f"{lack.root}.py"
+    if (of_message := _IMPORTED.search(lack.message)) and re.split(r"[/\\]", of_message[1])[-1] == own:
+        return of_message[1]
     files = [f.file for f in lack.frames if f.package is None]
     if shadow := next((f for f in files if re.split(r"[/\\]", f)[-1] == own), None):
         return shadow

@@ -20,9 +20,10 @@ from envsmith.model.version import minor_of, public
 
 # The file that the loader could not load: `…/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol`.
 _FILE = re.compile(r"(\S{1,300}?\.so[\d.]{0,12}): undefined symbol")
+_FOLDER = re.compile(r"(?:site|dist)-packages[/\\](\w{1,60})[/\\]")
 _STEM = re.compile(r"([^\s/\\]{1,200}?)\.(?:cpython-\d+\S{0,60}\.|abi3\.)?so[\d.]{0,12}$")
 # Packages of which each release is made for one release of torch and says so.
-_PAIRED = frozenset({"torchaudio", "torchvision"})
+_PAIRED = frozenset({"torchaudio", "torchvision", "vllm", "xformers"})
 # /lib64/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /…/libtorch_python.so)
 _NOT_FOUND = re.compile(
     r"(?:(?P<loaded>\S{0,300}lib(?:stdc\+\+|c|m|pthread)\.so[.\d]{0,8}): )?version [`'\"?]{0,3}"
@@ -79,8 +80,10 @@ def package_of(path: str) -> str | None:
     """Return the component that brings a compiled file, or ``None`` where its name does not say."""
     match = _STEM.search(path)
     stem = match[1].removeprefix("lib") if match else ""
-    names = (component.name for component in components().by_name.values() if component.distributions)
-    return next((n for n in names if re.match(rf"{n.replace('-', '_')}(?:_|$)", stem)), None)
+    names = [component.name for component in components().by_name.values() if component.distributions]
+    folder = _FOLDER.search(path)
+    by_stem = (n for n in names if re.match(rf"{n.replace('-', '_')}(?:_|$)", stem))
+    return next(by_stem, next((n for n in names if folder and n.replace("-", "_") == folder[1]), None))
 
 
 def _versions(package: str | None, facts: Facts) -> dict[str, str]:

@@ -120,6 +120,8 @@ def explain(
     if inside and version:
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
+        if lack.partial:
+            return _in_a_circle(lack, question, presence)
         return _always(lack, question, presence, version)
     asker = _known_asker(lack, presence, facts)
     needed = _needed(presence, needs)
@@ -403,13 +405,34 @@ def _always(lack: Lack, question: Question, presence: Presence, version: str | N
     )
 
 
-def _look(lack: Lack, question: Question) -> str:
-    """Return how to see what is imported. A part of a package may also have to be imported by its own path."""
-    advice = (
-        f"Import it by its own path (import {question.path}), if it is a module. " if lack.kind == "attribute" else ""
+def _in_a_circle(lack: Lack, question: Question, presence: Presence) -> MissingNameExplanation:
+    """Explain a name that every release has, asked for while Python was still importing the package."""
+    root = lack.root
+    return MissingNameExplanation(
+        rule="imported-in-a-circle",
+        message=f"Python was still importing {root} when {_thing(lack, question)} was asked for. Every release of"
+        f" {presence.distribution} has it: a file {root}.py of your own stands in its place, or what {root} imports"
+        " imports it again.",
+        fix=f"Look for {root}.py beside the script and rename it. Without one, the first lines of the traceback that are"
+        " in no package show the file of yours that is imported twice: it has the name of a module of Python or of a"
+        " package.",
+        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
+        severity=Severity.WARNING,
+        weight=Weight.SYMPTOM,
+        components={presence.distribution: "*"},
+        lines=(f"python -c 'import {root} as m; print(m.__file__)'",),
     )
+
+
+def _look(lack: Lack, question: Question) -> str:
+    """Return how to see what is imported, and what each answer means."""
     root = question.path.partition(".")[0]
-    return f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'."
+    is_module = lack.kind == "attribute" and "." in lack.owner
+    advice = f"Import it by its own path (import {question.path}), if it is a module. " if is_module else ""
+    return (
+        f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'. None is a folder {root}"
+        f" without __init__.py, a path outside of site-packages is a file or folder of yours: rename it."
+    )
 
 
 def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:
