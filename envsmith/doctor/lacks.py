@@ -44,6 +44,8 @@ _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
 _IMPORTED = re.compile(r"\(((?![^)\n]*(?:(?:site|dist)-packages|lib/python3))[^()\n]{1,300}\.py)\)")
 # In how many packages a class is looked for by its name alone, and how many questions a message asks at most.
 _SEARCHED, _QUESTIONS = 2, 120
+# How many classes may take an argument, so that its name alone says which is meant.
+_FEW = 4
 _CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
 _OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
 
@@ -64,6 +66,12 @@ class Lack:
     def partial(self) -> bool:
         """Return whether Python was still at the first line of the module that lacks it."""
         return "partially initialized" in self.message
+
+    @property
+    def is_of_own_part(self) -> bool:
+        """Return whether a package does not find a name in a module of its own: its files are not of one release."""
+        is_own = bool(self.root and self.frames and fold(self.frames[-1].package or "") == fold(self.root))
+        return is_own and (self.partial or (self.kind == "name" and "." in self.owner))
 
     @property
     def root(self) -> str:
@@ -195,6 +203,17 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
             for path, is_guess in paths(callable_name, lack, facts, index):
                 argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
                 yield Question(path=path, argument=argument, is_guess=is_guess)
+        if search and lack.kind == "argument" and lack.owner.rpartition(".")[2] in _CONSTRUCTORS:
+            yield from _of_argument(lack, index)
+
+
+def _of_argument(lack: Lack, index: NameIndex) -> Iterator[Question]:
+    """Yield the classes of the packages in the calls that take an argument of that name, where only few do."""
+    callers = dict.fromkeys(fold(f.package) for f in reversed(lack.frames) if f.package)
+    for distribution in [each for each in callers if each in index.distributions()][:_SEARCHED]:
+        paths = index.classes_taking(lack.name, distribution)
+        if len(paths) <= _FEW:
+            yield from (Question(path=path, argument=lack.name, is_guess=True) for path in paths)
 
 
 def by_position(path: str, count: str) -> str:
@@ -237,7 +256,7 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     likely = tuple(_likely(first, lack, facts, index))
     for distribution in likely:
         yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
-    if lack.kind == "member" and (base := _base_of(first)):
+    if lack.kind == "member" and (base := _base_of(first)) and index.distribution_of(base) in likely:
         yield f"{base}{tail}", True
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in _by_use(index) if of not in likely)

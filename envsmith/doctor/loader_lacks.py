@@ -59,7 +59,8 @@ def with_builds(
     package = package_of(file[1]) if file else None
     version = facts.version("torch")
     build = table.nearest(version, platform.value) if version else None
-    answer = _answer(symbol, builds, version, build)
+    is_own = bool(file and _OWN_LIBRARY.search(file[1]))
+    answer = _MIXED if is_own else _answer(symbol, builds, version, build)
     finding = dataclasses.replace(
         diagnosed.finding,
         message=f"{diagnosed.finding.message} {answer.message}",
@@ -68,7 +69,12 @@ def with_builds(
         components={**_versions(package, facts), **diagnosed.finding.components, "torch": version or "*"},
         evidence=(*_measured(build or (builds.present or builds.absent)[-1]), *diagnosed.finding.evidence),
     )
-    diagnosed = dataclasses.replace(diagnosed, lines=_lines(diagnosed, package, version))
+    lines = (
+        ("pip uninstall -y torch", "pip install --no-cache-dir torch")
+        if is_own
+        else _lines(diagnosed, package, version)
+    )
+    diagnosed = dataclasses.replace(diagnosed, lines=lines)
     if not answer.is_certain:
         return dataclasses.replace(diagnosed, finding=finding)
     return dataclasses.replace(
@@ -98,6 +104,15 @@ def _lines(diagnosed: Diagnosed, package: str | None, version: str | None) -> tu
         torch = f"torch=={public(version)}" if version else "torch"
         return (f"pip install --force-reinstall {torch} {package}",)
     return (f"pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}",)
+
+
+# The libraries of torch itself: `…/site-packages/torch/lib/libtorch_python.so`.
+_OWN_LIBRARY = re.compile(r"[/\\]torch[/\\]lib[/\\]lib(?:torch|c10|caffe2)\w*\.so")
+_MIXED = _Answer(
+    message="The file that asks is torch's own: libraries of two torches are mixed.",
+    fix="Take folders of another torch (and of libtorch) out of LD_LIBRARY_PATH, remove a second torch (the system's, conda's),"
+    " and install torch again: pip uninstall -y torch until pip says that it is not installed, then once more.",
+)
 
 
 def _answer(symbol: Symbol, builds: Builds, version: str | None, build: TorchBuild | None) -> _Answer:

@@ -92,7 +92,7 @@ def explain(
     """
     if shadow := shadowing_file(lack):
         return _shadowed(lack, shadow)
-    if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
+    if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):
         return _damaged(lack)
     if lack.kind == "attribute" and isinstance(getattr(builtins, lack.name, None), type):
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
@@ -357,8 +357,8 @@ def _another_copy(lack: Lack, question: Question, presence: Presence, version: s
     name = presence.distribution
     return MissingNameExplanation(
         rule="installed-is-another",
-        message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, or its files are"
-        f" damaged.{_asker(lack, name)}",
+        message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, its files are damaged,"
+        f" or it has this only beside an optional package that is not installed.{_asker(lack, name)}",
         fix=f"{_look(lack, question)} Then reinstall {name} into a clean environment.",
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
@@ -372,16 +372,23 @@ def _not_set_yet(lack: Lack, question: Question, presence: Presence, version: st
     """Explain a member that methods set on an instance, of a release that sets it or of one that is not known."""
     name, spec = presence.distribution, presence.short_spec()
     older = "" if version or not presence.absent else ", or the installed release is another"
+    is_foreign = bool(version and question.is_guess and presence.absent)
+    before = short_spec_of(presence.releases, set(presence.releases) - presence.present) if is_foreign else ""
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"{name}{spec} sets {_thing(lack, question)} on its objects while they are made or used: what sets it has"
         f" not run for this one{older}.{_asker(lack, name)}",
         fix=f"See where {name} sets {lack.name}, and on what condition."
-        + (f" If the installed release is another, install {name}{spec}." if older else ""),
+        + (f" If the installed release is another, install {name}{spec}." if older else "")
+        + (
+            f" {lack.owner} is of another package, written for {name}{before}: take that, or a newer release of it."
+            if before
+            else ""
+        ),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version or "*", **_user(lack, name)},
-        needs={name: spec} if older else {},
+        needs={name: before or spec} if older or before else {},
         presence=presence,
     )
 
