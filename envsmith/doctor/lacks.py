@@ -256,7 +256,8 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     likely = tuple(_likely(first, lack, facts, index))
     for distribution in likely:
         yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
-    if lack.kind == "member" and (base := _base_of(first)) and index.distribution_of(base) in likely:
+    base = _base_of(first) if lack.kind == "member" else None
+    if base and (base.endswith(".Trainer") or index.distribution_of(base) in likely):
         yield f"{base}{tail}", True
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in _by_use(index) if of not in likely)

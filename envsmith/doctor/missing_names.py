@@ -397,6 +397,8 @@ def _always(lack: Lack, question: Question, presence: Presence, version: str | N
     """Explain a name that every measured release has, where the installed one is not among them or not known."""
     name, first = presence.distribution, presence.releases[0]
     older = f"{name} {version} is not among them" if version else "the installed one is older"
+    if lack.kind == "member":  # a model's own code may have a class of that name
+        older = f"{older}, the class is another of that name (a model's own code)"
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
