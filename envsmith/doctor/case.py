@@ -118,7 +118,7 @@ def _explained(
     """Return what is said of missing names, but not of those whose message a signature knows better.
 
     A signature of a pair of versions says less than an index that names the releases, and gives the failure class. One
-    of another group (a part that was not compiled) says more.
+    of another group (a part that was not compiled) says more, and one that names releases where the index names none.
     """
     explained = []
     for lack in lacks:
@@ -126,8 +126,13 @@ def _explained(
         here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
         is_rule = any(h.signature.rule for h in here)
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
-        elsewhere = [h for h in same if h.signature.group != "python-version-pair"]
-        if explanation and not elsewhere and (explanation.is_certain or not (same or is_rule)):
+        better = [
+            h
+            for h in same
+            if h.signature.group != "python-version-pair"
+            or (explanation and h.signature.needs and not explanation.needs)
+        ]
+        if explanation and not better and (explanation.is_certain or not (same or is_rule)):
             explained.append((lack, explanation, tuple(sorted(same, key=lambda h: h.signature.kind != "cause"))))
     return explained
 

@@ -40,8 +40,12 @@ _DOTTED_CLASS = re.compile(r"(?<![\w./\\-])([A-Za-z_]\w{0,20}(?:\.[a-z_]\w{0,60}
 _CLASS_NAME = re.compile(r"\b[A-Z][a-z]\w{2,60}[A-Z]\w{1,60}\b")
 # A file of one's own that Python found under the name of a package (Python 3.13 says so itself).
 _RENAMING = re.compile(r"consider renaming '([^'\n]{1,300})'")
+# The file that Python took for the module: `cannot import name 'a' from 'b' (/home/me/b.py)`.
+_IMPORTED = re.compile(r"\(((?![^)\n]*(?:(?:site|dist)-packages|lib/python3))[^()\n]{1,300}\.py)\)")
 # In how many packages a class is looked for by its name alone, and how many questions a message asks at most.
 _SEARCHED, _QUESTIONS = 2, 120
+# How many classes may take an argument, so that its name alone says which is meant.
+_FEW = 4
 _CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
 _OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
 
@@ -62,6 +66,12 @@ class Lack:
     def partial(self) -> bool:
         """Return whether Python was still at the first line of the module that lacks it."""
         return "partially initialized" in self.message
+
+    @property
+    def is_of_own_part(self) -> bool:
+        """Return whether a package does not find a name in a module of its own: its files are not of one release."""
+        is_own = bool(self.root and self.frames and fold(self.frames[-1].package or "") == fold(self.root))
+        return is_own and (self.partial or (self.kind == "name" and "." in self.owner))
 
     @property
     def root(self) -> str:
@@ -149,6 +159,8 @@ def shadowing_file(lack: Lack) -> str | None:
     if match := _RENAMING.search(lack.around):
         return match[1]
     own = f"{lack.root}.py"
+    if (of_message := _IMPORTED.search(lack.message)) and re.split(r"[/\\]", of_message[1])[-1] == own:
+        return of_message[1]
     files = [f.file for f in lack.frames if f.package is None]
     if shadow := next((f for f in files if re.split(r"[/\\]", f)[-1] == own), None):
         return shadow
@@ -191,6 +203,17 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
             for path, is_guess in paths(callable_name, lack, facts, index):
                 argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
                 yield Question(path=path, argument=argument, is_guess=is_guess)
+        if search and lack.kind == "argument" and lack.owner.rpartition(".")[2] in _CONSTRUCTORS:
+            yield from _of_argument(lack, index)
+
+
+def _of_argument(lack: Lack, index: NameIndex) -> Iterator[Question]:
+    """Yield the classes of the packages in the calls that take an argument of that name, where only few do."""
+    callers = dict.fromkeys(fold(f.package) for f in reversed(lack.frames) if f.package)
+    for distribution in [each for each in callers if each in index.distributions()][:_SEARCHED]:
+        paths = index.classes_taking(lack.name, distribution)
+        if len(paths) <= _FEW:
+            yield from (Question(path=path, argument=lack.name, is_guess=True) for path in paths)
 
 
 def by_position(path: str, count: str) -> str:
@@ -233,7 +256,8 @@ def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tu
     likely = tuple(_likely(first, lack, facts, index))
     for distribution in likely:
         yield from ((f"{root}.{name}", False) for root, of in index.roots.items() if of == distribution)
-    if lack.kind == "member" and (base := _base_of(first)):
+    base = _base_of(first) if lack.kind == "member" else None
+    if base and (base.endswith(".Trainer") or index.distribution_of(base) in likely):
         yield f"{base}{tail}", True
     if first[:1].isupper():
         yield from ((f"{root}.{name}", True) for root, of in _by_use(index) if of not in likely)

@@ -20,9 +20,10 @@ from envsmith.model.version import minor_of, public
 
 # The file that the loader could not load: `…/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol`.
 _FILE = re.compile(r"(\S{1,300}?\.so[\d.]{0,12}): undefined symbol")
+_FOLDER = re.compile(r"(?:site|dist)-packages[/\\](\w{1,60})[/\\]")
 _STEM = re.compile(r"([^\s/\\]{1,200}?)\.(?:cpython-\d+\S{0,60}\.|abi3\.)?so[\d.]{0,12}$")
 # Packages of which each release is made for one release of torch and says so.
-_PAIRED = frozenset({"torchaudio", "torchvision"})
+_PAIRED = frozenset({"torchaudio", "torchvision", "vllm", "xformers"})
 # /lib64/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /…/libtorch_python.so)
 _NOT_FOUND = re.compile(
     r"(?:(?P<loaded>\S{0,300}lib(?:stdc\+\+|c|m|pthread)\.so[.\d]{0,8}): )?version [`'\"?]{0,3}"
@@ -58,7 +59,8 @@ def with_builds(
     package = package_of(file[1]) if file else None
     version = facts.version("torch")
     build = table.nearest(version, platform.value) if version else None
-    answer = _answer(symbol, builds, version, build)
+    is_own = bool(file and _OWN_LIBRARY.search(file[1]))
+    answer = _MIXED if is_own else _answer(symbol, builds, version, build)
     finding = dataclasses.replace(
         diagnosed.finding,
         message=f"{diagnosed.finding.message} {answer.message}",
@@ -67,7 +69,12 @@ def with_builds(
         components={**_versions(package, facts), **diagnosed.finding.components, "torch": version or "*"},
         evidence=(*_measured(build or (builds.present or builds.absent)[-1]), *diagnosed.finding.evidence),
     )
-    diagnosed = dataclasses.replace(diagnosed, lines=_lines(diagnosed, package, version))
+    lines = (
+        ("pip uninstall -y torch", "pip install --no-cache-dir torch")
+        if is_own
+        else _lines(diagnosed, package, version)
+    )
+    diagnosed = dataclasses.replace(diagnosed, lines=lines)
     if not answer.is_certain:
         return dataclasses.replace(diagnosed, finding=finding)
     return dataclasses.replace(
@@ -79,8 +86,10 @@ def package_of(path: str) -> str | None:
     """Return the component that brings a compiled file, or ``None`` where its name does not say."""
     match = _STEM.search(path)
     stem = match[1].removeprefix("lib") if match else ""
-    names = (component.name for component in components().by_name.values() if component.distributions)
-    return next((n for n in names if re.match(rf"{n.replace('-', '_')}(?:_|$)", stem)), None)
+    names = [component.name for component in components().by_name.values() if component.distributions]
+    folder = _FOLDER.search(path)
+    by_stem = (n for n in names if re.match(rf"{n.replace('-', '_')}(?:_|$)", stem))
+    return next(by_stem, next((n for n in names if folder and n.replace("-", "_") == folder[1]), None))
 
 
 def _versions(package: str | None, facts: Facts) -> dict[str, str]:
@@ -95,6 +104,15 @@ def _lines(diagnosed: Diagnosed, package: str | None, version: str | None) -> tu
         torch = f"torch=={public(version)}" if version else "torch"
         return (f"pip install --force-reinstall {torch} {package}",)
     return (f"pip install --no-build-isolation --no-cache-dir --force-reinstall --no-deps {package}",)
+
+
+# The libraries of torch itself: `…/site-packages/torch/lib/libtorch_python.so`.
+_OWN_LIBRARY = re.compile(r"[/\\]torch[/\\]lib[/\\]lib(?:torch|c10|caffe2)\w*\.so")
+_MIXED = _Answer(
+    message="The file that asks is torch's own: libraries of two torches are mixed.",
+    fix="Take folders of another torch (and of libtorch) out of LD_LIBRARY_PATH, remove a second torch (the system's, conda's),"
+    " and install torch again: pip uninstall -y torch until pip says that it is not installed, then once more.",
+)
 
 
 def _answer(symbol: Symbol, builds: Builds, version: str | None, build: TorchBuild | None) -> _Answer:

@@ -92,7 +92,7 @@ def explain(
     """
     if shadow := shadowing_file(lack):
         return _shadowed(lack, shadow)
-    if lack.partial and lack.root and lack.frames and lack.frames[-1].package == fold(lack.root):
+    if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):
         return _damaged(lack)
     if lack.kind == "attribute" and isinstance(getattr(builtins, lack.name, None), type):
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
@@ -120,6 +120,8 @@ def explain(
     if inside and version:
         return _another_copy(lack, question, presence, version)
     if not (presence.absent or presence.unknown):
+        if lack.partial:
+            return _in_a_circle(lack, question, presence)
         return _always(lack, question, presence, version)
     asker = _known_asker(lack, presence, facts)
     needed = _needed(presence, needs)
@@ -355,8 +357,8 @@ def _another_copy(lack: Lack, question: Question, presence: Presence, version: s
     name = presence.distribution
     return MissingNameExplanation(
         rule="installed-is-another",
-        message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, or its files are"
-        f" damaged.{_asker(lack, name)}",
+        message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, its files are damaged,"
+        f" or it has this only beside an optional package that is not installed.{_asker(lack, name)}",
         fix=f"{_look(lack, question)} Then reinstall {name} into a clean environment.",
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
@@ -370,16 +372,23 @@ def _not_set_yet(lack: Lack, question: Question, presence: Presence, version: st
     """Explain a member that methods set on an instance, of a release that sets it or of one that is not known."""
     name, spec = presence.distribution, presence.short_spec()
     older = "" if version or not presence.absent else ", or the installed release is another"
+    is_foreign = bool(version and question.is_guess and presence.absent)
+    before = short_spec_of(presence.releases, set(presence.releases) - presence.present) if is_foreign else ""
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"{name}{spec} sets {_thing(lack, question)} on its objects while they are made or used: what sets it has"
         f" not run for this one{older}.{_asker(lack, name)}",
         fix=f"See where {name} sets {lack.name}, and on what condition."
-        + (f" If the installed release is another, install {name}{spec}." if older else ""),
+        + (f" If the installed release is another, install {name}{spec}." if older else "")
+        + (
+            f" {lack.owner} is of another package, written for {name}{before}: take that, or a newer release of it."
+            if before
+            else ""
+        ),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version or "*", **_user(lack, name)},
-        needs={name: spec} if older else {},
+        needs={name: before or spec} if older or before else {},
         presence=presence,
     )
 
@@ -388,6 +397,8 @@ def _always(lack: Lack, question: Question, presence: Presence, version: str | N
     """Explain a name that every measured release has, where the installed one is not among them or not known."""
     name, first = presence.distribution, presence.releases[0]
     older = f"{name} {version} is not among them" if version else "the installed one is older"
+    if lack.kind == "member":  # a model's own code may have a class of that name
+        older = f"{older}, the class is another of that name (a model's own code)"
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
@@ -403,13 +414,34 @@ def _always(lack: Lack, question: Question, presence: Presence, version: str | N
     )
 
 
-def _look(lack: Lack, question: Question) -> str:
-    """Return how to see what is imported. A part of a package may also have to be imported by its own path."""
-    advice = (
-        f"Import it by its own path (import {question.path}), if it is a module. " if lack.kind == "attribute" else ""
+def _in_a_circle(lack: Lack, question: Question, presence: Presence) -> MissingNameExplanation:
+    """Explain a name that every release has, asked for while Python was still importing the package."""
+    root = lack.root
+    return MissingNameExplanation(
+        rule="imported-in-a-circle",
+        message=f"Python was still importing {root} when {_thing(lack, question)} was asked for. Every release of"
+        f" {presence.distribution} has it: a file {root}.py of your own stands in its place, or what {root} imports"
+        " imports it again.",
+        fix=f"Look for {root}.py beside the script and rename it. Without one, the first lines of the traceback that are"
+        " in no package show the file of yours that is imported twice: it has the name of a module of Python or of a"
+        " package.",
+        taxonomy=dataclasses.replace(_SCRIPT, cause="module-shadowed"),
+        severity=Severity.WARNING,
+        weight=Weight.SYMPTOM,
+        components={presence.distribution: "*"},
+        lines=(f"python -c 'import {root} as m; print(m.__file__)'",),
     )
+
+
+def _look(lack: Lack, question: Question) -> str:
+    """Return how to see what is imported, and what each answer means."""
     root = question.path.partition(".")[0]
-    return f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'."
+    is_module = lack.kind == "attribute" and "." in lack.owner
+    advice = f"Import it by its own path (import {question.path}), if it is a module. " if is_module else ""
+    return (
+        f"{advice}See what is imported: python -c 'import {root} as m; print(m.__file__)'. None is a folder {root}"
+        f" without __init__.py, a path outside of site-packages is a file or folder of yours: rename it."
+    )
 
 
 def _shadowed(lack: Lack, file: str) -> MissingNameExplanation:

@@ -24,12 +24,14 @@ from envsmith.model.cell import Platform
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding
 from envsmith.model.rule import Row, Severity
-from envsmith.model.version import Spec, public, version_key
+from envsmith.model.version import Spec, local_cuda, public, version_key
 
 # What torch is compiled for: a build for the CPU obeys rules over these, and nobody is helped by it.
 _OF_GPU = frozenset({"gpu", "driver", "cuda"})
 # The rule that says with which driver each CUDA came.
 _DRIVERS = "toolkit-ptx-driver"
+# The last release of sources that says nothing but that there are no wheels here.
+_PLACEHOLDERS = {"torch": "0.1.2.post2"}
 _REQUIREMENT = re.compile(r"([A-Za-z][\w.-]*)((?:[<>=!~]=?=?[\w.*]+,?)+)")
 
 
@@ -125,7 +127,8 @@ def releases_for_message(hit: Hit, requirement: str | None, facts: Facts, platfo
     if len(names) < 2 or hit.signature.kind != "cause" or hit.signature.severity is Severity.NOTE:
         return {}
     gpu = {"gpu": f"sm_{hit.groups['gpu']}"} if "gpu" in hit.groups else {}
-    return left_by_rules(names, environment_of(facts) | gpu, platform)
+    environment = environment_of(facts) | gpu
+    return left_by_rules(names, environment, platform) | _cuda_left(names, environment, platform)
 
 
 def releases_for_finding(finding: Finding, facts: Facts, platform: Platform) -> dict[str, str]:
@@ -138,6 +141,17 @@ def left_by_rules(names: Collection[str], environment: Mapping[str, str], platfo
     """Return what the rules over exactly these components leave of each that a message says to be wrong."""
     rows = _rows_over(names, platform)
     return _next_floor(rows, environment) | _left(rows, names, environment)
+
+
+def _cuda_left(names: Collection[str], environment: Mapping[str, str], platform: Platform) -> dict[str, str]:
+    """Return the CUDA from which on builds of torch have code for the GPU, where the stated one is below that."""
+    stated = key_of(environment.get("cuda", ""))
+    if set(names) != {"torch", "gpu"} or "gpu" not in environment or stated is None:
+        return {}
+    builds = {build: cuda for build in _table().builds["torch"] if (cuda := local_cuda(build))}
+    broken = set(_broken(_rows_over(names, platform), "torch", environment, set(builds)))
+    keyed = sorted((key, cuda) for b, cuda in builds.items() if b not in broken and (key := version_key(cuda)))
+    return {"cuda": f">={keyed[0][1]}"} if keyed and keyed[0][0] > stated else {}
 
 
 def sentence_of(needs: Mapping[str, str], facts: Facts) -> str:
@@ -156,7 +170,9 @@ def sentence_of(needs: Mapping[str, str], facts: Facts) -> str:
             else name == "python" or (spec.startswith(">=") and "," not in spec)
         )
     ]
-    return f"With {' or '.join(causes)} this does not happen. " if causes else ""
+    # A build of torch is for one CUDA: where both are named, both are asked.
+    joint = " and " if {"torch", "cuda"} <= needs.keys() and "gpu" not in needs else " or "
+    return f"With {joint.join(causes)} this does not happen. " if causes else ""
 
 
 def environment_of(facts: Facts) -> dict[str, str]:
@@ -209,6 +225,8 @@ def _nearest_of(name: str | None, pin: str, offered: str) -> dict[str, str]:
     if name is None or not keys or not pinned:
         return {}
     above = next((text for key, text in keys if key > pinned), None)
+    if above is None and keys[-1][1] == _PLACEHOLDERS.get(name):
+        return {}
     return {name: f">={above}" if above else f"<={keys[-1][1]}"}
 
 

@@ -25,7 +25,9 @@ from envsmith.model.version import Spec
 # Those where the name is known to be gone, so that the package that imports it is too old.
 _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
 # pip and uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
-_DEPENDS = re.compile(r"\bdepends on ([A-Za-z][\w.-]{0,60}?)\s?((?:[<>=!~]=?=?\d[\w.*]{0,30}(?:,(?=[<>=!~]))?){1,4})")
+_DEPENDS = re.compile(
+    r"\bdepends on ([A-Za-z][\w.-]{0,60}?)\s?((?:[<>=!~]=?=?\d[\w.*]{0,30}(?:(?:,\s?|\sand\s)(?=[<>=!~]))?){1,4})"
+)
 # Ray prints two pairs, the cluster's first.
 _RAY = re.compile(r"Ray: (\d[\w.]{1,30})[^\n]{0,40}\n[^\n]{0,120}?Python: (3\.\d{1,2}(?:\.\d{1,2})?)")
 
@@ -34,7 +36,8 @@ def with_parties(hit: Hit, text: str) -> Hit:
     """Return the hit with the requirements or the packages that it is about."""
     if hit.signature.id == "pip-resolution":
         around = text[max(0, hit.position - 400) : hit.position + 4000]
-        needs = dict.fromkeys(f"{name}{spec}" for name, spec in _binding(_DEPENDS.findall(around)))
+        depends = [(name, re.sub(r",?\s(?:and\s)?", ",", spec)) for name, spec in _DEPENDS.findall(around)]
+        needs = dict.fromkeys(f"{name}{spec}" for name, spec in _binding(depends))
         return dataclasses.replace(hit, groups={**hit.groups, "needs": "; ".join(needs)[:400]}) if needs else hit
     if hit.signature.id == "ray-cluster-versions":
         return _of_cluster(hit, text[hit.position : hit.position + 800])

@@ -21,6 +21,7 @@ from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, minor_of
+from envsmith.project.code.needs import distributions_by_module
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 # The order of components in a table.
@@ -198,11 +199,12 @@ _CAUGHT = re.compile(r"\{([a-z_]+)\}")
 
 
 def _filled(text: str, hit: Hit) -> str:
-    return _CAUGHT.sub(lambda match: hit.groups.get(match[1], match[0]), text)
+    words = {"distribution": _distribution(hit.groups.get("package")), **hit.groups}
+    return _CAUGHT.sub(lambda match: words.get(match[1]) or match[0], text)
 
 
 # A release that a command asks for.
-_REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'")
+_REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'|\b(pip install [A-Za-z][\w.-]*)$")
 
 
 def fix_of(hit: Hit, facts: Facts) -> str:
@@ -224,7 +226,7 @@ def lines_of(hit: Hit, fix: str) -> tuple[str, ...]:
         return ()
     lines = tuple(_filled(line, hit) for line in hit.signature.lines)
     is_nearer = not fix.endswith(_filled(hit.signature.fix, hit))
-    return tuple(line for line in lines if not is_nearer or all(r in fix for r in _REQUIREMENT.findall(line)))
+    return tuple(line for line in lines if not is_nearer or all("".join(r) in fix for r in _REQUIREMENT.findall(line)))
 
 
 def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
@@ -250,8 +252,9 @@ def _distribution(module: str | None) -> str | None:
     """Return the distribution that brings a module."""
     if module is None:
         return None
+    root = module.split(".")[0]
     framework = next((f.name for f in FRAMEWORKS.values() if f.module == module), None)
-    return framework or fold(module.split(".")[0])
+    return framework or distributions_by_module().get(root) or fold(root)
 
 
 def _cuda_fix(facts: Facts) -> str | None:

@@ -296,6 +296,11 @@ def _machine(draft: Draft, _key: str, value: str, _where: str) -> None:
     draft.host["machine"] = value[:40]
 
 
+def _cuda_available(draft: Draft, _key: str, value: str, _where: str) -> None:
+    if value.lower().startswith(("false", "no")):
+        draft.host["cuda_available"] = "no"
+
+
 def _shared_memory(draft: Draft, _key: str, value: str, _where: str) -> None:
     if (size := bytes_of(value)) is not None:
         draft.limits["shm"] = size
@@ -309,6 +314,7 @@ _OF_VALUES: dict[str, _Reader] = {
     "system": _platform,
     "cuda": _stated_cuda,
     "machine": _machine,
+    "cuda_available": _cuda_available,
 }
 
 

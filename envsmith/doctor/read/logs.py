@@ -205,6 +205,8 @@ _FRAME = re.compile(
 )
 _ARROW = re.compile(r"^(?:-{2,}> ?\d{1,7}|│ ❱ +\d{1,7})\s(.{1,300}?)(?:\s*│)?$")
 _INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
+# The folder of an old installation: `pytorch_lightning-1.8.0-py3.7.egg`.
+_EGG = re.compile(r"-\d[\w.+]*-py3\.\d{1,2}(?:-[\w-]+)?\.egg$")
 _INSTALLED_MODULE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w/\\]{1,200})\.py\b")
 # A frame of a checkout that is run where it lies: its own folder says whose code it is.
 _CHECKOUT = re.compile(rf"[/\\]({_MODULES}|transformers|accelerate|op_builder)[/\\]")
@@ -234,7 +236,7 @@ def package_of(file: str) -> str | None:
     match = _INSTALLED_FRAME.search(file) or _CHECKOUT.search(file)
     if match is None:
         return None
-    name = fold(match[1].removesuffix(".py"))
+    name = fold(_EGG.sub("", match[1]).removesuffix(".py"))
     return words().folders.get(name, name)
 
 

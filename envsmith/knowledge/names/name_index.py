@@ -119,6 +119,11 @@ class NameIndex:
         walk = self._walk(distribution)
         return tuple(f"{module}.{name}" for module in walk.modules_defining(name)) if walk else ()
 
+    def classes_taking(self, argument: str, distribution: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes of a package that take that argument when they are made, in any release."""
+        walk = self._walk(distribution)
+        return walk.classes_taking(argument) if walk else ()
+
     def classes_with(self, module: str, member: str) -> tuple[str, ...]:
         """Return the dotted paths of the classes of a module whose body has that member, in any release."""
         name = self.distribution_of(module)

@@ -310,6 +310,18 @@ class NamesFile:
             modules = {module for module, text in texts if f"\n{name} " in text and written.search(text)}
         return tuple(sorted(modules, key=lambda module: (module.count("."), module)))
 
+    def classes_taking(self, argument: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes of which a constructor takes an argument of that name, in any release."""
+        constructor = re.compile(
+            rf"^(\w+)\.__(?:init|new)__ [^\n(]{{0,8}}\([^\n]*(?<!\w){re.escape(argument)}(?!\w)", re.MULTILINE
+        )
+        with self._reading():
+            texts = (item for part in self._parts for item in part.texts())
+            paths = {
+                f"{module}.{m[1]}" for module, text in texts if argument in text for m in constructor.finditer(text)
+            }
+        return tuple(sorted(paths, key=lambda path: (path.count("."), path)))
+
     def table(self, new_places: Iterable[int] = ()) -> Table:
         """Return everything: what a refresh adds a release to. ``new_places`` are of releases that follow."""
         with self._reading():

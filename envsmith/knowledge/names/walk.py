@@ -122,6 +122,10 @@ class Walk:
 
     # -- paths --------------------------------------------------------------------------------------------------------
 
+    def classes_taking(self, argument: str) -> tuple[str, ...]:
+        """Return the paths of the classes that take an argument of that name when they are made, in any release."""
+        return self._file.classes_taking(argument)
+
     def follow(self, path: str) -> Reached:
         """Return what a dotted path names."""
         root = max((r for r in self._roots if f"{path}.".startswith(f"{r}.")), key=len, default="")

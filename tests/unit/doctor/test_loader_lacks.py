@@ -92,3 +92,18 @@ def test_a_glibc_is_never_brought_by_conda(system, sentence):
     assert sentence in diagnosed.finding.message
     assert diagnosed.finding.fix.startswith("Use a system or image that has glibc 2.32 (Ubuntu 22.04")
     assert "conda install" not in " ".join([diagnosed.finding.fix, *diagnosed.lines])
+
+
+def test_a_library_of_torch_itself_that_lacks_a_symbol_of_torch_is_of_a_second_torch():
+    text = "ImportError: /v/site-packages/torch/lib/libtorch_python.so: undefined symbol: _ZN5torch4cuda4nccl6detail16throw_nccl_errorE12ncclResult_t"
+
+    diagnosed = root(text)
+
+    assert "libraries of two torches are mixed" in diagnosed.finding.message
+    assert diagnosed.lines[0] == "pip uninstall -y torch"
+
+
+def test_the_folder_of_a_compiled_file_says_which_package_it_is_of():
+    text = f"ImportError: /v/lib/python3.12/site-packages/vllm/_C.abi3.so: undefined symbol: {NEW_ABI}"
+
+    assert root(text).lines == ("pip install --force-reinstall torch vllm",)

@@ -440,3 +440,61 @@ def test_a_command_stays_whose_releases_all_have_the_name():
     text = "ImportError: cannot import name 'packaging' from 'pkg_resources' (/e/pkg_resources/__init__.py)"
 
     assert first(text, NameIndex.installed()).lines == ("pip install 'setuptools<70'",)
+
+
+def of_committed(text: str):
+    """The root of a text, over the committed index."""
+    return diagnose(read_texts([("log", text)]), [("log", clean(text))]).root
+
+
+def test_a_name_that_every_release_has_asked_for_in_the_midst_of_an_import_is_a_circle():
+    finding = of_committed("AttributeError: partially initialized module 'torch' has no attribute 'cuda'").finding
+
+    assert (finding.rule, dict(finding.needs)) == ("imported-in-a-circle", {})
+
+
+def test_the_file_in_the_message_that_has_the_name_of_the_package_is_ones_own():
+    text = "ImportError: cannot import name 'pipeline' from 'transformers' (/home/me/work/transformers.py)"
+
+    assert "/home/me/work/transformers.py" in of_committed(text).finding.message
+
+
+def test_a_package_that_misses_a_name_in_a_module_of_its_own_is_of_two_releases():
+    text = """  File "/v/lib/python3.10/site-packages/torch/_dynamo/convert_frame.py", line 22, in <module>
+    from torch._utils_internal import maybe_upload_prof_stats_to_manifold
+ImportError: cannot import name 'maybe_upload_prof_stats_to_manifold' from 'torch._utils_internal'"""
+
+    assert of_committed(text).finding.rule == "broken-installation"
+
+
+def test_an_argument_that_few_classes_of_the_calling_package_take_names_its_releases():
+    text = """  File "/v/lib/python3.8/site-packages/lightning/fabric/strategies/fsdp.py", line 229, in setup_module
+    module = FullyShardedDataParallel(
+TypeError: __init__() got an unexpected keyword argument 'activation_checkpointing_policy'"""
+
+    assert of_committed(text).finding.needs == {"lightning": ">=2.1.0"}
+
+
+def test_a_model_of_another_package_that_lacks_what_the_stated_release_asks_for_is_older():
+    text = "transformers: 5.1.0\nAttributeError: 'ColBERTModel' object has no attribute 'all_tied_weights_keys'"
+
+    assert of_committed(text).finding.needs == {"transformers": "<5.0.0"}
+
+
+def test_a_lazy_module_names_what_it_lacks_without_quotes():
+    text = "AttributeError: module diffusers has no attribute FluxPipeline"
+
+    assert of_committed(text).finding.needs == {"diffusers": ">=0.30.0"}
+
+
+def test_a_signature_that_names_releases_says_more_than_an_index_that_knows_no_such_name():
+    text = "TypeError: Qwen2ForCausalLM.__init__() got an unexpected keyword argument 'dtype'"
+
+    assert of_committed(text).finding.needs == {"transformers": ">=4.56.0"}
+
+
+def test_pip_is_given_the_name_of_the_package_and_none_for_a_part_of_a_project():
+    package, part = (of_committed(f"ModuleNotFoundError: No module named '{name}'") for name in ("cv2", "utils"))
+
+    assert package.lines == ("python -m pip install opencv-python",)
+    assert part.lines == ()

@@ -221,3 +221,21 @@ def test_an_nccl_that_does_not_know_wsl_needs_a_newer_one(host, nccl, ends):
     text = f"{host}\nNCCL version {nccl}\nncclSystemError: System call (socket, malloc, munmap, etc) failed"
 
     assert needs(text) == ends
+
+
+def test_a_build_of_too_old_a_cuda_for_the_gpu_is_told_the_cuda_that_has_code_for_it():
+    told = needs(f"GPU: NVIDIA GeForce RTX 5080\nPyTorch Version: 2.7.0.dev20250310+cu124\n{NO_KERNEL}")
+
+    assert told["cuda"] == ">=12.8"
+
+
+def test_a_range_that_pip_writes_with_spaces_is_read_to_its_end():
+    line = "transformers 4.32.0 depends on tokenizers!=0.11.3, <0.14 and >=0.11.1"
+
+    assert needs(CONFLICT.format("2.1.0", "2.1.0", line))["tokenizers"] == "!=0.11.3,<0.14,>=0.11.1"
+
+
+def test_a_placeholder_on_the_index_is_not_recommended():
+    text = "ERROR: Could not find a version that satisfies the requirement torch==1.1.0 (from versions: 0.1.2, 0.1.2.post1, 0.1.2.post2)"
+
+    assert "torch" not in needs(text)
