@@ -116,7 +116,7 @@ def _in_scope(nodes: Iterable[ast.AST], *, walrus: bool) -> Iterator[ast.AST]:
         node = pending.pop()
         yield node
         kind = type(node)
-        is_plain = kind is ast.Assign and isinstance(node.value, ast.Constant)  # it yields its targets itself
+        is_plain = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)  # it yields its targets itself
         is_asked = walrus or kind in _TARGETS or not isinstance(node, ast.expr)
         if is_asked and not is_plain and kind not in _CLOSED:
             pending += children(node)
