@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from envsmith import solver
+from envsmith.base.progress import Progress, silent
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
@@ -18,7 +19,9 @@ from envsmith.project.code.reading import read_code
 from envsmith.project.stated import read_stated
 
 
-def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform) -> Judgement:
+def judge_code(
+    path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform, progress: Progress = silent
+) -> Judgement:
     """Return a judgement of versions with what the code of a project takes and they lack.
 
     The repair is a set in which the code finds its names too, if there is one.
@@ -27,7 +30,7 @@ def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, pl
     without a pin is judged by the newest measured release that the project admits.
     """
     index = NameIndex.installed()
-    project, uses = read_code(path, index)
+    project, uses = read_code(path, index, progress)
     requirements = read_stated(project.root, project.files)
     inferred = exact_versions(requirements)
     newest = {} if versions else newest_admitted(uses, requirements, index)

@@ -65,3 +65,13 @@ def test_a_package_is_loaded_with_its_modules():
 def test_files_that_only_import_each_other_are_programs_of_nobody():
     files = {"train": "def f():\n    from src_part import a", "src_part__init": "", "src_part__a": "import torch"}
     assert conditional(**files) == {"src_part/a.py"}
+
+
+def test_who_waits_for_a_second_hears_how_much_is_read():
+    sources = tuple(SourceText(path=f"part{number}.py", text=b"import torch") for number in range(5))
+    project = ProjectSources(root=Path(), sources=sources, files=frozenset(source.path for source in sources))
+    events, ticks = [], iter([0.0, 0.5, 0.9, 1.1])
+
+    read_project_uses(project, progress=events.append, clock=lambda: next(ticks))
+
+    assert [event.text for event in events] == ["2 of 5 files of Python are read"]
