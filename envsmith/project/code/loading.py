@@ -23,16 +23,16 @@ def loaded_later(imports: Mapping[str, Sequence[Use]], root: str) -> frozenset[s
     imported: set[str] = set()
     for file, uses in imports.items():
         for use in uses:
-            others = {other for other in _files(use.chain, PurePosixPath(file), modules, root) if other != file}
-            imported |= others
+            targets = {path for path in _files(use.chain, PurePosixPath(file), modules, root) if path != file}
+            imported |= targets
             if use.function is None and not (use.guard.branch or use.guard.asks):
-                at_once[file] |= others
+                at_once[file] |= targets
     loaded = set(imports) - imported
     waiting = list(loaded)
     while waiting:
-        new = at_once[waiting.pop()] - loaded
-        loaded |= new
-        waiting += new
+        further = at_once[waiting.pop()] - loaded
+        loaded |= further
+        waiting += further
     return frozenset(set(imports) - loaded)
 
 
@@ -46,7 +46,7 @@ def _files(chain: Chain, path: PurePosixPath, modules: Mapping[Chain, str], root
     bases = [()] if chain[0] == root else [*(folder.parts for folder in path.parents), *((name,) for name in LAYOUTS)]
     names = chain[1:] if chain[0] == root else chain
     for base in bases:
-        found = [modules[where] for depth in range(1, len(names) + 1) if (where := (*base, *names[:depth])) in modules]
-        if found:
-            yield from found
+        files = [modules[where] for depth in range(1, len(names) + 1) if (where := (*base, *names[:depth])) in modules]
+        if files:
+            yield from files
             return

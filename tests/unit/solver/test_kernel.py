@@ -66,7 +66,7 @@ def test_a_search_leaves_out_what_an_earlier_one_returned(seed: int) -> None:
 
     everything = [] if domains is None else list(net.search(domains, steps))
     earlier = [] if within is None else list(net.search(within, steps))
-    later = [] if domains is None else list(net.search(domains, steps, given=masks))
+    later = [] if domains is None else list(net.search(domains, steps, past=masks))
 
     assert later == [solution for solution in everything if solution not in earlier]
 
