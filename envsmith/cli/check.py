@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envsmith import solver
-from envsmith.cli.console import dumps, print_answer, print_out
+from envsmith.cli.console import Console, dumps, print_answer, print_out
 from envsmith.cli.declare import choice, flag, group, option, verb
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
@@ -176,7 +176,7 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     if settings.code is not None:
         from envsmith.project.code.judge_code import judge_code  # only who has code waits for its readers
 
-        judgement = judge_code(settings.code, stated, judgement, where)
+        judgement = judge_code(settings.code, stated, judgement, where, Console())
     for source in settings.wheels:
         judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
     return replace(judgement, unknown=(*judgement.unknown, *unreached)), declarations

@@ -116,13 +116,12 @@ class Rule:
         return "-extra-" in self.id
 
     @property
-    def foretells_import(self) -> bool:
-        """Tell whether it says that an import or an installation fails: by names that were read, or by a run.
+    def foretells_installation(self) -> bool:
+        """Tell whether it says that an installation fails, as it did in a run.
 
         An import that failed in a run is not among them: it ran without a GPU, and some fail for want of one.
         """
-        is_of_names = self.kind is RuleKind.REQUIRES and "-imports-" in self.id
-        return is_of_names or self.id.endswith("-run-failed-install")
+        return self.id.endswith("-run-failed-install")
 
     @property
     def locking(self) -> bool:

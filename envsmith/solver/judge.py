@@ -123,11 +123,11 @@ def judge(
 
 
 def _foretold(case: JudgementDraft, finding: Finding, runs: Sequence[PassedRun]) -> Finding:
-    """Return a warning of an import or an installation that fails as an error, unless a run had just these releases.
+    """Return a warning of an installation that fails as an error, unless a run had just these releases.
 
-    For whoever chooses a set it is a warning, for the part that fails may not be the one that is wanted.
+    The import of a part that fails stays what its rule says: the package itself is imported all the same.
     """
-    if finding.severity is not Severity.WARNING or not case.rule(finding.rule).foretells_import:
+    if finding.severity is not Severity.WARNING or not case.rule(finding.rule).foretells_installation:
         return finding
     is_refuted = ran_together(finding.components, finding.components, runs)
     return finding if is_refuted else replace(finding, severity=Severity.ERROR)

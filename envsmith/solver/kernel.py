@@ -257,8 +257,15 @@ class Net:
                     return solution
         return None
 
-    def search(self, domains: Domains, steps: Sequence[Step], at: int = 0) -> Iterator[Domains]:
-        """Return every assignment within consistent ``domains``, best first: lexicographic over ``steps[at:]``."""
+    def search(
+        self, domains: Domains, steps: Sequence[Step], at: int = 0, *, past: Sequence[tuple[int, int]] = ()
+    ) -> Iterator[Domains]:
+        """Return every assignment within consistent ``domains``, best first: lexicographic over ``steps[at:]``.
+
+        What lies within the masks of the ``past`` is left out: an earlier search returned it.
+        """
+        if past and not any(domains[variable] & ~mask for variable, mask in past):
+            return
         while at < len(steps) and not domains[steps[at][0]] & (domains[steps[at][0]] - 1):
             at += 1
         if at == len(steps):
@@ -270,7 +277,7 @@ class Net:
         for part in parts(domains):
             child = self.narrow(domains, variable, part)
             if child is not None:
-                yield from self.search(child, steps, at + 1)
+                yield from self.search(child, steps, at + 1, past=past)
 
 
 def nearest(

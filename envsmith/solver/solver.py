@@ -88,6 +88,7 @@ class Solver:
         unary = [mask for wish in wishes for mask in wish.masks]
         hard = posed.problem.rules_net(Severity.ERROR)
         steps = posed.preference.decisions
+        past: Sequence[tuple[int, int]] = ()
         for avoided, masks in (
             (frozenset({"pre", "yanked"}), [*unary, *posed.pre, *posed.yanked]),
             (frozenset({"yanked"}), [*unary, *posed.yanked]),
@@ -104,10 +105,11 @@ class Solver:
             floor = posed.preference.floor(newest)
             for net, bounds, label in _passes(posed.problem, masks, floor, avoided, every=every):
                 domains = net.begin([*masks, *bounds])
-                for solution in net.search(domains, steps) if domains else ():
+                for solution in net.search(domains, steps, past=past) if domains else ():
                     yield solution, label
                     if not every:
                         return
+            past = masks  # its last pass kept to nothing else
 
     def stuck(
         self, problem: Problem, effort: Effort | None = None, *, avoided: Sequence[tuple[int, int]] = ()

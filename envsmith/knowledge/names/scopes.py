@@ -11,8 +11,11 @@ from envsmith.knowledge.names.blocks import remember
 Chain = tuple[str, ...]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator)
 # What is inside of them is of another scope, or binds nothing.
-_CLOSED = (*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS, ast.Name, ast.Constant)
+_CLOSED = frozenset({*FUNCTIONS, ast.ClassDef, ast.Lambda, *COMPREHENSIONS, ast.Name, ast.Constant})
+_TARGETS = frozenset({ast.Tuple, ast.List, ast.Starred})
+_BINDING = frozenset({*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Name, ast.ExceptHandler, ast.Assign})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +39,45 @@ class Scope:
     names: dict[str, Origin | None] = field(default_factory=dict)
 
 
+def children(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes directly inside one, as ``ast.iter_child_nodes`` does, in half the time."""
+    inner: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            inner.append(value)
+        elif isinstance(value, list):
+            inner += [item for item in value if isinstance(item, ast.AST)]
+    return inner
+
+
+def within(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield nodes and all that is inside them, in no order."""
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, _LEAVES):
+            pending += children(node)
+
+
 def own_members(node: ast.ClassDef) -> frozenset[str]:
     """Return what a class defines itself, and what its methods store in the object."""
     return remember(node, "own_members", lambda: _own_members(node))
 
 
 def _own_members(node: ast.ClassDef) -> frozenset[str]:
-    stored = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    stored = {n.attr for n in within(node.body) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
     return frozenset(stored | {name for name, _ in _bindings(node.body)})
 
 
-def unsure_names(body: list[ast.stmt]) -> frozenset[str]:
-    """Return names that a scope binds to several things: an import and its fallback, the branches of a condition."""
+def unsure_names(body: list[ast.stmt], *, walrus: bool = True) -> frozenset[str]:
+    """Return names that a scope binds to several things: an import and its fallback, the branches of a condition.
+
+    ``walrus`` says whether an expression may bind a name: without one, none is looked into.
+    """
     things: dict[str, set[object]] = {}
-    for name, thing in _bindings(body):
+    for name, thing in _bindings(body, walrus=walrus):
         things.setdefault(name, set()).add(thing)
     unsure = set()
     for name, values in things.items():
@@ -58,9 +86,11 @@ def unsure_names(body: list[ast.stmt]) -> frozenset[str]:
     return frozenset(unsure)
 
 
-def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, object]]:
+def _bindings(body: Iterable[ast.AST], *, walrus: bool = True) -> Iterator[tuple[str, object]]:
     """Yield each name that a scope binds, with what: the chain of an import, ``None`` for a constant, else a number."""
-    for node in _in_scope(body):
+    for node in _in_scope(body, walrus=walrus):
+        if type(node) not in _BINDING:
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 chain = tuple(alias.name.split("."))
@@ -79,12 +109,14 @@ def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, object]]:
             yield from ((t.id, None) for t in node.targets if isinstance(t, ast.Name))
 
 
-def _in_scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+def _in_scope(nodes: Iterable[ast.AST], *, walrus: bool) -> Iterator[ast.AST]:
     """Yield nodes of one scope: functions, classes and comprehensions themselves, not what is inside them."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
         yield node
-        is_plain = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        if not is_plain and not isinstance(node, _CLOSED):  # the statement yields the targets of a plain one
-            pending += ast.iter_child_nodes(node)
+        kind = type(node)
+        is_plain = isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)  # it yields its targets itself
+        is_asked = walrus or kind in _TARGETS or not isinstance(node, ast.expr)
+        if is_asked and not is_plain and kind not in _CLOSED:
+            pending += children(node)

@@ -19,7 +19,17 @@ from envsmith.knowledge.names.dotted import absolute, dotted
 from envsmith.knowledge.names.floors import floor_of
 from envsmith.knowledge.names.guards import AVAILABLE, Guard, Test, available, catches, decided, leaves
 from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, statements
-from envsmith.knowledge.names.scopes import COMPREHENSIONS, FUNCTIONS, Chain, Origin, Scope, own_members, unsure_names
+from envsmith.knowledge.names.scopes import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    Chain,
+    Origin,
+    Scope,
+    children,
+    own_members,
+    unsure_names,
+    within,
+)
 
 # The function of what runs only when a file is the program itself.
 MAIN = "__main__"
@@ -110,6 +120,7 @@ class OpenModule:
 def _read(reader: _Reader, source: bytes | str, parse: Callable[..., ast.Module] = ast.parse) -> ModuleUses:
     try:
         text = source if isinstance(source, bytes) else source.encode(errors="replace")
+        reader.walrus = b":=" in text
         reader.module_body(parse(source), rebinds=b"global " in text)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
         raise SyntaxError(str(error) or type(error).__name__) from None
@@ -122,6 +133,7 @@ class _Reader:
         self.module, self.package, self.own = module, package, own
         self.later: dict[str, Callable[[], None]] | None = None
         self.lazy_annotations = False
+        self.walrus = True
         self.texts: dict[str, str] = {}
         self.function: str | None = None
         self.bases: list[Origin | None] = []
@@ -131,9 +143,9 @@ class _Reader:
 
     def module_body(self, tree: ast.Module, *, rebinds: bool) -> None:
         self.lazy_annotations = any(isinstance(n, ast.ImportFrom) and n.module == "__future__" for n in tree.body)
-        nodes = ast.walk(tree) if rebinds else ()
+        nodes = within(tree.body) if rebinds else ()
         rebound = {name for n in nodes if isinstance(n, ast.Global) for name in n.names}
-        self.scopes.append(Scope(unsure_names(tree.body) | rebound))
+        self.scopes.append(Scope(unsure_names(tree.body, walrus=self.walrus) | rebound))
         named = ((n.targets[0], _text(n.value)) for n in tree.body if isinstance(n, ast.Assign))
         self.texts = {t.id: text for t, text in named if isinstance(t, ast.Name) and text is not None}
         self.block(tree.body, Guard())
@@ -179,7 +191,7 @@ class _Reader:
     def compound(
         self, node: ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Match, guard: Guard
     ) -> None:
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if isinstance(child, (ast.expr, ast.withitem)):
                 self.expression(child, guard)
         if isinstance(node, ast.Match):
@@ -203,7 +215,7 @@ class _Reader:
             if node.value is not None:
                 self.expression(node.value, guard)
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 self.expression(child, guard)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         origin = self.object_of(getattr(node, "value", None)) if len(targets) == 1 else None
@@ -251,7 +263,7 @@ class _Reader:
         """Read what a function runs, in the scopes in which it stands."""
         arguments = node.args
         every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        scope = Scope(unsure_names(node.body))
+        scope = Scope(unsure_names(node.body, walrus=self.walrus))
         scope.names |= {a.arg: self.class_of(a.annotation) for a in every}
         scope.names |= {a.arg: None for a in (arguments.vararg, arguments.kwarg) if a is not None}
         if scopes[-1].is_class and every and not _is_static(node):
@@ -268,7 +280,7 @@ class _Reader:
         base = self.origin(node.bases[0]) if len(node.bases) == 1 else None
         self.bases.append(Origin(base.chain, member=True, hidden=own_members(node)) if base else None)
         self.bind(node.name, None)
-        self.scopes.append(Scope(unsure_names(node.body), is_class=True))
+        self.scopes.append(Scope(unsure_names(node.body, walrus=self.walrus), is_class=True))
         for child in node.body:
             if isinstance(child, FUNCTIONS):
                 self.define(child, f"{node.name}.{child.name}", guard)
@@ -324,7 +336,7 @@ class _Reader:
             return
         if isinstance(node, COMPREHENSIONS):
             targets = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
-            self.within(targets, ast.iter_child_nodes(node), guard)
+            self.within(targets, children(node), guard)
             return
         if isinstance(node, ast.IfExp):
             self.expression(node.test, guard)
@@ -336,7 +348,7 @@ class _Reader:
                 self.expression(value, guard)
                 guard = self.under(guard, value, holds=isinstance(node.op, ast.And))
             return
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             self.expression(child, guard)
 
     def within(self, names: Iterable[str], nodes: Iterable[ast.AST], guard: Guard) -> None:

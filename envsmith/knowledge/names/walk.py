@@ -17,6 +17,8 @@ from envsmith.knowledge.names.stars import is_brought
 
 # Folders that are not measured: nothing is said of modules in them.
 UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})
+# Modules of protobuf, of which a builder makes the names when they are imported.
+_GENERATED = "_pb2"
 # What every module has: its own names, and those of its type.
 _ALWAYS = frozenset({*dir(types.ModuleType), *vars(types.ModuleType("")), "__file__", "__path__"})
 # Bases of the standard library that add nothing to object, and those whose fields are the arguments.
@@ -197,7 +199,7 @@ class Walk:
         if below is not None:  # it can be imported, whatever the package itself makes of it
             places.append(NamePlace(bits=bits & below.bits, kind="module", module=f"{module}.{name}"))
         remaining = bits & ~_union(p.bits for p in places)
-        if remaining and not star and below is None and name in UNMEASURED:
+        if remaining and not star and below is None and (name in UNMEASURED or module.endswith(_GENERATED)):
             unknown |= remaining
         wide = self._wide(module, name, remaining, facts, star=star, depth=depth)
         return Reached(places=(*places, *wide.places), unknown=unknown | wide.unknown)
@@ -309,6 +311,8 @@ class Walk:
         if place.path not in _CLOSED:
             unknown |= remaining & _union(having for body, having in facts.of(f"{place.name}.*"))
         remaining &= ~_union(p.bits for p in places)
+        if name == "__init__" and remaining & ~unknown:  # that of object, where no base has one
+            places.append(replace(place, kind="value", name=f"{place.name}.{name}", bits=remaining & ~unknown))
         return Reached(places=tuple(places), unknown=unknown & remaining)
 
     @staticmethod
@@ -398,7 +402,9 @@ class Walk:
             return answer | Availability(unknown=remaining)
         if place.body.startswith("@") or any(b.kind == "external" for b in bases):
             answer |= Availability(present=remaining & fields)
-            remaining &= ~fields
+        else:  # a decorator that is not known for it may make a dataclass
+            answer |= Availability(unknown=remaining & fields)
+        remaining &= ~fields
         for base in bases:
             if base.path not in _FIELD_BASES and base.bits & remaining:
                 answer |= self._takes(replace(base, bits=base.bits & remaining), argument, depth + 1)

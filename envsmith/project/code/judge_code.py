@@ -7,33 +7,36 @@ from dataclasses import replace
 from pathlib import Path
 
 from envsmith import solver
+from envsmith.base.progress import Progress, silent
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
 from envsmith.project.code.judge_uses import judge_uses
-from envsmith.project.code.needs import exact_versions, infer, newest_measured
+from envsmith.project.code.needs import exact_versions, infer, newest_admitted
 from envsmith.project.code.reading import read_code
 from envsmith.project.stated import read_stated
 
 
-def judge_code(path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform) -> Judgement:
+def judge_code(
+    path: Path, versions: Mapping[str, str], judgement: Judgement, platform: Platform, progress: Progress = silent
+) -> Judgement:
     """Return a judgement of versions with what the code of a project takes and they lack.
 
     The repair is a set in which the code finds its names too, if there is one.
 
-    A package whose version is not stated is judged by the project's own pin. Where nothing is stated and nothing
-    pinned, that is the newest release that the name index has measured.
+    A package whose version is not stated is judged by the project's own pin. Where nothing at all is stated, a package
+    without a pin is judged by the newest measured release that the project admits.
     """
     index = NameIndex.installed()
-    project, uses = read_code(path, index)
+    project, uses = read_code(path, index, progress)
     requirements = read_stated(project.root, project.files)
     inferred = exact_versions(requirements)
-    if not versions:
-        inferred = {**newest_measured(uses, index), **inferred}
-    code = judge_uses(uses, {**inferred, **versions}, index)
-    assumed = {
+    newest = {} if versions else newest_admitted(uses, requirements, index)
+    newest = {name: one for name, one in newest.items() if name not in inferred}
+    code = judge_uses(uses, {**inferred, **versions}, index, newest)
+    assumed = {name: one.version for name, one in newest.items()} | {
         name: version for name, version in inferred.items() if name in index.distributions() and name not in versions
     }
     status, repair = judgement.status, judgement.repair

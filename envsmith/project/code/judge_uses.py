@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -49,6 +50,23 @@ class NameNeed:
         """Return ``accelerate.Accelerator(dispatch_batches=)``."""
         presence = self.presence
         return f"{presence.path}({presence.argument}=)" if presence.argument else presence.path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumed:
+    """The newest measured release that a project admits where nothing names one. ``spec`` is empty for any."""
+
+    version: str
+    spec: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return why it is this one."""
+        return f"the newest release that {self.spec} admits" if self.spec else "the newest release"
+
+    def admits_one_of(self, releases: Iterable[str]) -> bool:
+        """Return whether the project admits one of these releases."""
+        return any(SpecifierSet(self.spec).contains(release, prereleases=True) for release in releases)
 
 
 class Questions:
@@ -149,10 +167,17 @@ class CodeJudgement:
     blind: tuple[str, ...] = ()
 
 
-def judge_uses(uses: ProjectUses, versions: Mapping[str, str], index: Index) -> CodeJudgement:
-    """Judge the uses of a project by a set of versions, given by component or distribution."""
+def judge_uses(
+    uses: ProjectUses, versions: Mapping[str, str], index: Index, assumed: Mapping[str, Assumed] | None = None
+) -> CodeJudgement:
+    """Judge the uses of a project by a set of versions, given by component or distribution.
+
+    A name that only an ``assumed`` release of a distribution lacks stops nothing that the project itself asks for: it
+    is a warning.
+    """
     questions = Questions(index)
-    releases = by_distribution(versions)
+    assumed = assumed or {}
+    releases = {**{name: one.version for name, one in assumed.items()}, **by_distribution(versions)}
     judged: list[UsePlace] = []
     without_version: Counter[str] = Counter()
     without_index: set[str] = set()
@@ -164,10 +189,13 @@ def judge_uses(uses: ProjectUses, versions: Mapping[str, str], index: Index) -> 
             without_version[distribution] += 1
         elif questions.is_reached(place.use, releases):
             judged.append(place)
+    missing = [n for n in questions.needs(judged) if has(n.presence, releases[n.presence.distribution]) is False]
+    gone = {need.presence.path for need in missing if need.presence.argument is None}
     findings = [
         finding
-        for need in questions.needs(judged)
-        for finding in _findings(need, releases[need.presence.distribution], index)
+        for need in missing
+        if not _follows(need.presence, gone)
+        for finding in _findings(need, releases[need.presence.distribution], index, assumed)
     ]
     findings.sort(key=lambda f: (_GRAVEST.index(f.severity), f.where or ""))
     return CodeJudgement(
@@ -193,11 +221,19 @@ def component_name(distribution: str) -> str:
     return component.name if component else distribution
 
 
-def _findings(need: NameNeed, version: str, index: Index) -> Iterator[Finding]:
+def _follows(presence: Presence, gone: Collection[str]) -> bool:
+    """Return whether a name is missing because what it belongs to is."""
+    steps = presence.path.split(".")
+    depths = range(1, len(steps) + (presence.argument is not None))
+    return any(".".join(steps[:depth]) in gone for depth in depths)
+
+
+def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, Assumed]) -> Iterator[Finding]:
     """Yield a finding for each file that takes a name which ``version`` lacks."""
     presence = need.presence
-    if has(presence, version) is not False:
-        return
+    one = assumed.get(presence.distribution)
+    is_mild = one is not None and one.admits_one_of(presence.present)
+    which = f"{version}, {one.words}," if one is not None else version
     files: dict[str, list[UsePlace]] = {}
     for place in need.places:
         files.setdefault(place.where.partition(":")[0], []).append(place)
@@ -208,10 +244,12 @@ def _findings(need: NameNeed, version: str, index: Index) -> Iterator[Finding]:
         again = f" (also in line {', '.join(lines[:_SHOWN])})" if lines else ""
         yield Finding(
             rule="code-argument" if presence.argument else "code-name",
-            severity=severity_of(worst.use),
+            severity=max(severity_of(worst.use), Severity.WARNING, key=_GRAVEST.index)
+            if is_mild
+            else severity_of(worst.use),
             components={component: version},
             needs={component: presence.spec()},
-            message=f"{worst.where} takes {need.name}, which {component} {version} does not have: "
+            message=f"{worst.where} takes {need.name}, which {component} {which} does not have: "
             f"{history(presence, version)}{again}",
             evidence=index.evidence(presence.distribution, version),
             fix=_fix(presence, component),

@@ -24,7 +24,7 @@ from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
-from envsmith.project.code.judge_uses import Index, NameNeed, Questions, is_guarded, severity_of
+from envsmith.project.code.judge_uses import Assumed, Index, NameNeed, Questions, is_guarded, severity_of
 from envsmith.project.code.reading import ProjectUses, UsePlace
 from envsmith.project.demand import Demand, Demands
 from envsmith.solver import solve
@@ -185,16 +185,27 @@ def _spec(allowed: Sequence[str], admitted: Sequence[str]) -> str:
     return text if text.count("!=") <= _MOST_HOLES else _spec(allowed[1:], admitted)
 
 
-def newest_measured(uses: ProjectUses, index: Index) -> dict[str, str]:
-    """Return the newest measured release of each distribution that a project takes from."""
+def newest_admitted(uses: ProjectUses, requirements: Demands, index: Index) -> dict[str, Assumed]:
+    """Return the newest measured release of each distribution that a project takes from and admits.
+
+    A project that admits no measured release of a distribution has none here.
+    """
     questions = Questions(index)
-    newest: dict[str, str] = {}
+    newest: dict[str, Assumed] = {}
+    visited: set[str] = set()
     for place in uses.uses:
         distribution = questions.distribution(place.use)
-        if distribution and distribution not in newest:
-            presence = questions.ask(".".join(place.use.chain[:1])) or questions.ask(".".join(place.use.chain))
-            if presence and presence.releases:
-                newest[distribution] = presence.releases[-1]
+        if distribution is None or distribution in visited:
+            continue
+        visited.add(distribution)
+        presence = questions.ask(".".join(place.use.chain[:1])) or questions.ask(".".join(place.use.chain))
+        demand = requirements.of([distribution])
+        spec = demand.spec if demand else ""
+        admits = SpecifierSet(spec).contains
+        releases = reversed(presence.releases) if presence else ()
+        version = next((release for release in releases if admits(release, prereleases=True)), None)
+        if version is not None:
+            newest[distribution] = Assumed(version=version, spec=spec)
     return newest
 
 

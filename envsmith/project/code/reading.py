@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.uses import Use, read_uses
+from envsmith.project.code.loading import LAYOUTS, loaded_later
 from envsmith.project.code.python_files import ProjectSources, read_project
 
 # Stands in front of the modules of the project, so that a relative import never names another package.
 _ROOT = "__project__"
-_LAYOUTS = ("src",)
+# Seconds after which a reader who waits hears what is being read.
+_PATIENCE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,17 +46,29 @@ class ProjectUses:
         return frozenset(place.use.chain[0] for place in self.uses)
 
 
-def read_project_uses(project: ProjectSources, is_package: Callable[[str], bool] = lambda _name: False) -> ProjectUses:
+def read_project_uses(
+    project: ProjectSources,
+    is_package: Callable[[str], bool] = lambda _name: False,
+    *,
+    progress: Progress = silent,
+    clock: Callable[[], float] = time.monotonic,
+) -> ProjectUses:
     """Read every source of a project.
 
     ``is_package`` says whether a name is that of a package: an installed one comes before a folder without an
-    ``__init__.py`` of the same name.
+    ``__init__.py`` of the same name. What stands in a file that is only loaded later stands under a condition.
     """
     names = _Names(project.files, is_package)
-    uses: list[UsePlace] = []
+    uses: dict[str, list[UsePlace]] = {}
+    imports: dict[str, list[Use]] = {}
     unseen: Counter[str] = Counter()
     unreadable = list(project.unreadable)
-    for source in project.sources:
+    began = clock() if progress is not silent else None
+    for number, source in enumerate(project.sources):
+        if began is not None and clock() - began > _PATIENCE:
+            text = f"{number:,} of {len(project.sources):,} files of Python are read"
+            progress(ProgressEvent(kind=EventKind.NOTE, step="", text=text))
+            began = None
         path = PurePosixPath(source.path)
         module = ".".join([_ROOT, *path.with_suffix("").parts])
         try:
@@ -60,15 +76,23 @@ def read_project_uses(project: ProjectSources, is_package: Callable[[str], bool]
         except SyntaxError as error:
             unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
             continue
-        uses += [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
+        uses[source.path] = [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
+        imports[source.path] = content.imports
         unseen.update(package for _, package in content.unseen)
-    return ProjectUses(uses=tuple(uses), unseen=dict(unseen), unreadable=tuple(unreadable))
+    for file in loaded_later(imports, _ROOT):
+        uses[file] = [UsePlace(use=_conditional(place.use), where=place.where) for place in uses[file]]
+    every = tuple(place for places in uses.values() for place in places)
+    return ProjectUses(uses=every, unseen=dict(unseen), unreadable=tuple(unreadable))
 
 
-def read_code(path: Path, index: NameIndex) -> tuple[ProjectSources, ProjectUses]:
+def _conditional(use: Use) -> Use:
+    return replace(use, guard=replace(use.guard, branch=True))
+
+
+def read_code(path: Path, index: NameIndex, progress: Progress = silent) -> tuple[ProjectSources, ProjectUses]:
     """Return the sources at a path, and what they take. A name that ``index`` has is that of a package."""
     project = read_project(path)
-    return project, read_project_uses(project, lambda name: index.distribution_of(name) is not None)
+    return project, read_project_uses(project, lambda name: index.distribution_of(name) is not None, progress=progress)
 
 
 class _Names:
@@ -89,5 +113,5 @@ class _Names:
 
     def beside(self, path: PurePosixPath) -> set[str]:
         """Return what a file can import of its project: what stands in its folder and in those above."""
-        folders = [*map(str, path.parents), *_LAYOUTS]
+        folders = [*map(str, path.parents), *LAYOUTS]
         return set().union(*(self._folders.get(folder, set()) for folder in folders))

@@ -12,7 +12,7 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
 from envsmith.model.rule import Evidence, EvidenceKind, PassedRun, Release, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec
-from envsmith.solver import check, constraints_for, solve, solver_of
+from envsmith.solver import check, constraints_for, default_solver, solve, solver_of
 from envsmith.solver.known_bad import known_bad
 
 SOURCE = (Evidence(kind=EvidenceKind.REPORTED, source="a test", date="2026-01-01"),)
@@ -86,18 +86,18 @@ def foretelling(knowledge, *runs):
         severity=Severity.WARNING,
         evidence=SOURCE,
     )
-    rule = Rule(id="alpha-imports-numpy", kind=RuleKind.REQUIRES, stage="import", rows=(row,))
+    rule = Rule(id="alpha-run-failed-install", kind=RuleKind.REQUIRES, stage="install", rows=(row,))
     return solver_of(dataclasses.replace(knowledge, rules=(*knowledge.rules, rule), tested=(), runs=runs))
 
 
-def test_a_rule_that_says_an_import_fails_is_bad(knowledge):
+def test_an_installation_that_failed_in_a_run_is_bad(knowledge):
     found = check({"alpha": "2.0.0", "numpy": "2.1.0"}, solver=foretelling(knowledge))
 
-    assert (found.status, errors(found)) == ("bad", ["alpha-imports-numpy"])
+    assert (found.status, errors(found)) == ("bad", ["alpha-run-failed-install"])
     assert [(c.component, c.new) for c in found.repair.changes] == [("numpy", "2.0.0")]
 
 
-def test_a_rule_that_says_an_import_fails_stays_a_warning_where_a_run_passed(knowledge):
+def test_an_installation_that_failed_stays_a_warning_where_a_run_passed(knowledge):
     run = PassedRun(components={"alpha": "2.0.0", "numpy": "2.1.0", "torch": "2.3.0+cu130"}, evidence=SOURCE[0])
     solver = foretelling(knowledge, run)
 
@@ -105,7 +105,14 @@ def test_a_rule_that_says_an_import_fails_stays_a_warning_where_a_run_passed(kno
     other = check({"alpha": "2.0.0", "numpy": "2.1.0", "torch": "2.2.0"}, solver=solver)
 
     assert (proved.status, other.status) == ("ok", "unknown")
-    assert [f.severity for f in proved.findings if f.rule == "alpha-imports-numpy"] == [Severity.WARNING]
+    assert [f.severity for f in proved.findings if f.rule == "alpha-run-failed-install"] == [Severity.WARNING]
+
+
+def test_a_part_whose_import_fails_is_a_warning():
+    found = check({"diffusers": "0.35.2", "transformers": "5.9.0"}, solver=default_solver())
+
+    assert {f.rule: f.severity for f in found.findings} == {"diffusers-imports-transformers": Severity.WARNING}
+    assert found.status == "unknown"
 
 
 def test_a_warning_does_not_stand_under_ok_where_nobody_ran_the_set(knowledge):

@@ -57,6 +57,21 @@ def test_a_search_returns_every_assignment_once_in_the_order_of_its_steps(seed: 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_search_leaves_out_what_an_earlier_one_returned(seed: int) -> None:
+    rand = random.Random(seed)
+    net = Net(FULL, nogoods(rand, seed % 5))
+    steps = [(v, lambda domains, v=v: [1 << i for i in range(4) if domains[v] >> i & 1]) for v in range(3)]
+    masks = [(v, rand.randint(1, FULL[v])) for v in (0, 1)]
+    domains, within = net.begin(), net.begin(masks)
+
+    everything = [] if domains is None else list(net.search(domains, steps))
+    earlier = [] if within is None else list(net.search(within, steps))
+    later = [] if domains is None else list(net.search(domains, steps, past=masks))
+
+    assert later == [solution for solution in everything if solution not in earlier]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_consistent_domains_lose_no_solution(seed: int) -> None:
     rand = random.Random(seed)
     rows = nogoods(rand, seed % 7)

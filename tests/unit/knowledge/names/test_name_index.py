@@ -162,6 +162,27 @@ def test_an_argument_behind_a_decorator_that_is_not_seen_is_passed_on(tmp_path):
     assert (index.ask("pkg.g", "a").present, index.ask("pkg.g", "b").absent) == ({"1.0"}, {"1.0"})
 
 
+def test_a_class_whose_decorator_is_not_known_may_take_its_fields(tmp_path):
+    known = "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int"
+    unknown = "from .made import frozen_and_hashed\n@frozen_and_hashed(slots=True)\nclass A:\n    a: int"
+    index = index_of(tmp_path, {"pkg": known}, {"pkg": unknown})
+
+    assert index.ask("pkg.A", "a").unknown == {"2.0"}
+    assert index.ask("pkg.A", "b").absent == {"1.0", "2.0"}
+
+
+def test_every_class_has_the_init_of_object(tmp_path):
+    index = index_of(tmp_path, {"pkg": "class A:\n    def __init__(self): ..."}, {"pkg": "class A: ..."})
+
+    assert index.ask("pkg.A.__init__").absent == frozenset()
+
+
+def test_a_builder_makes_the_names_of_a_module_of_protobuf(tmp_path):
+    index = index_of(tmp_path, {"pkg": "", "pkg.event_pb2": "Event = make()"}, {"pkg": "", "pkg.event_pb2": "x = 1"})
+
+    assert index.ask("pkg.event_pb2.Event").unknown == {"2.0"}
+
+
 def test_arguments_of_a_dataclass_are_its_fields_and_those_of_its_bases(tmp_path):
     source = (
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    a: int\n@dataclass\nclass B(A):\n    b: int = 1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envsmith.model.rule import Severity
-from envsmith.project.code.judge_uses import has, judge_uses
+from envsmith.project.code.judge_uses import Assumed, has, judge_uses
 
 from .conftest import uses_of
 
@@ -98,3 +98,25 @@ def test_it_says_what_it_did_not_judge(index):
 )
 def test_a_release_that_was_not_measured_is_like_its_neighbours_where_they_agree(index, version, answer):
     assert has(index.ask("transformers.Conversation"), version) is answer
+
+
+def judge_assumed(index, text: str, spec: str):
+    return judge_uses(uses_of(train=text), {}, index, {"transformers": Assumed(version="4.43.0", spec=spec)}).findings
+
+
+def test_what_only_the_newest_release_lacks_is_a_warning_that_says_so(index):
+    (finding,) = judge_assumed(index, "from transformers import Conversation", ">=4.40")
+    assert finding.severity is Severity.WARNING
+    assert "transformers 4.43.0, the newest release that >=4.40 admits, does not have" in finding.message
+
+
+def test_what_no_release_has_that_the_project_admits_is_an_error(index):
+    (finding,) = judge_assumed(index, "from transformers import Conversation", ">=4.42")
+    assert finding.severity is Severity.ERROR
+
+
+def test_what_follows_from_a_missing_name_is_not_said_again(index):
+    index.names |= {"transformers.old": ("4.40.0",), "transformers.old.Part": ("4.40.0",)}
+    index.names |= {"transformers.old.Part(size=)": ("4.40.0",)}
+    (finding,) = judge(index, "from transformers.old import Part\nPart(size=1)").findings
+    assert "takes transformers.old," in finding.message

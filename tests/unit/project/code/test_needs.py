@@ -91,9 +91,9 @@ def test_names_that_come_and_go_make_no_endless_specifier():
 
 
 def test_where_the_pin_of_torch_gives_way_so_do_the_pins_beside_it_that_are_as_old(index):
-    pins = stated(torch="==1.4.0", torchvision="==0.5.0", peft="==0.4.0")
-    answer = infer(uses_of(train="import torch, torchvision, peft"), pins, index)
-    assert answer.components == {"torch": "*", "torchvision": "*", "peft": "==0.4.0"}
+    pins = stated(torch="==1.4.0", torchtext="==0.5.0", peft="==0.4.0")
+    answer = infer(uses_of(train="import torch, torchtext, peft"), pins, index)
+    assert answer.components == {"torch": "*", "torchtext": "*", "peft": "==0.4.0"}
     assert answer.packages == ()
 
 

@@ -38,3 +38,40 @@ def test_a_file_of_python_2_is_left_out_with_the_reason():
 
 def test_names_that_are_chosen_at_run_time_are_counted_by_package():
     assert read(train="import torch\ngetattr(torch, a)\ngetattr(torch, b)").unseen == {"torch": 2}
+
+
+def conditional(**files: str) -> set[str]:
+    """Return the files of which every use stands under a condition."""
+    return {place.where.partition(":")[0] for place in read(**files).uses if place.use.guard.branch}
+
+
+def test_what_is_only_imported_in_a_function_stands_under_a_condition():
+    files = {"train": "def f():\n    import part", "part": "import torch, other", "other": "import peft"}
+    assert conditional(**files) == {"part.py", "other.py"}
+
+
+def test_what_one_file_imports_at_once_does_not():
+    files = {"train": "def f():\n    import part", "main": "import part", "part": "import torch"}
+    assert conditional(**files) == set()
+
+
+def test_a_package_is_loaded_with_its_modules():
+    files = {"train": "from pkg.sub import x", "pkg__init": "import torch", "pkg__sub": "from .far import y"}
+    assert (
+        conditional(**files, pkg__far="import peft", pkg__lone="from . import late\n", pkg__late="import trl") == set()
+    )
+
+
+def test_files_that_only_import_each_other_are_programs_of_nobody():
+    files = {"train": "def f():\n    from src_part import a", "src_part__init": "", "src_part__a": "import torch"}
+    assert conditional(**files) == {"src_part/a.py"}
+
+
+def test_who_waits_for_a_second_hears_how_much_is_read():
+    sources = tuple(SourceText(path=f"part{number}.py", text=b"import torch") for number in range(5))
+    project = ProjectSources(root=Path(), sources=sources, files=frozenset(source.path for source in sources))
+    events, ticks = [], iter([0.0, 0.5, 0.9, 1.1])
+
+    read_project_uses(project, progress=events.append, clock=lambda: next(ticks))
+
+    assert [event.text for event in events] == ["2 of 5 files of Python are read"]
