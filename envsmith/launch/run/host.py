@@ -59,14 +59,14 @@ def exit_code(process: int) -> int | None:
 def program_of(pid: int) -> str:
     """Return the file that a process runs, or nothing where that may not be read."""
     try:
-        return str(Path(f"/proc/{pid}/exe").readlink())
+        return str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")  # an upgrade changes no process
     except OSError:
         return ""
 
 
 def family_of(pid: int, depth: int = 2) -> list[int]:
     """Return the children of a process and theirs."""
-    children = _children(str(pid)) if depth else []
+    children = children_of(str(pid)) if depth else []
     return [number for child in children for number in (child, *family_of(child, depth - 1))]
 
 
@@ -79,7 +79,7 @@ def look(pid: int | str, *, depth: int = 2) -> ProcessState:
         waits_in=read_text(f"/proc/{pid}/wchan", 64).strip("\0\n0"),
         has_limit=_has_limit(read_text(f"/proc/{pid}/syscall", 200)),
         command=" ".join(read_text(f"/proc/{pid}/cmdline", 300).replace("\0", " ").split()),
-        children=tuple(look(str(child), depth=depth - 1) for child in _children(pid)) if depth else (),
+        children=tuple(look(str(child), depth=depth - 1) for child in children_of(pid)) if depth else (),
     )
 
 
@@ -95,12 +95,21 @@ def wakings(pid: int | str) -> int:
     return int((read_text(f"/proc/{pid}/schedstat", 100).split() or ["0"])[-1])
 
 
-def _children(pid: int | str) -> list[int]:
+def children_of(pid: int | str) -> list[int]:
+    """Return the children of a process, or of a thread."""
     numbers = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             numbers += [int(one) for one in read_text(f"{task}/children").split()]
     return sorted(numbers)
+
+
+def threads_of_process(pid: int) -> list[int]:
+    """Return the numbers of the threads of a process."""
+    try:
+        return sorted(int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
 
 
 def parent_of(pid: int) -> int:

@@ -41,6 +41,16 @@ def test_after_a_long_pause_ranks_are_looked_at_early_once_and_then_late(seconds
     assert watch._is_stalled(time.monotonic()) == expected
 
 
+@pytest.mark.parametrize(("seconds", "is_stalled"), [(0.3, True), (40.0, False)])
+def test_while_the_watch_itself_was_stopped_no_rank_stood_still(seconds, is_stalled):
+    watch = LaunchWatch(SimpleNamespace(pid=0), Ranks([False]), WatchSettings(stall=10), lambda blame, evidence: None)
+    watch.has_begun, watch.moved_at = True, time.monotonic() - 41
+
+    watch._without_pause(time.monotonic() - seconds)
+
+    assert watch._is_stalled(time.monotonic()) is is_stalled
+
+
 def test_variables_that_a_program_sets_are_compared_only_where_every_rank_has_named_them():
     asked, silent = {"variables": {"NCCL_P2P_DISABLE": "1"}, "gpu": 5}, {}
 
