@@ -155,7 +155,7 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
     frames = one.above_user
     if process.children and (process.waits_in == "do_wait" or any(_CHILD.search(frame.file) for frame in frames)):
         child = process.children[0]
-        is_live = any(may_go_on(each) for each in family(process.children))
+        is_live = may_go_on(process) or any(map(may_go_on, family(process.children)))
         does = _STATES.get(child.state) or ("goes on" if is_live else "stands still")
         command = f" ({child.command[:60]})" if child.command else ""
         return f"its child {child.pid}{command}, which {does},", not is_live
