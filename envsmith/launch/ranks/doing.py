@@ -28,6 +28,7 @@ _TIMED = re.compile(r"nanosleep|hrtimer|timerfd")
 # What Python shows of a lock: the innermost frame is in the module that waits for it, or it is a line that asks for one.
 _LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection|pool)\.py|filelock")
 _ASKS_FOR_LOCK = re.compile(r"\b(?:acquire|wait|join|get|put|result)\(|^\s*(?:async )?with\b")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)/")
 _LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
 _LOADER_FIX = (
     "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
@@ -166,6 +167,9 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
     threads = [stack for stack in one.stacks if not stack.is_main and (_has_task(stack) or _is_fed(stack))]
     live = [stack for stack in threads if stack.still < STILL or (stack.process and may_go_on(stack.process))]
+    packages = _packages(frames)
+    served = [stack for stack in one.stacks if not stack.is_main and packages & _packages(stack.frames)]
+    live, threads = live or served, [*threads, *served]
     if not threads:
         return None
     stack = (live or threads)[0]
@@ -188,6 +192,11 @@ def _is_fed(stack: ThreadStack) -> bool:
     process = stack.process
     is_known = process is not None and process.other_end is not OtherEnd.UNKNOWN
     return is_known and process is not None and not _wakes_up(process) and may_go_on(process)
+
+
+def _packages(frames: Sequence[Frame]) -> set[str]:
+    """Return the packages in which frames are. What one waits for in a package, a thread of that package may bring."""
+    return {match[1] for frame in frames if (match := _PACKAGE.search(frame.file))}
 
 
 def _busy_child(process: ProcessState) -> ProcessState | None:

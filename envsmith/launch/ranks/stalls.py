@@ -328,10 +328,8 @@ def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that are not in a collective while the others are."""
     living, waiting = _living(evidence), waiting_ranks(evidence)
     late = [one for one in living if one not in waiting]
-    if not late or len(late) == len(living) > 1:
-        return None
-    if len(living) == 1 and evidence.world > 1:
-        return None
+    if not late or not waiting:
+        return None  # nobody waits for them
     one = max(late, key=lambda each: (_is_awaited(evidence, each.rank), is_stuck(each)))
     ranks = tuple(each.rank for each in late if each.place == one.place)
     does = what_it_does(one)

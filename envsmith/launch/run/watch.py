@@ -220,7 +220,9 @@ class LaunchWatch:
         failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
         if any(call.at > self.judged_at for one in evidence.ranks for call in one.calls):
             self.stalled_at = None  # it went on after what was said of the stall
-        blame = decide_end(self.stalled_at, evidence) if failed else self.stalled_at or late_to_most(evidence)
+        # Who ends well went on, however long it stood still.
+        of_success = self.stalled_at if self.has_stopped else late_to_most(evidence)
+        blame = decide_end(self.stalled_at, evidence) if failed else of_success
         if failed or blame:
             self.blame = blame
             self.say(blame, evidence)

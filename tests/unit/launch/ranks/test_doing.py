@@ -168,6 +168,26 @@ def test_a_thread_of_a_library_counts_where_it_waits_for_somebody_who_may_go_on(
     assert judged(replace(one, stacks=(*one.stacks, handler)))[1:] == (1, is_hang)
 
 
+@pytest.mark.parametrize(("package", "is_hang"), [("grpc", False), ("wandb", True)])
+def test_what_a_rank_waits_for_in_a_package_a_thread_of_that_package_may_bring(package, is_hang):
+    packages = "/opt/venv/lib/python3.12/site-packages"
+    frames = (Frame("wait", "/usr/lib/python3.12/threading.py", 355), Frame("wait", f"{packages}/grpc/_server.py", 9))
+    state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="futex_do_wait", other_end=HERE)
+    thread = ThreadStack("Thread-3", (Frame("_serve", f"{packages}/{package}/x.py", 5),), still=8, process=state)
+    one = late(1, *USUAL, waits_in="futex_do_wait", other_end=HERE)
+    main = replace(one.stacks[0], frames=(*frames, *one.stacks[0].frames))
+
+    assert judged(replace(one, stacks=(main, thread)))[1:] == (1, is_hang)
+
+
+def test_nobody_waits_for_the_only_rank_of_a_launch():
+    alone = late(0, "all_reduce", waits_in="futex_do_wait", other_end=HERE)
+
+    answer = decide(stalled(alone))
+
+    assert (answer.ranks, answer.is_hang) == ((), False)
+
+
 def test_a_script_that_is_over_waits_for_the_child_of_its_thread():
     shutdown = (Frame(function="_shutdown", file="/usr/lib/python3.12/threading.py", line=1590),)
     state = ProcessState(pid=9, state="S", cpu=0.0, waits_in="do_wait", other_end=HERE, holders=(SLEEPS,))

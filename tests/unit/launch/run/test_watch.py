@@ -6,7 +6,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from launches import ended
 
+from envsmith.launch.ranks.causes import Blame, Cause
+from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvidence
 from envsmith.launch.run.watch import LaunchWatch, WatchSettings, comparable
 
 
@@ -15,6 +18,9 @@ class Ranks:
 
     def __init__(self, silent: list[bool]) -> None:
         self.living = [SimpleNamespace(talk=True, silent_for=lambda now, s=s: 60.0 if s else 0.0) for s in silent]
+
+    def settle(self) -> None:
+        """Nobody has ended since."""
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,28 @@ def test_while_the_watch_itself_was_stopped_no_rank_stood_still(seconds, is_stal
     watch._without_pause(time.monotonic() - seconds)
 
     assert watch._is_stalled(time.monotonic()) is is_stalled
+
+
+class Ended(LaunchWatch):
+    """A launch of two ranks that have ended well."""
+
+    def evidence(self, stalled):
+        return LaunchEvidence(ranks=(ended(0, 0), ended(1, 0)), launcher=ExitStatus(code=0), stalled=stalled)
+
+
+@pytest.mark.parametrize("has_stopped", [False, True])
+def test_of_a_launch_that_ends_well_a_stall_is_said_only_where_the_watch_has_ended_it(has_stopped):
+    verdicts = []
+    watch = Ended(
+        SimpleNamespace(pid=0, status=0), Ranks([]), WatchSettings(), lambda *verdict: verdicts.append(verdict)
+    )
+    watch.ranks.end = lambda: None
+    watch.stalled_at = Blame(cause=Cause.BLOCKED, ranks=(1,), message="Rank 1 sleeps.", fix="Look at it.")
+    watch.has_stopped = has_stopped
+
+    watch._finish(None)
+
+    assert bool(verdicts) is has_stopped
 
 
 def test_variables_that_a_program_sets_are_compared_only_where_every_rank_has_named_them():
