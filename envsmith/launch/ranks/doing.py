@@ -165,7 +165,7 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         return None
     if busy := _busy_child(process):
         return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
-    threads = [stack for stack in one.stacks if not stack.is_main and (_has_task(stack) or _is_fed(stack))]
+    threads = [stack for stack in one.stacks if not stack.is_main and (has_task(stack) or _is_fed(stack))]
     live = [stack for stack in threads if stack.still < STILL or (stack.process and may_go_on(stack.process))]
     packages = _packages(frames)
     served = [stack for stack in one.stacks if not stack.is_main and packages & _packages(stack.frames)]
@@ -180,7 +180,7 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
     return f"its thread {stack.thread}, which {does}{at},", not live
 
 
-def _has_task(stack: ThreadStack) -> bool:
+def has_task(stack: ThreadStack) -> bool:
     """Tell whether a thread does what the program gave it, in its own code, in a pool or in an event loop with a timer."""
     functions = {(frame.file.rpartition("/")[2], frame.function) for frame in stack.frames}
     is_timed = bool(stack.process and _wakes_up(stack.process))

@@ -21,7 +21,17 @@ from envsmith.launch.ranks.differences import (
     is_usual,
     signature,
 )
-from envsmith.launch.ranks.doing import STILL, computes, facts_of, family, in_loader, is_stuck, may_go_on, what_it_does
+from envsmith.launch.ranks.doing import (
+    STILL,
+    computes,
+    facts_of,
+    family,
+    has_task,
+    in_loader,
+    is_stuck,
+    may_go_on,
+    what_it_does,
+)
 from envsmith.launch.ranks.errors import cause_of, error_text, follows
 from envsmith.launch.ranks.evidence import (
     Frame,
@@ -157,12 +167,12 @@ def _may_end(evidence: LaunchEvidence) -> bool:
 
 
 def _is_brought(evidence: LaunchEvidence) -> bool:
-    """Tell whether a thread beside one that trains is at work in the program, or may go on and made collectives before."""
+    """Tell whether a thread beside one that trains is at work for the program, or may go on and made collectives before."""
     for one in _living(evidence):
         callers = {call.thread for call in one.calls if call.thread}
         for stack in one.stacks:
             process = stack.process
-            if process and not stack.is_main and user_place(stack.frames):
+            if process and not stack.is_main and has_task(stack):
                 is_at_work = computes(process) or process.state == "D"
                 if is_at_work or (stack.number in callers and may_go_on(process)):
                     return True
@@ -333,6 +343,7 @@ def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     one = max(late, key=lambda each: (_is_awaited(evidence, each.rank), is_stuck(each)))
     ranks = tuple(each.rank for each in late if each.place == one.place)
     does = what_it_does(one)
+    in_thread = any(calls_collective(stack.frames) for stack in one.stacks if not stack.is_main)
     who = ranks_text(ranks) if len(ranks) == 1 else f"Each of {ranks_text(ranks, 'r')}"
     return Blame(
         cause=does.cause,
@@ -341,7 +352,7 @@ def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
         fix=does.fix,
         place=one.place,
         evidence=facts_of(one),
-        is_hang=does.is_hang and _is_awaited(evidence, one.rank),
+        is_hang=does.is_hang and _is_awaited(evidence, one.rank) and not (in_thread and _is_brought(evidence)),
         confidence="high" if one.main else "medium",
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from launches import TRAIN, calls, ended, late, stack, stalled, waiting
+from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
 from envsmith.launch.ranks.causes import Cause
 from envsmith.launch.ranks.decide import decide
@@ -240,6 +240,28 @@ def test_a_thread_beside_the_training_that_is_at_work_may_bring_the_call_that_ot
     answer = decide(stalled(replace(trains, stacks=(*trains.stacks, saver)), in_barrier))
 
     assert answer.is_hang is is_hang
+
+
+@pytest.mark.parametrize(("waits_in", "is_hang"), [("hrtimer_nanosleep", False), ("futex_do_wait", True)])
+def test_a_thread_waits_in_a_collective_for_the_thread_of_another_rank(waits_in, is_hang):
+    pool = Frame("run", "/usr/lib/python3.12/concurrent/futures/thread.py", 59)
+    at_work = ProcessState(pid=9, state="S", waits_in=waits_in, cpu=0.0)
+    asleep = ProcessState(pid=8, state="S", waits_in="futex_do_wait", cpu=0.0)
+    writes = ThreadStack("saver", (pool,), still=8, process=at_work, number="7")
+    barrier = CallArguments(operation="barrier")
+    meets = ThreadStack("saver", (Frame("barrier", TORCH, 1), pool), still=8, process=asleep, call=barrier)
+    trains = waiting(0, *USUAL)
+    trains = replace(trains, calls=(*(replace(call, thread="7") for call in calls("gather", group="1")), *trains.calls))
+    waits_for_thread = late(1, *USUAL, waits_in="futex_do_wait", other_end=HERE)
+
+    answer = decide(
+        stalled(
+            replace(trains, stacks=(*trains.stacks, writes)),
+            replace(waits_for_thread, stacks=(*waits_for_thread.stacks, meets)),
+        )
+    )
+
+    assert (answer.rank, answer.is_hang) == (1, is_hang)
 
 
 def test_a_root_that_differs_is_a_hang_though_all_have_come():
