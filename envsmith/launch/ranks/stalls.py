@@ -145,25 +145,32 @@ def _living(evidence: LaunchEvidence) -> list[RankEvidence]:
     return [one for one in evidence.ranks if one.is_alive]
 
 
-def _members(evidence: LaunchEvidence, name: str) -> set[int]:
-    """Return the ranks of a process group, or all where nobody names them."""
-    named = (group.ranks for one in evidence.ranks for group in one.groups if group.name == name and group.ranks)
-    return set(next(named, range(evidence.world)))
+def _members(evidence: LaunchEvidence) -> dict[str, set[int]]:
+    """Return the ranks of each process group that a rank names."""
+    table: dict[str, set[int]] = {}
+    for one in evidence.ranks:
+        for group in one.groups:
+            if group.ranks and group.name not in table:
+                table[group.name] = set(group.ranks)
+    return table
 
 
-def _is_awaited(evidence: LaunchEvidence, rank: int) -> bool:
-    """Tell whether a rank is of a group in which others wait, as far as their recorders tell in which they do."""
-    opens = [in_flight(one) for one in _living(evidence) if waits(one)]
-    return not opens or any(call is None or rank in _members(evidence, call.group) for call in opens)
+def _awaited(evidence: LaunchEvidence) -> set[int]:
+    """Return the ranks of the groups in which others wait: all, where a recorder does not tell in which it does."""
+    members, everybody = _members(evidence), {one.rank for one in evidence.ranks}
+    opens = {call.group if (call := in_flight(one)) else None for one in _living(evidence) if waits(one)}
+    groups = [everybody if name is None else members.get(name, everybody) for name in opens]
+    return set().union(*groups) if groups else everybody
 
 
 def _may_end(evidence: LaunchEvidence) -> bool:
     """Tell whether ranks that all wait may go on: all of a group have come, and are slow, or a thread brings a call yet."""
     come: dict[tuple[str, int, bool, Signature], set[int]] = {}
+    members, everybody = _members(evidence), set(range(evidence.world))
     for one in _living(evidence):
         if call := in_flight(one):
             come.setdefault((call.group, call.sequence, call.is_p2p, signature(call)), set()).add(one.rank)
-    return any(ranks >= _members(evidence, key[0]) for key, ranks in come.items()) or _is_brought(evidence)
+    return any(ranks >= members.get(key[0], everybody) for key, ranks in come.items()) or _is_brought(evidence)
 
 
 def _is_brought(evidence: LaunchEvidence) -> bool:
@@ -192,8 +199,9 @@ def _waiting_words(evidence: LaunchEvidence, ranks: Sequence[int]) -> str:
 
 def _dead(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that has ended while the others wait for it."""
+    awaited = _awaited(evidence)
     ends = sorted(
-        (one for one in evidence.ranks if one.exit and not one.exit.by_launcher and _is_awaited(evidence, one.rank)),
+        (one for one in evidence.ranks if one.exit and not one.exit.by_launcher and one.rank in awaited),
         key=lambda each: each.exit.at if each.exit else 0.0,
     )
     if not ends or not any(waits(one) for one in _living(evidence)):
@@ -340,7 +348,8 @@ def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     late = [one for one in living if one not in waiting]
     if not late or not waiting:
         return None  # nobody waits for them
-    one = max(late, key=lambda each: (_is_awaited(evidence, each.rank), is_stuck(each)))
+    awaited = _awaited(evidence)
+    one = max(late, key=lambda each: (each.rank in awaited, is_stuck(each)))
     ranks = tuple(each.rank for each in late if each.place == one.place)
     does = what_it_does(one)
     in_thread = any(calls_collective(stack.frames) for stack in one.stacks if not stack.is_main)
@@ -352,7 +361,7 @@ def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
         fix=does.fix,
         place=one.place,
         evidence=facts_of(one),
-        is_hang=does.is_hang and _is_awaited(evidence, one.rank) and not (in_thread and _is_brought(evidence)),
+        is_hang=does.is_hang and one.rank in awaited and not (in_thread and _is_brought(evidence)),
         confidence="high" if one.main else "medium",
     )
 
