@@ -112,17 +112,28 @@ def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
     On a GPU a rank waits wherever it first asks for a number: no frame shows for what.
     """
     living = _living(evidence)
-    waiting = [one for one in living if waits(one)]
-    elsewhere = [one for one in living if one not in waiting]
-    ahead = [one for one in elsewhere if any(_has_not_come(peer, one) for peer in elsewhere)]
-    return [one for one in living if one in waiting or one in ahead]
+    elsewhere = [one for one in living if not waits(one)]
+    least: dict[str, int] = {}
+    for one in elsewhere:
+        for group, number in _last_calls(one).items():
+            least[group] = min(number, least.get(group, number))
+    late = {id(one) for one in elsewhere if not _is_ahead(one, least)}
+    return [one for one in living if id(one) not in late]
 
 
-def _has_not_come(peer: RankEvidence, one: RankEvidence) -> bool:
-    """Tell whether a rank makes the collectives of a group and has not called the one that is open on another rank."""
+def _last_calls(one: RankEvidence) -> dict[str, int]:
+    """Return the number of its last collective in each group."""
+    numbers: dict[str, int] = {}
+    for call in one.calls:
+        if not call.is_p2p:
+            numbers[call.group] = max(call.sequence, numbers.get(call.group, 0))
+    return numbers
+
+
+def _is_ahead(one: RankEvidence, last: Mapping[str, int]) -> bool:
+    """Tell whether a collective is open on a rank to which others, with these last calls of theirs, have not come."""
     call = in_flight(one)
-    sequences = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
-    return call is not None and not call.is_p2p and bool(sequences) and max(sequences) < call.sequence
+    return call is not None and not call.is_p2p and last.get(call.group, call.sequence) < call.sequence
 
 
 def _imports(one: RankEvidence) -> bool:
@@ -345,7 +356,8 @@ def _loop_behind(frames: Sequence[Frame], peer: Sequence[Frame]) -> str:
 def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that are not in a collective while the others are."""
     living, waiting = _living(evidence), waiting_ranks(evidence)
-    late = [one for one in living if one not in waiting]
+    come = set(map(id, waiting))
+    late = [one for one in living if id(one) not in come]
     if not late or not waiting:
         return None  # nobody waits for them
     awaited = _awaited(evidence)
@@ -523,7 +535,7 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
         for one in _living(evidence)
         if one.rank not in odd and requests[one.rank].group != requests[first.rank].group
     ]
-    missed = next((in_flight(peer) for peer in elsewhere if _has_not_come(first, peer)), None)
+    missed = next((in_flight(peer) for peer in elsewhere if _is_ahead(peer, _last_calls(first))), None)
     words = asking_words(odd, requests, texts)
     if missed:
         words = f"{ranks_text(odd)} left out {call_text(missed)}, and {'waits' if len(odd) == 1 else 'wait'}"
