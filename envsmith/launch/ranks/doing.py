@@ -109,7 +109,7 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> Doing:
         )
     where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
     kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
-    holder = process.holders[0] if _FILES.search(process.waits_in) and process.holders else None
+    holder = next(iter(holders_of(process)), None)
     other_end = f", where process {holder.pid} ({holder.command[:60]}) has the other end," if holder else ""
     is_for_others = bool(_FOR_OTHERS.search(process.waits_in)) or process.other_end is not OtherEnd.UNKNOWN
     words, hint = (
@@ -125,13 +125,20 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> Doing:
     )
 
 
+# Where a file, a pipe or a socket is waited for, and no memory or child: somebody has its other end.
+_FILES = re.compile(r"pipe|unix|lock|woken|sock|inet|poll|select")
+
+
+def holders_of(process: ProcessState) -> tuple[ProcessState, ...]:
+    """Return the processes that hold the lock or the other end of what a process waits for."""
+    return process.holders if _FILES.search(process.waits_in) else ()
+
+
 def is_stuck(one: RankEvidence) -> bool:
     """Tell whether its main thread stood at one place for long enough."""
     return one.still >= STILL
 
 
-# Where a descriptor of a file, a pipe or a socket is waited for, and no memory or child.
-_FILES = re.compile(r"pipe|unix|lock|woken|sock|inet|poll|select")
 # What the letters of /proc say of a process that is not simply asleep or at work.
 _STATES = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
 # What stands below a task of a pool, and below an event loop.

@@ -361,7 +361,9 @@ def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     if not late or not waiting:
         return None  # nobody waits for them
     awaited = _awaited(evidence)
-    one = max(late, key=lambda each: (each.rank in awaited, is_stuck(each)))
+    # Of two late ranks of which one waits for the other that other one is the first.
+    holders = {holder.pid for each in late if each.process for holder in holders_of(each.process)}
+    one = max(late, key=lambda each: (each.rank in awaited, each.pid in holders, is_stuck(each)))
     ranks = tuple(each.rank for each in late if each.place == one.place)
     does = what_it_does(one)
     in_thread = any(calls_collective(stack.frames) for stack in one.stacks if not stack.is_main)

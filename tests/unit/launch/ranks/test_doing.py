@@ -67,6 +67,14 @@ def test_a_wait_is_a_hang_only_where_all_who_could_end_it_stand_still(wait, is_h
     assert judged(late(1, *USUAL, **wait)) == (Cause.BLOCKED, 1, is_hang)
 
 
+def test_a_late_rank_whose_lock_another_one_waits_for_is_the_first():
+    holder = ProcessState(pid=102, state="S", cpu=0.0, waits_in="hrtimer_nanosleep")
+    waits_for_lock = late(1, *USUAL, waits_in="fcntl_setlk", other_end=HERE, holders=(holder,))
+    sleeps = replace(late(2, *USUAL, line=40, waits_in="hrtimer_nanosleep"), pid=102)
+
+    assert judged(replace(waits_for_lock, pid=101), sleeps) == (Cause.BLOCKED, 2, False)
+
+
 def test_who_holds_the_other_end_is_said():
     holder = replace(IDLE, command="rclone serve")
     one = late(1, *USUAL, waits_in="anon_pipe_read", other_end=HERE, holders=(holder,))
