@@ -126,7 +126,7 @@ def _asleep(one: RankEvidence, process: ProcessState, place: str) -> Doing:
 
 
 # Where a file, a pipe or a socket is waited for, and no memory or child: somebody has its other end.
-_FILES = re.compile(r"pipe|unix|lock|woken|sock|inet|poll|select")
+_FILES = re.compile(r"pipe|unix|lock|setlk|woken|sock|inet|poll|select")
 
 
 def holders_of(process: ProcessState) -> tuple[ProcessState, ...]:

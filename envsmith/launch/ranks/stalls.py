@@ -27,6 +27,7 @@ from envsmith.launch.ranks.doing import (
     facts_of,
     family,
     has_task,
+    holders_of,
     in_loader,
     is_stuck,
     may_go_on,
