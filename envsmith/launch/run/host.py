@@ -16,6 +16,8 @@ from envsmith.base.programs import execute
 from envsmith.launch.ranks.evidence import Disk, ProcessState, ThreadStack
 from envsmith.launch.ranks.traces import py_spy_stacks
 
+# How deep below a process others are looked for: a compiler stands below a driver, a shell, a builder and another shell.
+_DEPTH = 8
 _SHM = "/dev/shm"  # noqa: S108 - the path that every program uses
 # py-spy takes 0.1 to 0.4 s. It hangs on a process that is stopped.
 _SPY_SECONDS = 5.0
@@ -64,13 +66,13 @@ def program_of(pid: int) -> str:
         return ""
 
 
-def family_of(pid: int, depth: int = 2) -> list[int]:
+def family_of(pid: int, depth: int = _DEPTH) -> list[int]:
     """Return the children of a process and theirs."""
     children = children_of(str(pid)) if depth else []
     return [number for child in children for number in (child, *family_of(child, depth - 1))]
 
 
-def look(pid: int | str, *, depth: int = 2) -> ProcessState:
+def look(pid: int | str, *, depth: int = _DEPTH) -> ProcessState:
     """Return a process, or a thread of it (``7/task/8``), as the kernel shows it, with its children."""
     state, _ = process_state(pid)
     return ProcessState(

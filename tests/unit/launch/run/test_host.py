@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from envsmith.launch.ranks.doing import family
 from envsmith.launch.run.host import (
     disks_of,
     exit_code,
+    family_of,
     look,
     open_process,
     parse_gpu_memory,
@@ -49,6 +51,21 @@ def test_a_process_is_seen_as_the_kernel_shows_it():
 
     assert process.pid in {child.pid for child in state.children}
     assert disks_of(os.getpid())[0].size >= 0
+
+
+def test_the_compiler_below_a_builder_and_its_shells_is_of_the_family():
+    command = ["sleep", "60"]
+    for _ in range(5):
+        command = [sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"]
+    with subprocess.Popen(command) as process:
+        while len(family_of(process.pid)) < 5:
+            assert process.poll() is None
+        while (deepest := family(look(process.pid).children)[-1]).command != "sleep 60":
+            pass  # it has its own name once it runs
+        for pid in (*reversed(family_of(process.pid)), process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    assert deepest.state in {"S", "R"}
 
 
 @pytest.mark.parametrize(
