@@ -176,13 +176,22 @@ class ThreadStack:
     process: ProcessState | None = None
 
 
+class OtherEnd(str, Enum):
+    """Where the other end is of what a process sleeps at: who could end the wait."""
+
+    HERE = "here"  # with processes of this machine that can be named, or within the process itself
+    ELSEWHERE = "elsewhere"  # another machine, a person at a terminal, whoever may connect
+    UNKNOWN = ""
+
+
 @dataclass(frozen=True)
 class ProcessState:
     """A process as the kernel shows it. ``state`` is the letter of /proc (R, S, D, T, Z), ``waits_in`` its wchan.
 
     ``answers`` tells whether the thread of the hook answered a question in time: only who holds the GIL does not.
     ``has_limit`` tells that the call in which it sleeps ends at a time of its own, ``became`` that it runs another program
-    than it did. ``cpu`` is the share of one processor that it used of late.
+    than it did. ``cpu`` is the share of one processor that it used of late, ``wakes`` tells that it ran between two looks.
+    ``holders`` are the processes at the other end of what it sleeps at.
     """
 
     pid: int
@@ -193,6 +202,9 @@ class ProcessState:
     answers: bool | None = None
     became: bool = False
     has_limit: bool = False
+    wakes: bool = False
+    other_end: OtherEnd = OtherEnd.UNKNOWN
+    holders: tuple[ProcessState, ...] = ()
     children: tuple[ProcessState, ...] = ()
 
 
@@ -228,6 +240,16 @@ class RankEvidence:
     def main(self) -> ThreadStack | None:
         """Return the stack of its main thread."""
         return next((stack for stack in self.stacks if stack.is_main), None)
+
+    @property
+    def place(self) -> str:
+        """Return where its main thread stands in the program."""
+        return user_place(self.main.frames) if self.main else ""
+
+    @property
+    def above_user(self) -> Sequence[Frame]:
+        """Return what its main thread is in below that place: frames of libraries."""
+        return above_user(self.main.frames) if self.main else ()
 
     @property
     def is_alive(self) -> bool:

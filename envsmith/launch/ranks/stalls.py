@@ -10,6 +10,7 @@ from signal import SIGKILL
 from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.launch.ranks.deaths import departure, signal_name
 from envsmith.launch.ranks.differences import (
+    Signature,
     awaits_work,
     call_text,
     calls_collective,
@@ -18,40 +19,34 @@ from envsmith.launch.ranks.differences import (
     first_difference,
     in_flight,
     is_usual,
+    signature,
 )
-from envsmith.launch.ranks.errors import cause_of, error_text, follows, short
+from envsmith.launch.ranks.doing import (
+    STILL,
+    computes,
+    facts_of,
+    family,
+    has_task,
+    holders_of,
+    in_loader,
+    is_stuck,
+    may_go_on,
+    what_it_does,
+)
+from envsmith.launch.ranks.errors import cause_of, error_text, follows
 from envsmith.launch.ranks.evidence import (
     Frame,
     LaunchEvidence,
     ProcessState,
     RankEvidence,
-    ThreadStack,
-    above_user,
     place_of,
     user_place,
 )
 from envsmith.launch.ranks.requests import asking_words, odd_requests
 
-# Looks in a row at which a thread must stand at the same place before it is called stuck. Two are no proof.
-STILL = 5
 # Ranks that leave a loop early stand at two or three places. Every pair of places is compared.
 _MOST_STACKS = 32
-# Less of a processor than this is sleep.
-_ASLEEP = 0.1
-# Where the kernel waits for another process, and not for a time or a disk.
-_FOR_OTHERS = re.compile(
-    r"pipe|fifo|wait_for_partner|flock|locks|fcntl_setlk|inet|sock|unix|skb|accept|poll|select|epoll|do_wait"
-)
-_ELSEWHERE = re.compile(r"sock|inet|skb|poll|select")
-_TIMED = re.compile(r"nanosleep|hrtimer")
-# What Python shows of a lock: the innermost frame is in the module that waits for it.
-_LOCKS = re.compile(r"threading\.py|queue\.py|multiprocessing/(?:synchronize|queues|connection)\.py|filelock")
-_LOADER = re.compile(r"torch/utils/data/(?:dataloader|_utils)")
 _RENDEZVOUS = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_new_process_group_helper")
-_LOADER_FIX = (
-    "Look at what a worker of the data loader does on that rank: a file, a lock, a download. Try num_workers=0, and give "
-    "the loader a timeout."
-)
 
 
 def stall(evidence: LaunchEvidence) -> Blame | None:
@@ -102,14 +97,14 @@ def waits(one: RankEvidence) -> bool:
     main = one.main
     if one.is_leaving or (one.process and one.process.became) or _imports(one):
         return False
-    if main and (_in_loader(one) or _is_stopped(one)):
+    if main and (in_loader(one) or _is_stopped(one)):
         return False
     if main and (calls_collective(main.frames) or awaits_work(main.frames)):
         return True
     if in_flight(one) is None:
         return False
     # An asynchronous call is open while its rank does something else: only the engine of autograd waits without a frame.
-    return main is None or any(frame.function == "_engine_run_backward" for frame in _above_user(one))
+    return main is None or any(frame.function == "_engine_run_backward" for frame in one.above_user)
 
 
 def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
@@ -118,34 +113,39 @@ def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
     On a GPU a rank waits wherever it first asks for a number: no frame shows for what.
     """
     living = _living(evidence)
-    waiting = [one for one in living if waits(one)]
-    elsewhere = [one for one in living if one not in waiting]
-    ahead = [one for one in elsewhere if any(_has_not_come(peer, one) for peer in elsewhere)]
-    return [one for one in living if one in waiting or one in ahead]
+    elsewhere = [one for one in living if not waits(one)]
+    least: dict[str, int] = {}
+    for one in elsewhere:
+        for group, number in _last_calls(one).items():
+            least[group] = min(number, least.get(group, number))
+    late = {id(one) for one in elsewhere if not _is_ahead(one, least)}
+    return [one for one in living if id(one) not in late]
 
 
-def _has_not_come(peer: RankEvidence, one: RankEvidence) -> bool:
-    """Tell whether a rank makes the collectives of a group and has not called the one that is open on another rank."""
+def _last_calls(one: RankEvidence) -> dict[str, int]:
+    """Return the number of its last collective in each group."""
+    numbers: dict[str, int] = {}
+    for call in one.calls:
+        if not call.is_p2p:
+            numbers[call.group] = max(call.sequence, numbers.get(call.group, 0))
+    return numbers
+
+
+def _is_ahead(one: RankEvidence, last: Mapping[str, int]) -> bool:
+    """Tell whether a collective is open on a rank to which others, with these last calls of theirs, have not come."""
     call = in_flight(one)
-    sequences = [each.sequence for each in peer.calls if call and each.group == call.group and not each.is_p2p]
-    return call is not None and not call.is_p2p and bool(sequences) and max(sequences) < call.sequence
-
-
-def _above_user(one: RankEvidence) -> Sequence[Frame]:
-    return above_user(one.main.frames) if one.main else ()
+    return call is not None and not call.is_p2p and last.get(call.group, call.sequence) < call.sequence
 
 
 def _imports(one: RankEvidence) -> bool:
     """Tell whether a rank still loads modules: those of torch.distributed stand on its stack then, too."""
-    return any(frame.file.startswith("<frozen importlib") for frame in _above_user(one))
-
-
-def _in_loader(one: RankEvidence) -> bool:
-    return any(_LOADER.search(frame.file) for frame in _above_user(one))
+    return any(frame.file.startswith("<frozen importlib") for frame in one.above_user)
 
 
 def _is_stopped(one: RankEvidence) -> bool:
-    return bool(one.process and (one.process.state in {"T", "t"} or _is_frozen(one.process)))
+    """Tell whether a rank is stopped. One that answers is only looked at, by a debugger or a profiler, for a moment."""
+    process = one.process
+    return bool(process and process.answers is not True and (process.state in {"T", "t"} or _is_frozen(process)))
 
 
 def _is_frozen(process: ProcessState) -> bool:
@@ -157,25 +157,63 @@ def _living(evidence: LaunchEvidence) -> list[RankEvidence]:
     return [one for one in evidence.ranks if one.is_alive]
 
 
+def _members(evidence: LaunchEvidence) -> dict[str, set[int]]:
+    """Return the ranks of each process group that a rank names."""
+    table: dict[str, set[int]] = {}
+    for one in evidence.ranks:
+        for group in one.groups:
+            if group.ranks and group.name not in table:
+                table[group.name] = set(group.ranks)
+    return table
+
+
+def _awaited(evidence: LaunchEvidence) -> set[int]:
+    """Return the ranks of the groups in which others wait: all, where a recorder does not tell in which it does."""
+    members, everybody = _members(evidence), {one.rank for one in evidence.ranks}
+    opens = {call.group if (call := in_flight(one)) else None for one in _living(evidence) if waits(one)}
+    groups = [everybody if name is None else members.get(name, everybody) for name in opens]
+    return set().union(*groups) if groups else everybody
+
+
+def _may_end(evidence: LaunchEvidence) -> bool:
+    """Tell whether ranks that all wait may go on: all of a group have come, and are slow, or a thread brings a call yet."""
+    come: dict[tuple[str, int, bool, Signature], set[int]] = {}
+    members, everybody = _members(evidence), set(range(evidence.world))
+    for one in _living(evidence):
+        if call := in_flight(one):
+            come.setdefault((call.group, call.sequence, call.is_p2p, signature(call)), set()).add(one.rank)
+    return any(ranks >= members.get(key[0], everybody) for key, ranks in come.items()) or _is_brought(evidence)
+
+
+def _is_brought(evidence: LaunchEvidence) -> bool:
+    """Tell whether a thread beside one that trains is at work for the program, or may go on and made collectives before."""
+    for one in _living(evidence):
+        callers = {call.thread for call in one.calls if call.thread}
+        for stack in one.stacks:
+            process = stack.process
+            if process and not stack.is_main and has_task(stack):
+                is_at_work = computes(process) or process.state == "D"
+                if is_at_work or (stack.number in callers and may_go_on(process)):
+                    return True
+    return False
+
+
 def _waiting_words(evidence: LaunchEvidence, ranks: Sequence[int]) -> str:
     """Return a sentence that says in what the other ranks wait."""
     waiting = [one for one in waiting_ranks(evidence) if one.rank not in ranks]
     if not waiting:
         return ""
-    call, place = in_flight(waiting[0]), _place(waiting[0])
+    call, place = in_flight(waiting[0]), waiting[0].place
     what = f" in {call_text(call)}" if call else ""
     numbers = ranks_text([one.rank for one in waiting])
     return f" {numbers} wait{'s' if len(waiting) == 1 else ''}{what}{at_place(place)}."
 
 
-def _place(one: RankEvidence) -> str:
-    return user_place(one.main.frames) if one.main else ""
-
-
 def _dead(evidence: LaunchEvidence) -> Blame | None:
     """Blame a rank that has ended while the others wait for it."""
+    awaited = _awaited(evidence)
     ends = sorted(
-        (one for one in evidence.ranks if one.exit and not one.exit.by_launcher),
+        (one for one in evidence.ranks if one.exit and not one.exit.by_launcher and one.rank in awaited),
         key=lambda each: each.exit.at if each.exit else 0.0,
     )
     if not ends or not any(waits(one) for one in _living(evidence)):
@@ -237,8 +275,9 @@ def _outlived(evidence: LaunchEvidence) -> Blame | None:
         ranks=(one.rank,),
         message=f"Rank {one.rank} has come to the end of its script, and its process waits for a thread: {names}.",
         fix="Tell that thread to end, or make it a daemon.",
-        evidence=_facts(one),
-        is_hang=all(stack.still >= STILL and not (stack.process and _may_go_on(stack.process)) for stack in threads),
+        evidence=facts_of(one),
+        is_hang=bool(threads)
+        and all(stack.still >= STILL and not (stack.process and may_go_on(stack.process)) for stack in threads),
     )
 
 
@@ -266,7 +305,7 @@ def _stopped(evidence: LaunchEvidence) -> Blame | None:
         fix="Thaw it, as `docker unpause` does, and look at who froze it."
         if is_frozen
         else f"Let it go on with `kill -CONT {pids.replace(',', '')}`, or end the debugger.",
-        place=_place(stopped[0]),
+        place=stopped[0].place,
         evidence=tuple(f"rank {one.rank}: state {one.process.state} in /proc" for one in stopped if one.process),
         is_hang=True,
     )
@@ -291,7 +330,7 @@ def _left_loop(evidence: LaunchEvidence) -> Blame | None:
     opens = [parted.get(one.rank) or in_flight(one) for one in inside]
     if not all(call and is_usual(ahead[0].calls[:-1], call) for call in opens):
         return None  # the others make calls of their own in that loop
-    ranks, place = tuple(one.rank for one in ahead), _place(ahead[0])
+    ranks, place = tuple(one.rank for one in ahead), ahead[0].place
     return Blame(
         cause=Cause.UNEVEN_DATA,
         ranks=ranks,
@@ -299,8 +338,8 @@ def _left_loop(evidence: LaunchEvidence) -> Blame | None:
         f"{'waits' if len(ranks) == 1 else 'wait'}{at_place(place)}.{_waiting_words(evidence, ranks)}",
         fix="Give every rank the same number of batches: a sampler that pads or drops the last ones, or an agreed end.",
         place=place,
-        evidence=tuple(f"rank {one.rank}: {_place(one)}" for one in living),
-        is_hang=True,
+        evidence=tuple(f"rank {one.rank}: {one.place}" for one in living),
+        is_hang=not _may_end(evidence),
     )
 
 
@@ -318,209 +357,28 @@ def _loop_behind(frames: Sequence[Frame], peer: Sequence[Frame]) -> str:
 def _not_waiting(evidence: LaunchEvidence) -> Blame | None:
     """Blame the ranks that are not in a collective while the others are."""
     living, waiting = _living(evidence), waiting_ranks(evidence)
-    late = [one for one in living if one not in waiting]
-    if not late or len(late) == len(living) > 1:
-        return None
-    if len(living) == 1 and evidence.world > 1:
-        return None
-    one = max(late, key=_is_stuck)
-    ranks = tuple(each.rank for each in late if _place(each) == _place(one))
-    does = _what_it_does(one)
+    come = set(map(id, waiting))
+    late = [one for one in living if id(one) not in come]
+    if not late or not waiting:
+        return None  # nobody waits for them
+    awaited = _awaited(evidence)
+    # Of two late ranks of which one waits for the other that other one is the first.
+    holders = {holder.pid for each in late if each.process for holder in holders_of(each.process)}
+    one = max(late, key=lambda each: (each.rank in awaited, each.pid in holders, is_stuck(each)))
+    ranks = tuple(each.rank for each in late if each.place == one.place)
+    does = what_it_does(one)
+    in_thread = any(calls_collective(stack.frames) for stack in one.stacks if not stack.is_main)
     who = ranks_text(ranks) if len(ranks) == 1 else f"Each of {ranks_text(ranks, 'r')}"
     return Blame(
         cause=does.cause,
         ranks=ranks,
-        message=f"{who} {does.words}{at_place(_place(one))}.{_waiting_words(evidence, ranks)}",
+        message=f"{who} {does.words}{at_place(one.place)}.{_waiting_words(evidence, ranks)}",
         fix=does.fix,
-        place=_place(one),
-        evidence=_facts(one),
-        is_hang=does.is_hang,
+        place=one.place,
+        evidence=facts_of(one),
+        is_hang=does.is_hang and one.rank in awaited and not (in_thread and _is_brought(evidence)),
         confidence="high" if one.main else "medium",
     )
-
-
-def _is_stuck(one: RankEvidence) -> bool:
-    return one.still >= STILL
-
-
-class _Doing:
-    """What a late rank does."""
-
-    def __init__(self, cause: Cause, words: str, fix: str, *, is_hang: bool) -> None:
-        self.cause, self.words, self.fix, self.is_hang = cause, words, fix, is_hang
-
-
-def _what_it_does(one: RankEvidence) -> _Doing:
-    process = one.process or ProcessState(pid=one.pid)
-    place = _place(one) or "the place above"
-    if process.became:
-        return _Doing(
-            Cause.LEFT,
-            f"has become another program ({process.command[:80]})",
-            "Look for an exec on that rank: its process no longer runs the script.",
-            is_hang=True,
-        )
-    if one.is_leaving:
-        words = "has come to the end of its script and has not ended"
-        return _Doing(Cause.LEFT, words, "Look at what it does at its end: atexit, threads, destructors.", is_hang=True)
-    if process.answers is False and process.state == "D" and not process.became:
-        return _Doing(
-            Cause.BLOCKED,
-            f"waits in the kernel for a disk or a driver ({process.waits_in or 'state D'})",
-            "Look at the kernel's log, and at the file system that it uses.",
-            is_hang=True,
-        )
-    if process.answers is False:
-        return _Doing(
-            Cause.GIL_HELD,
-            "keeps Python's lock (the GIL) and lets no other thread run",
-            f"Look at {place}: a call into compiled code that neither ends nor gives the lock back.",
-            is_hang=not _computes(process),
-        )
-    if one.error:
-        return _Doing(
-            cause_of(one.error.error),
-            f"has lost its thread {one.error.thread} to {short(one.error.error)}{at_place(one.error.place)}, and waits",
-            f"Look at {one.error.place or 'that thread'}: the main thread waits for what it no longer does.",
-            is_hang=one.still >= STILL,
-        )
-    if _in_loader(one):
-        return _Doing(
-            Cause.LOADER,
-            f"waits for {_loader_words(one)}{_workers(process)}",
-            _LOADER_FIX,
-            is_hang=one.still >= STILL and not any(map(_works, _family(process.children))),
-        )
-    return _asleep(one, process, place)
-
-
-def _asleep(one: RankEvidence, process: ProcessState, place: str) -> _Doing:
-    is_asleep = process.state in {"S", "D", "I"} and (process.cpu is None or process.cpu < _ASLEEP)
-    if not is_asleep or not _is_stuck(one):
-        words = "computes, or waits for a processor, and has not come to the collective"
-        return _Doing(Cause.BUSY, words, f"Look at {place}: work that the other ranks do not have.", is_hang=False)
-    frame = one.main.frames[0] if one.main and one.main.frames else None
-    if helper := _helper(one, process):
-        words, is_hang = helper[0], helper[1] and not _wakes_up(process)
-        return _Doing(
-            Cause.BLOCKED if is_hang else Cause.BUSY,
-            f"waits for {words} and has not come to the collective",
-            f"Look at {place}: the rank does not come before that ends.",
-            is_hang=is_hang,
-        )
-    for_others = bool(_FOR_OTHERS.search(process.waits_in)) or bool(frame and _LOCKS.search(frame.file))
-    where = f" in {place_of(frame)}" if frame and not user_place([frame]) else ""
-    kernel = f" (kernel: {process.waits_in})" if process.waits_in else ""
-    wakes_up = _wakes_up(process)
-    words, hint = (
-        ("is blocked", "a lock, a pipe, a socket or a file that another process does not release")
-        if for_others and not wakes_up
-        else ("sleeps", "the others wait until it wakes up")
-    )
-    return _Doing(
-        Cause.BLOCKED,
-        f"{words}{where}{kernel} and has not come to the collective",
-        f"Look at {place}: {hint}.",
-        is_hang=not wakes_up and (for_others or process.state != "D"),
-    )
-
-
-# What the letters of /proc say of a process that is not simply asleep or at work.
-_STATES = {"T": "is stopped", "t": "is stopped", "Z": "has ended", "D": "waits for the disk"}
-# What stands below a task of a pool, and below an event loop.
-_POOL, _LOOP = ("thread.py", "run"), ("base_events.py", "run_forever")
-# What Python shows of a process that waits for another one.
-_CHILD = re.compile(r"subprocess\.py|multiprocessing/(?:process|popen_\w+|connection)\.py")
-
-
-def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None:
-    """Return the child or the thread that a rank waits for, in words, and whether it stands still as well.
-
-    What holds for a rank holds for what it waits for: who computes, sleeps for a time or hears from elsewhere may come.
-    """
-    frames = _above_user(one)
-    if process.children and (process.waits_in == "do_wait" or any(_CHILD.search(frame.file) for frame in frames)):
-        child = process.children[0]
-        is_live = any(_may_go_on(each) for each in _family(process.children))
-        does = _STATES.get(child.state) or ("goes on" if is_live else "stands still")
-        command = f" ({child.command[:60]})" if child.command else ""
-        return f"its child {child.pid}{command}, which {does},", not is_live
-    if not any(_LOCKS.search(frame.file) for frame in frames) and "futex" not in process.waits_in:
-        return None
-    if busy := _busy_child(process):
-        return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
-    threads = [stack for stack in one.stacks if not stack.is_main and _has_task(stack)]
-    live = [stack for stack in threads if stack.still < STILL or (stack.process and _may_go_on(stack.process))]
-    if not threads:
-        return None
-    stack = (live or threads)[0]
-    if not live and stack.call:
-        return f"its thread {stack.thread}, which waits in {stack.call.text} for ranks that do not come,", True
-    at = at_place(user_place(stack.frames))
-    does = "waits for a lock itself" if not live else "is" if at else "goes on"
-    return f"its thread {stack.thread}, which {does}{at},", not live
-
-
-def _has_task(stack: ThreadStack) -> bool:
-    """Tell whether a thread does what the program gave it, in its own code, in a pool or in an event loop with a timer."""
-    functions = {(frame.file.rpartition("/")[2], frame.function) for frame in stack.frames}
-    is_timed = bool(stack.process and _wakes_up(stack.process))
-    return bool(user_place(stack.frames)) or _POOL in functions or (is_timed and _LOOP in functions)
-
-
-def _busy_child(process: ProcessState) -> ProcessState | None:
-    """Return a child or grandchild that computes: a pool, a loader or a thread may wait for it."""
-    return next(filter(_computes, _family(process.children)), None)
-
-
-def _works(worker: ProcessState) -> bool:
-    """Tell whether a worker of a loader is at a task. Without one it waits with a time limit, again and again."""
-    return _computes(worker) or worker.state == "D" or bool(_TIMED.search(worker.waits_in))
-
-
-def _computes(process: ProcessState) -> bool:
-    return process.state == "R" or (process.cpu or 0.0) >= _ASLEEP
-
-
-def _family(children: Sequence[ProcessState]) -> list[ProcessState]:
-    return [each for child in children for each in (child, *_family(child.children))]
-
-
-def _wakes_up(process: ProcessState) -> bool:
-    """Tell whether it sleeps for a time, or waits with a time limit."""
-    return process.has_limit or bool(_TIMED.search(process.waits_in))
-
-
-def _may_go_on(process: ProcessState) -> bool:
-    """Tell whether a process or thread computes, sleeps for a time, or waits for a disk or the network."""
-    if _computes(process) or process.state == "D" or _wakes_up(process):
-        return True
-    return process.state in {"S", "I"} and bool(_ELSEWHERE.search(process.waits_in))
-
-
-def _loader_words(one: RankEvidence) -> str:
-    has_workers = any(frame.function == "_try_get_data" for frame in _above_user(one))
-    return "a worker of its data loader" if has_workers else "its data loader"
-
-
-def _workers(process: ProcessState) -> str:
-    """Return what the kernel says of the workers that are not simply asleep."""
-    odd = [child for child in process.children if child.state in _STATES]
-    if not odd and (busy := _busy_child(process)):
-        return f": worker {busy.pid} computes"
-    return f": worker {odd[0].pid} {_STATES[odd[0].state]}" if odd else ""
-
-
-def _facts(one: RankEvidence) -> tuple[str, ...]:
-    process, rows = one.process, []
-    if process:
-        cpu = "" if process.cpu is None else f", {process.cpu:.0%} of a processor"
-        rows.append(f"rank {one.rank}: state {process.state}{cpu}, kernel {process.waits_in or 'running'}")
-    if one.still > 1:
-        rows.append(f"rank {one.rank}: the same place at {one.still} looks in a row")
-    if one.main:
-        rows += [f"rank {one.rank}: {place_of(frame)}" for frame in one.main.frames[:5]]
-    return tuple(rows)
 
 
 def _different_groups(evidence: LaunchEvidence) -> Blame | None:
@@ -536,9 +394,7 @@ def _different_groups(evidence: LaunchEvidence) -> Blame | None:
     is_minority = all(len(ranks) > len(fewest) for ranks in counts.values() if ranks is not fewest)
     odd = tuple(fewest) if is_minority else tuple(novel) if len(novel) == 1 else ()
     rows = tuple(f"rank {rank}: {call_text(call)}, group {call.group}" for rank, (_, call) in open_calls.items())
-    members = {group.name: group.ranks for one in evidence.ranks for group in one.groups}
-    # A call to which every rank of its group has come may be slow, and then it ends.
-    may_end = any(set(members.get(name) or range(evidence.world)) <= set(ranks) for name, ranks in counts.items())
+    may_end = _may_end(evidence)
     who = (
         f"{ranks_text(odd)} waits in another process group than the others"
         if odd
@@ -549,10 +405,10 @@ def _different_groups(evidence: LaunchEvidence) -> Blame | None:
         ranks=odd,
         message=f"{who}: {'; '.join(rows)}.",
         fix="Call the collectives of all groups in the same order on every rank.",
-        place=_place(open_calls[odd[0]][0]) if odd else "",
+        place=open_calls[odd[0]][0].place if odd else "",
         evidence=rows,
         confidence="high" if odd and not may_end else "medium",
-        is_hang=True,
+        is_hang=not may_end,
     )
 
 
@@ -584,7 +440,7 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     """Say where everybody stands when nobody can be blamed."""
     standing: dict[str, list[int]] = {}
     for one in _living(evidence):
-        standing.setdefault(_place(one) or "an unknown place", []).append(one.rank)
+        standing.setdefault(one.place or "an unknown place", []).append(one.rank)
     if not any(waits(one) for one in _living(evidence)):
         return None  # they import, compile or compute
     rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
@@ -621,7 +477,7 @@ def _all_wait(evidence: LaunchEvidence) -> Blame | None:
         place=next((place for place, ranks in standing.items() if odd and tuple(ranks) == odd), ""),
         evidence=rows,
         confidence="medium",
-        is_hang=is_split and not is_part,
+        is_hang=is_split and not is_part and not _may_end(evidence),
     )
 
 
@@ -636,26 +492,26 @@ def _together_words(evidence: LaunchEvidence) -> str:
 def _all_sleep(evidence: LaunchEvidence) -> Blame | None:
     """Say where every rank sleeps and none is in a collective. They may still wake up."""
     living = _living(evidence)
-    if not living or not all(_is_stuck(one) and one.main and one.process and _sleeps(one.process) for one in living):
+    if not living or not all(is_stuck(one) and one.main and one.process and _sleeps(one.process) for one in living):
         return None
     rows = tuple(f"rank {one.rank}: {place_of(one.main.frames[0])}" for one in living if one.main and one.main.frames)
     is_locked = any("file_baton.py" in row for row in rows)
     return Blame(
         cause=Cause.BLOCKED,
         ranks=(),
-        message=f"Every rank sleeps{at_place(_place(living[0]))}, and none is in a collective"
+        message=f"Every rank sleeps{at_place(living[0].place)}, and none is in a collective"
         f"{': they wait for a lock file of torch.utils.cpp_extension' if is_locked else ''}.",
         fix="Delete the file `lock` in TORCH_EXTENSIONS_DIR if no process compiles there: who made it was killed."
         if is_locked
         else "Look at that place: a lock or a file that another process holds, or a sleep.",
-        place=_place(living[0]),
+        place=living[0].place,
         evidence=rows[:8],
         confidence="medium",
     )
 
 
 def _sleeps(process: ProcessState) -> bool:
-    return process.state == "S" and not any(map(_computes, (process, *_family(process.children))))
+    return process.state == "S" and not any(map(computes, (process, *family(process.children))))
 
 
 def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
@@ -675,14 +531,14 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
     if not odd:
         return None
     first = next(one for one in evidence.ranks if one.rank == odd[0])
-    place = _place(first)
+    place = first.place
     # Of its own group a rank that waits may well be behind.
     elsewhere = [
         one
         for one in _living(evidence)
         if one.rank not in odd and requests[one.rank].group != requests[first.rank].group
     ]
-    missed = next((in_flight(peer) for peer in elsewhere if _has_not_come(first, peer)), None)
+    missed = next((in_flight(peer) for peer in elsewhere if _is_ahead(peer, _last_calls(first))), None)
     words = asking_words(odd, requests, texts)
     if missed:
         words = f"{ranks_text(odd)} left out {call_text(missed)}, and {'waits' if len(odd) == 1 else 'wait'}"
@@ -694,7 +550,7 @@ def _different_arguments(evidence: LaunchEvidence) -> Blame | None:
         fix="Give every rank the same root, the same order of groups, and each send its recv.",
         place=place,
         evidence=rows[:8],
-        is_hang=True,
+        is_hang=not _is_brought(evidence),
     )
 
 
@@ -727,7 +583,7 @@ def _odd_places(evidence: LaunchEvidence, standing: Mapping[str, list[int]]) -> 
 
 def _makes_group(one: RankEvidence) -> bool:
     """Tell whether a rank waits for the others to make a process group with it."""
-    return any(frame.function in {"new_group", "_new_group_with_tag"} for frame in _above_user(one))
+    return any(frame.function in {"new_group", "_new_group_with_tag"} for frame in one.above_user)
 
 
 def _behind(evidence: LaunchEvidence) -> tuple[int, ...]:

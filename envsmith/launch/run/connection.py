@@ -17,13 +17,25 @@ from envsmith.agent.processes import process_state
 from envsmith.base.json_types import JsonFields, number_in, numbers_in, objects_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.evidence import ProcessState
-from envsmith.launch.run.host import exit_code, family_of, look, open_process, parent_of, program_of, wakings
+from envsmith.launch.run.ends import OtherEnds
+from envsmith.launch.run.host import (
+    exit_code,
+    family_of,
+    look,
+    open_process,
+    parent_of,
+    program_of,
+    threads_of_process,
+    wakings,
+)
 
 _MOST_BYTES = 64 << 20
 SOCKET = "s"
 _LONGEST_ADDRESS = 107
 # Seconds between two ends that were seen in one go.
 _TICK = 1e-6
+# How many processes at the other end of a wait are looked at.
+_MOST_HOLDERS = 16
 
 
 @dataclass
@@ -114,8 +126,10 @@ class WatchedRank:
     def seen(self, process: ProcessState, name: str) -> ProcessState:
         """Return a process or thread with what was measured of it. Who wakes again and again to ask has no limit."""
         before, after = self.ticks.get(name), self.ticks_of_last_look.get(name)
+        is_measured = before is not None and after is not None
         slept = before is not None and after is not None and before[2] == after[2]
-        return replace(process, cpu=self.share(name), has_limit=process.has_limit and slept)
+        wakes = is_measured and not slept
+        return replace(process, cpu=self.share(name), has_limit=process.has_limit and slept, wakes=wakes)
 
 
 def address(folder: Path) -> str:
@@ -282,25 +296,38 @@ class Ranks:
                     os.close(rank.process)
                     rank.process = None
 
-    @staticmethod
-    def look_at(rank: WatchedRank, now: float, silence: float) -> ProcessState:
+    def look_at(self, rank: WatchedRank, now: float, silence: float, ends: OtherEnds) -> ProcessState:
         """Return the process of a rank as the kernel shows it, with what the watcher knows."""
         answers = None if rank.talk is None else rank.silent_for(now) < silence
         program = program_of(rank.pid)
         became = bool(rank.program and program and program != rank.program)
-        return replace(_shared(look(str(rank.pid)), rank), answers=answers, became=became)
+        process = self._measured(look(str(rank.pid)), rank, ends)
+        return replace(process, answers=answers, became=became)
 
-    @staticmethod
-    def threads_of(rank: WatchedRank) -> dict[int, tuple[int, ProcessState]]:
+    def threads_of(self, rank: WatchedRank, ends: OtherEnds) -> dict[int, tuple[int, ProcessState]]:
         """Return each thread of a rank by its number: how long it stands still, and how the kernel shows it."""
         return {
-            number: (still, rank.seen(look(name, depth=0), name))
+            number: (still, self._with_holders(rank.seen(look(name, depth=0), name), name, ends))
             for number, (_, still) in rank.threads.items()
             if number and (name := f"{rank.pid}/task/{number}")
         }
 
+    def _measured(self, process: ProcessState, rank: WatchedRank, ends: OtherEnds) -> ProcessState:
+        """Return a process and its children with what was measured of them, and who is at the other end of their waits."""
+        children = tuple(self._measured(child, rank, ends) for child in process.children)
+        name = str(process.pid)
+        return self._with_holders(replace(rank.seen(process, name), children=children), name, ends)
 
-def _shared(process: ProcessState, rank: WatchedRank) -> ProcessState:
-    """Return a process and its children with what was measured of them."""
-    children = tuple(_shared(child, rank) for child in process.children)
-    return replace(rank.seen(process, str(process.pid)), children=children)
+    def _with_holders(self, process: ProcessState, name: str, ends: OtherEnds) -> ProcessState:
+        if process.state != "S":
+            return process
+        other_end, holders = ends.of(name)
+        return replace(process, other_end=other_end, holders=tuple(map(self._holder, holders[:_MOST_HOLDERS])))
+
+    def _holder(self, pid: int) -> ProcessState:
+        """Return a process at the other end of a wait. Any thread of it may end the wait, but of a rank the one that trains."""
+        process = look(str(pid), depth=1)
+        if any(rank.pid == pid for rank in self.all):
+            return replace(process, children=())
+        threads = (look(f"{pid}/task/{number}", depth=0) for number in threads_of_process(pid) if number != pid)
+        return replace(process, children=(*process.children, *threads))

@@ -16,6 +16,8 @@ from envsmith.base.programs import execute
 from envsmith.launch.ranks.evidence import Disk, ProcessState, ThreadStack
 from envsmith.launch.ranks.traces import py_spy_stacks
 
+# How deep below a process others are looked for: a compiler stands below a driver, a shell, a builder and another shell.
+_DEPTH = 8
 _SHM = "/dev/shm"  # noqa: S108 - the path that every program uses
 # py-spy takes 0.1 to 0.4 s. It hangs on a process that is stopped.
 _SPY_SECONDS = 5.0
@@ -59,18 +61,18 @@ def exit_code(process: int) -> int | None:
 def program_of(pid: int) -> str:
     """Return the file that a process runs, or nothing where that may not be read."""
     try:
-        return str(Path(f"/proc/{pid}/exe").readlink())
+        return str(Path(f"/proc/{pid}/exe").readlink()).removesuffix(" (deleted)")  # an upgrade changes no process
     except OSError:
         return ""
 
 
-def family_of(pid: int, depth: int = 2) -> list[int]:
+def family_of(pid: int, depth: int = _DEPTH) -> list[int]:
     """Return the children of a process and theirs."""
-    children = _children(str(pid)) if depth else []
+    children = children_of(str(pid)) if depth else []
     return [number for child in children for number in (child, *family_of(child, depth - 1))]
 
 
-def look(pid: int | str, *, depth: int = 2) -> ProcessState:
+def look(pid: int | str, *, depth: int = _DEPTH) -> ProcessState:
     """Return a process, or a thread of it (``7/task/8``), as the kernel shows it, with its children."""
     state, _ = process_state(pid)
     return ProcessState(
@@ -79,7 +81,7 @@ def look(pid: int | str, *, depth: int = 2) -> ProcessState:
         waits_in=read_text(f"/proc/{pid}/wchan", 64).strip("\0\n0"),
         has_limit=_has_limit(read_text(f"/proc/{pid}/syscall", 200)),
         command=" ".join(read_text(f"/proc/{pid}/cmdline", 300).replace("\0", " ").split()),
-        children=tuple(look(str(child), depth=depth - 1) for child in _children(pid)) if depth else (),
+        children=tuple(look(str(child), depth=depth - 1) for child in children_of(pid)) if depth else (),
     )
 
 
@@ -95,12 +97,21 @@ def wakings(pid: int | str) -> int:
     return int((read_text(f"/proc/{pid}/schedstat", 100).split() or ["0"])[-1])
 
 
-def _children(pid: int | str) -> list[int]:
+def children_of(pid: int | str) -> list[int]:
+    """Return the children of a process, or of a thread."""
     numbers = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             numbers += [int(one) for one in read_text(f"{task}/children").split()]
     return sorted(numbers)
+
+
+def threads_of_process(pid: int) -> list[int]:
+    """Return the numbers of the threads of a process."""
+    try:
+        return sorted(int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
 
 
 def parent_of(pid: int) -> int:

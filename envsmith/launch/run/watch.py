@@ -31,6 +31,7 @@ from envsmith.launch.ranks.evidence import (
 from envsmith.launch.ranks.recorder import calls_of, groups_of, stacks_of, stated_groups, with_source
 from envsmith.launch.ranks.traces import faulthandler_dumps
 from envsmith.launch.run.connection import Ranks, WatchedRank
+from envsmith.launch.run.ends import OtherEnds
 from envsmith.launch.run.host import disks_of, gpu_memory, kernel_lines, oom_kills, open_process, ras_text, spy
 from envsmith.launch.run.launcher import Launcher
 from envsmith.launch.run.marks import Marks, read_marks
@@ -41,6 +42,8 @@ _LOOKS, _BETWEEN = 7, 1.0
 _MOST_LOOKS = 20
 # How long a rank that is asked may take: the recorder's dump takes 0.1 s, on a busy machine ten times that.
 _PATIENCE = 3.0
+# A turn of the watch takes a quarter of a second. After more than this it was not given a processor.
+_OWN_PAUSE = 3.0
 # How many times the longest pause from which a launch went on by itself a stall must last.
 _FACTOR = 5.0
 # Imports and the first compilation take as long as they take: before the first collective it is longer.
@@ -84,7 +87,9 @@ class LaunchWatch:
         """Watch until the launcher ends. Return how it ended."""
         handle = open_process(self.launcher.pid)
         beat = min(self.settings.beat, max(1.0, self.settings.stall / 3))
+        seen_at = time.monotonic()
         while self.launcher.poll() is None:
+            seen_at = self._without_pause(seen_at)
             before, attempt = self._state(), self.ranks.attempt
             if self.ranks.step(0.25, handle):
                 self._went_on(*before, beat)
@@ -102,6 +107,13 @@ class LaunchWatch:
                 self._look_again(now)
         self._finish(handle)
         return self.launcher.status or 0
+
+    def _without_pause(self, seen_at: float) -> float:
+        """Return the time. While the watch itself was stopped, with its launch or by a busy machine, nothing stood still."""
+        now = time.monotonic()
+        if now - seen_at > _OWN_PAUSE:
+            self.moved_at += now - seen_at
+        return now
 
     def _judge_attempt(self, number: int) -> None:
         """Judge the ranks that the launcher has ended, because it has started them again."""
@@ -208,7 +220,9 @@ class LaunchWatch:
         failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
         if any(call.at > self.judged_at for one in evidence.ranks for call in one.calls):
             self.stalled_at = None  # it went on after what was said of the stall
-        blame = decide_end(self.stalled_at, evidence) if failed else self.stalled_at or late_to_most(evidence)
+        # Who ends well went on, however long it stood still.
+        of_success = self.stalled_at if self.has_stopped else late_to_most(evidence)
+        blame = decide_end(self.stalled_at, evidence) if failed else of_success
         if failed or blame:
             self.blame = blame
             self.say(blame, evidence)
@@ -249,11 +263,11 @@ class LaunchWatch:
 
     def _rows(self, ranks: Iterable[WatchedRank], now: float) -> list[RankEvidence]:
         ordered = sorted(ranks, key=lambda each: each.rank)
-        answers = comparable([rank.answer for rank in ordered])
-        return [self._rank(rank, answer, now) for rank, answer in zip(ordered, answers)]
+        answers, ends = comparable([rank.answer for rank in ordered]), OtherEnds()
+        return [self._rank(rank, answer, now, ends) for rank, answer in zip(ordered, answers)]
 
-    def _rank(self, rank: WatchedRank, answer: JsonFields, now: float) -> RankEvidence:
-        process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE)
+    def _rank(self, rank: WatchedRank, answer: JsonFields, now: float, ends: OtherEnds) -> RankEvidence:
+        process = None if rank.ended_at else self.ranks.look_at(rank, now, _PATIENCE, ends)
         row = rank_evidence(
             rank.stem,
             answer={} if process and process.became else answer,
@@ -264,7 +278,7 @@ class LaunchWatch:
         )
         if process and row.stacks and not process.became:
             threads = {number_in(each, "id"): each for each in objects_in(rank.answer, "stacks")}
-            states = self.ranks.threads_of(rank)
+            states = self.ranks.threads_of(rank, ends)
             numbers = {str(each.get("thread")): number for number, each in threads.items()}
             row = replace(
                 row, stacks=tuple(_with_state(stack, states.get(numbers.get(stack.thread, 0))) for stack in row.stacks)
@@ -301,9 +315,11 @@ def with_training_thread(one: RankEvidence) -> RankEvidence:
     if thread is None or thread.is_main or one.process is None:
         return one
     stacks = tuple(replace(stack, is_main=stack is thread) for stack in one.stacks)
-    state = thread.process or one.process
-    process = replace(one.process, state=state.state, waits_in=state.waits_in)
-    return replace(one, stacks=stacks, still=thread.still, process=process)
+    own = one.process
+    process = thread.process and replace(
+        thread.process, command=own.command, children=own.children, answers=own.answers
+    )
+    return replace(one, stacks=stacks, still=thread.still, process=process or own)
 
 
 # From what the hook of each rank left, and what the watcher saw, to the evidence of a launch.

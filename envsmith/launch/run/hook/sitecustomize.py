@@ -29,6 +29,7 @@ JOINED = "joined"
 # Seconds without Python's lock after which faulthandler writes all stacks, from a thread of its own.
 LOCKED_SECONDS = 8.0
 MOST_EXITS, MOST_CAUSES = 200, 5
+LIBRARY = re.compile(re.escape(os.path.dirname(os.__file__)) + "/|/(?:site|dist)-packages/|<frozen ")
 # Beginnings of variables whose values may be stored. Any other may hold a login.
 VARIABLES = (
     "NCCL_",
@@ -181,6 +182,7 @@ class HookedRank:
         self.stacks = os.open(stem + ".stacks", flags, 0o600)
         self.may_time, self.has_dumped, self.exits = True, False, 0
         self.noted: Any = None
+        self.shown: Any = None
         self.arm = faulthandler.dump_traceback_later
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -214,7 +216,11 @@ class HookedRank:
         last, last_of_thread = sys.excepthook, threading.excepthook
 
         def on_error(kind: Any, error: Any, trace: Any) -> None:
-            self.error(error, trace, "MainThread")
+            caller = sys._getframe().f_back  # a library that calls this is a console and goes on
+            if is_over() or caller is None or not LIBRARY.search(caller.f_code.co_filename):
+                self.error(error, trace, "MainThread")
+            else:
+                self.shown = error
             last(kind, error, trace)
 
         def on_thread_error(args: Any) -> None:
@@ -253,11 +259,18 @@ class HookedRank:
 
     def leave_with_error(self) -> None:
         """Note the error with which a program leaves: it handles one, or its own hook has printed one and not called ours."""
-        error, last = sys.exc_info()[1], getattr(sys, "last_value", None)
+        error, last = sys.exc_info()[1], self.last_error()
         if error is not None and not isinstance(error, SystemExit):
             self.error(error, error.__traceback__, threading.current_thread().name, handled=True)
         elif last is not None:
             self.error(last, last.__traceback__, "MainThread")
+
+    def last_error(self) -> Any:
+        """Return the error that ended the script, where its own hook has not called ours."""
+        last = getattr(sys, "last_value", None)
+        if not is_over():
+            self.shown = last
+        return None if last is self.shown else last
 
     def error(self, error: Any, trace: Any, thread: str, *, handled: bool = False) -> None:
         """Note an error with its last line, its frames and those it was raised from, and keep what the recorder holds."""
@@ -279,7 +292,7 @@ class HookedRank:
 
     def end(self) -> None:
         """Note that the interpreter ends by itself. What was registered later has run by now."""
-        last = getattr(sys, "last_value", None)
+        last = self.last_error()
         self.leave_with_error()
         self.mark("end", failed=type(last).__name__ if last is not None else "")
         if os.getpid() == self.pid:
@@ -326,6 +339,16 @@ class HookedRank:
             answer["failed"] = repr(error)[:300]
         text = json.dumps(answer).encode()
         return text[:-1] + b', "calls": ' + calls + b"}" if calls else text
+
+
+def is_over() -> bool:
+    """Tell whether the body of the script runs no more. An error that a console shows before that ends nothing."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            return False
+        frame = frame.f_back
+    return True
 
 
 def facts(world: int = -1) -> Dict[str, Any]:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from envsmith.launch.run.host import disks_of, exit_code, look, open_process, parse_gpu_memory, parse_kernel_lines
+from envsmith.launch.ranks.doing import family
+from envsmith.launch.run.host import (
+    disks_of,
+    exit_code,
+    family_of,
+    look,
+    open_process,
+    parse_gpu_memory,
+    parse_kernel_lines,
+    program_of,
+)
 
 
 def test_only_telling_lines_of_this_launch_are_taken_from_the_kernel_s_log():
@@ -39,6 +51,21 @@ def test_a_process_is_seen_as_the_kernel_shows_it():
 
     assert process.pid in {child.pid for child in state.children}
     assert disks_of(os.getpid())[0].size >= 0
+
+
+def test_the_compiler_below_a_builder_and_its_shells_is_of_the_family():
+    command = ["sleep", "60"]
+    for _ in range(5):
+        command = [sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"]
+    with subprocess.Popen(command) as process:
+        while len(family_of(process.pid)) < 5:
+            assert process.poll() is None
+        while (deepest := family(look(process.pid).children)[-1]).command != "sleep 60":
+            pass  # it has its own name once it runs
+        for pid in (*reversed(family_of(process.pid)), process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    assert deepest.state in {"S", "R"}
 
 
 @pytest.mark.parametrize(
@@ -71,6 +98,18 @@ def test_the_command_of_a_process_is_one_line():
         process.kill()
 
     assert command == f"{sys.executable} -c import time time.sleep(60)"
+
+
+def test_a_program_whose_file_is_replaced_by_an_upgrade_is_the_same(tmp_path):
+    program = Path(shutil.copy(shutil.which("sleep"), tmp_path))
+    with subprocess.Popen([program, "60"]) as process:
+        while program_of(process.pid) != str(program):
+            pass
+        program.unlink()
+        replaced = program_of(process.pid)
+        process.kill()
+
+    assert replaced == str(program)
 
 
 def test_the_end_of_a_process_has_its_code_where_the_kernel_tells_it():

@@ -78,6 +78,7 @@ def test_a_launch_that_succeeds_says_no_word_of_ours():
         ("os._exit(5)", "Rank 1 ended with exit status 5"),
         ("sys.excepthook = lambda *_: os._exit(3); {}['pad']", "Rank 1 ended first, with KeyError: 'pad'"),
         ("sys.excepthook = lambda *_: print('no'); {}['pad']", "Rank 1 ended first, with KeyError: 'pad'"),
+        ("import code; code.InteractiveInterpreter().runcode('{}[0]'); sys.exit(3)", "Rank 1 ended with exit status 3"),
     ],
 )
 def test_the_rank_that_failed_is_named(fault, words, tmp_path):

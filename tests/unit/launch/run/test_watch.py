@@ -6,7 +6,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from launches import ended
 
+from envsmith.launch.ranks.causes import Blame, Cause
+from envsmith.launch.ranks.evidence import ExitStatus, LaunchEvidence
 from envsmith.launch.run.watch import LaunchWatch, WatchSettings, comparable
 
 
@@ -15,6 +18,9 @@ class Ranks:
 
     def __init__(self, silent: list[bool]) -> None:
         self.living = [SimpleNamespace(talk=True, silent_for=lambda now, s=s: 60.0 if s else 0.0) for s in silent]
+
+    def settle(self) -> None:
+        """Nobody has ended since."""
 
 
 @pytest.mark.parametrize(
@@ -39,6 +45,38 @@ def test_after_a_long_pause_ranks_are_looked_at_early_once_and_then_late(seconds
     watch.moved_at = time.monotonic() - seconds
 
     assert watch._is_stalled(time.monotonic()) == expected
+
+
+@pytest.mark.parametrize(("seconds", "is_stalled"), [(0.3, True), (40.0, False)])
+def test_while_the_watch_itself_was_stopped_no_rank_stood_still(seconds, is_stalled):
+    watch = LaunchWatch(SimpleNamespace(pid=0), Ranks([False]), WatchSettings(stall=10), lambda blame, evidence: None)
+    watch.has_begun, watch.moved_at = True, time.monotonic() - 41
+
+    watch._without_pause(time.monotonic() - seconds)
+
+    assert watch._is_stalled(time.monotonic()) is is_stalled
+
+
+class Ended(LaunchWatch):
+    """A launch of two ranks that have ended well."""
+
+    def evidence(self, stalled):
+        return LaunchEvidence(ranks=(ended(0, 0), ended(1, 0)), launcher=ExitStatus(code=0), stalled=stalled)
+
+
+@pytest.mark.parametrize("has_stopped", [False, True])
+def test_of_a_launch_that_ends_well_a_stall_is_said_only_where_the_watch_has_ended_it(has_stopped):
+    verdicts = []
+    watch = Ended(
+        SimpleNamespace(pid=0, status=0), Ranks([]), WatchSettings(), lambda *verdict: verdicts.append(verdict)
+    )
+    watch.ranks.end = lambda: None
+    watch.stalled_at = Blame(cause=Cause.BLOCKED, ranks=(1,), message="Rank 1 sleeps.", fix="Look at it.")
+    watch.has_stopped = has_stopped
+
+    watch._finish(None)
+
+    assert bool(verdicts) is has_stopped
 
 
 def test_variables_that_a_program_sets_are_compared_only_where_every_rank_has_named_them():
