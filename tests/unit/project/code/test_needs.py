@@ -50,6 +50,23 @@ def test_what_is_only_taken_under_a_guard_is_not_needed(index):
     assert infer(uses_of(train=text), Demands(), index).components == {}
 
 
+def test_a_package_that_the_code_does_without_and_no_file_names_is_not_installed(index):
+    uses = uses_of(
+        tpu="def device():\n    import torch_xla.core",
+        found="def has_xla():\n    try:\n        import torch_xla\n    except ImportError:\n        return False",
+    )
+
+    alone, named = infer(uses, Demands(), index), infer(uses, stated(**{"torch-xla": ""}), index)
+
+    assert (alone.packages, named.packages) == ((), ("torch-xla",))
+    assert alone.reasons == ("torch-xla is left out: found.py:3 does without it, and no file of the project names it",)
+
+
+def test_a_package_that_a_module_needs_while_it_is_imported_is_installed_whatever_others_do_without(index):
+    uses = uses_of(tpu="import torch_xla.core", found="try:\n    import torch_xla\nexcept ImportError:\n    pass")
+    assert infer(uses, Demands(), index).packages == ("torch-xla",)
+
+
 def test_a_framework_that_is_imported_is_the_framework_of_the_request(index):
     answer = infer(uses_of(train="import deepspeed, torch"), Demands(), index)
     assert answer.components == {"deepspeed": "*", "torch": "*"}
