@@ -79,6 +79,9 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     problem = bare.with_wishes(_wishes(bare, request, specs))
     pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    # What is compiled against torch decides on the age of torch where only a file asks for it, too.
+    parts = dict.fromkeys((*companions, *(n for n in compiled.built_on_torch if n in request.narrowed)))
+    companions = tuple(n for n in parts if n not in frameworks)
     preference = Preference(problem, frameworks, companions)
     if request.date:
         check_day(request.date, "--date")
