@@ -61,7 +61,7 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     _check_names(compiled, [*specs, *request.narrowed])
     specs = {name: _present(compiled, name, spec) for name, spec in specs.items()}
     frameworks = tuple(n for n in {**request.frameworks, **specs} if compiled.roles[n] is Role.FRAMEWORK)
-    companions = tuple(n for n in request.constraints if compiled.roles[n] is Role.COMPANION)
+    companions = tuple(n for n in specs if compiled.roles[n] is Role.COMPANION)
     hosts = [n for n in specs if compiled.roles[n] is Role.HOST]
     core = [n for n in CORE if n in specs or compiled.versions.get(n)]
     names = {n: n for n in (*frameworks, *core, *companions, *request.narrowed, *hosts)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from packaging.utils import canonicalize_name
@@ -106,6 +106,36 @@ class Questions:
         return [NameNeed(presence=answers[key], places=tuple(where)) for key, where in places.items()]
 
 
+def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
+    """Return the names that lie in no other one of them: where a module is missing, so is all that it holds.
+
+    The module that replaces what it held replaces the module.
+    """
+    held: dict[str | None, list[NameNeed]] = {None: []}
+    missing = {need.presence.path for need in needs if need.presence.argument is None}
+    for need in needs:
+        steps = need.presence.path.split(".")
+        count = len(steps) + (need.presence.argument is not None)
+        within = (".".join(steps[:depth]) for depth in range(2, count))
+        held.setdefault(next((path for path in within if path in missing), None), []).append(need)
+    outer = []
+    for need in held.pop(None):
+        presence = need.presence
+        if presence.argument is None and presence.successor is None:
+            presence = replace(presence, successor=_moved(presence.path, held.get(presence.path, ())))
+        outer.append(replace(need, presence=presence))
+    return outer
+
+
+def _moved(path: str, members: Iterable[NameNeed]) -> str | None:
+    """Return the one module to which the members of another went, each under its old name."""
+    modules = set()
+    for presence in (n.presence for n in members if n.presence.successor and n.presence.argument is None):
+        module, same, rest = (presence.successor or "").rpartition(presence.path.removeprefix(path))
+        modules.add(module if same and not rest else None)
+    return modules.pop() if len(modules) == 1 else None
+
+
 def has(presence: Presence, version: str) -> bool | None:
     """Return whether a release has the name. ``None`` where it may, or where neither side of it was measured."""
     answers = {True: presence.present, False: presence.absent}
@@ -164,9 +194,12 @@ def judge_uses(uses: ProjectUses, versions: Mapping[str, str], index: Index) -> 
             without_version[distribution] += 1
         elif questions.is_reached(place.use, releases):
             judged.append(place)
+    lacking = [
+        need for need in questions.needs(judged) if has(need.presence, releases[need.presence.distribution]) is False
+    ]
     findings = [
         finding
-        for need in questions.needs(judged)
+        for need in outermost(lacking)
         for finding in _findings(need, releases[need.presence.distribution], index)
     ]
     findings.sort(key=lambda f: (_GRAVEST.index(f.severity), f.where or ""))
@@ -196,8 +229,6 @@ def component_name(distribution: str) -> str:
 def _findings(need: NameNeed, version: str, index: Index) -> Iterator[Finding]:
     """Yield a finding for each file that takes a name which ``version`` lacks."""
     presence = need.presence
-    if has(presence, version) is not False:
-        return
     files: dict[str, list[UsePlace]] = {}
     for place in need.places:
         files.setdefault(place.where.partition(":")[0], []).append(place)

@@ -24,7 +24,7 @@ from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
-from envsmith.project.code.judge_uses import Index, NameNeed, Questions, is_guarded, severity_of
+from envsmith.project.code.judge_uses import Index, NameNeed, Questions, is_guarded, outermost, severity_of
 from envsmith.project.code.reading import ProjectUses, UsePlace
 from envsmith.project.demand import Demand, Demands
 from envsmith.solver import solve
@@ -153,7 +153,7 @@ class _Wish:
         if needs and not admitted:
             # Older or newer than what was measured: nothing is known of its names.
             return spec or "*", reasons or self._seen()
-        allowed = list(admitted)
+        allowed, lacking, apart = list(admitted), list[NameNeed](), list[NameNeed]()
         for need in needs:
             # What is made at run time or in C++ may be there: only releases without the name are left out.
             having = need.presence.present | need.presence.unknown
@@ -162,10 +162,16 @@ class _Wish:
                 if len(fitting) < len(allowed):
                     reasons.append(f"{self.name} {spec_of(releases, having)}: {_places(need)} takes {need.name}")
                 allowed = fitting
-            elif spec and any(r not in need.presence.absent for r in releases) and need is needs[0]:
-                reasons.append(f"{self.name} {spec} lacks {need.name}, which {_places(need)} takes")
             else:
-                reasons.append(f"{self.name}: no release has {need.name} ({_places(need)}) and what is named before")
+                (apart if having.intersection(admitted) or not spec else lacking).append(need)
+        if lacking := outermost(lacking):
+            reasons.append(
+                f"{self.name} {spec} lacks {lacking[0].name}, which {_places(lacking[0])} takes{_more(lacking)}"
+            )
+        if apart := outermost(apart):
+            reasons.append(
+                f"{self.name}: no release has {apart[0].name} ({_places(apart[0])}) and what is named before{_more(apart)}"
+            )
         narrowed = _spec(allowed, admitted)
         return ",".join(filter(None, (spec, narrowed))) or "*", reasons or self._seen()
 
@@ -184,6 +190,10 @@ def _places(need: NameNeed) -> str:
     places = sorted(need.places, key=lambda t: _ORDER.index(severity_of(t.use)))
     further = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return f"{places[0].where}{further}"
+
+
+def _more(needs: Sequence[NameNeed]) -> str:
+    return f", and {len(needs) - 1} more names" if len(needs) > 1 else ""
 
 
 def _spec(allowed: Sequence[str], admitted: Sequence[str]) -> str:

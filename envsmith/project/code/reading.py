@@ -49,6 +49,8 @@ def read_project_uses(project: ProjectSources, is_package: Callable[[str], bool]
     ``__init__.py`` of the same name.
     """
     names = _Names(project.files, is_package)
+    # Its own folder, as whoever stands beside the checkout imports it.
+    itself = {name for name in (project.root.name,) if name and not is_package(name)}
     uses: list[UsePlace] = []
     unseen: Counter[str] = Counter()
     unreadable = list(project.unreadable)
@@ -56,7 +58,7 @@ def read_project_uses(project: ProjectSources, is_package: Callable[[str], bool]
         path = PurePosixPath(source.path)
         module = ".".join([_ROOT, *path.with_suffix("").parts])
         try:
-            content = read_uses(source.text, module, package=False, own={_ROOT, *names.beside(path)})
+            content = read_uses(source.text, module, package=False, own={_ROOT, *itself, *names.beside(path)})
         except SyntaxError as error:
             unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
             continue

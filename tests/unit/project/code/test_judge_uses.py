@@ -7,7 +7,7 @@ import pytest
 from envsmith.model.rule import Severity
 from envsmith.project.code.judge_uses import has, judge_uses
 
-from .conftest import uses_of
+from .conftest import HandIndex, uses_of
 
 
 def judge(index, text: str, **versions: str):
@@ -98,3 +98,14 @@ def test_it_says_what_it_did_not_judge(index):
 )
 def test_a_release_that_was_not_measured_is_like_its_neighbours_where_they_agree(index, version, answer):
     assert has(index.ask("transformers.Conversation"), version) is answer
+
+
+def test_where_a_module_is_missing_its_members_are_not_listed_and_their_new_module_replaces_it():
+    paths = ("transformers.old", "transformers.old.Model", "transformers.old.Model(size=)")
+    index = HandIndex(dict.fromkeys(paths, ("4.40.0",)), {"transformers.old.Model": "transformers.new.Model"})
+    uses = uses_of(train="from transformers.old import Model\nModel(size=1)")
+
+    (finding,) = judge_uses(uses, {"transformers": "4.43.0"}, index).findings
+
+    assert "takes transformers.old, which" in finding.message
+    assert finding.fix == "Take transformers.new instead, or install transformers <4.41.0."

@@ -125,3 +125,13 @@ def test_a_release_that_may_have_a_name_is_not_left_out(index):
 
     answer = infer(uses_of(train="from transformers import Conversation"), Demands(), Unsure(index.names))
     assert answer.components["transformers"] == "<4.42.0"
+
+
+def test_what_a_pin_lacks_is_one_sentence(index):
+    text = "from transformers import Conversation, Trainer\nTrainer.old_step"
+
+    answer = infer(uses_of(train=text), stated(transformers="==4.43.0"), index)
+
+    assert answer.reasons[1:] == (
+        "transformers ==4.43.0 lacks transformers.Conversation, which train.py:1 takes, and 1 more names",
+    )

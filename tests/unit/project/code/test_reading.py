@@ -38,3 +38,9 @@ def test_a_file_of_python_2_is_left_out_with_the_reason():
 
 def test_names_that_are_chosen_at_run_time_are_counted_by_package():
     assert read(train="import torch\ngetattr(torch, a)\ngetattr(torch, b)").unseen == {"torch": 2}
+
+
+def test_the_folder_of_the_project_is_its_own():
+    sources = (SourceText(path="sample.py", text=b"import DiT, torch"),)
+    project = ProjectSources(root=Path("/x/DiT"), sources=sources, files=frozenset({"sample.py"}))
+    assert read_project_uses(project).modules == {"torch"}
