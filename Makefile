@@ -69,6 +69,7 @@ FUZZ_EXAMPLES ?= 1000
 FUZZ_SECONDS ?= 2400
 fuzz: $(STAMP)
 	ENVSMITH_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n auto tests/property tests/fuzz -m 'not slow'
+	ENVSMITH_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n auto tests/property/test_pins.py -m slow
 	$(BIN)/python -m pip install --quiet 'atheris>=3.0'
 	$(BIN)/python tests/fuzz/fuzz_readers.py --all $(FUZZ_SECONDS)
 

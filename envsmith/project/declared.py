@@ -27,6 +27,7 @@ from envsmith.base.files import read_toml as parse_toml
 from envsmith.base.json_types import JsonFields
 from envsmith.errors import DataError
 from envsmith.lock.conda.foreign import CondaEnvironment
+from envsmith.project.demand import name_of_address
 from envsmith.project.pip_format import logical_lines
 from envsmith.project.setup_script import read_setup
 
@@ -225,6 +226,9 @@ def _declaration(lines: DeclaredLines, files: Sequence[str], fallback: str) -> D
 
 def _declared(entry: DeclaredRequirement, skipped: list[str]) -> Iterator[Declared]:
     """Yield the requirement, unless it serves who works on the library, or cannot be judged."""
+    if name := name_of_address(entry.text):
+        skipped.append(f"{entry.where}: {name} comes from a URL: its version is not judged")
+        return
     try:
         requirement = Requirement(entry.text)
         spec, extra = str(requirement.specifier), entry.extra or _extra_of(requirement.marker)
@@ -485,8 +489,17 @@ def _environment(text: str, file: str, lines: DeclaredLines) -> None:
         if isinstance(entry, str):
             add_conda(entry, file, find(entry), lines)
             continue
-        required = [line for line in entry if not line.startswith("-")]
-        lines.entries += [DeclaredRequirement(line, file, find(line)) for line in required]
+        for line in entry:
+            _pip_line(line, file, find(line), lines)
+
+
+def _pip_line(text: str, file: str, line: int, lines: DeclaredLines) -> None:
+    """Read a line that pip gets. What names an index or a folder changes nothing that is required."""
+    option = re.fullmatch(r"(-r|-e|--requirement|--editable)[ =]?\s*(\S.*)", text)
+    if option and option[1] in {"-r", "--requirement"}:
+        lines.files.append(DeclaredFile((option[2],), f"{file}:{line}"))
+    elif not text.startswith("-") or (option and name_of_address(option[2])):
+        lines.entries.append(DeclaredRequirement(option[2] if option else text, file, line))
 
 
 def add_conda(entry: str, file: str, line: int, lines: DeclaredLines) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _SHOWN = 20
 # Nobody writes a longer line, and a pattern need not read one.
 LONGEST = 2000
+_ADDRESS = re.compile(r"(?:[a-z]+\+)?(?:https?|ssh|file|git)://|git@")
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +56,25 @@ class Demand:
         return clauses[0].version
 
 
+def name_of_address(text: str) -> str | None:
+    """Return what an address that stands for a requirement is called. ``None`` for what is no address or archive.
+
+    That is its ``#egg=``, or else what its path ends with: the name of a repository, or the first word of an archive's.
+    """
+    if not (_ADDRESS.match(text) or text.endswith(_ARCHIVES)):
+        return None
+    if egg := re.search(r"[#&]egg=([\w.-]+)", text):
+        return normal_name(egg[1])
+    last = re.split(r"[/:\\]", re.sub(r"(?<=[^/:])@[^/:]*$", "", text.partition("#")[0]).rstrip("/"))[-1]
+    return normal_name(re.split(r"-\d|\.git$|\.whl$|\.zip$|\.tar\.gz$", last)[0])
+
+
 def parse_line(text: str, where: str, *, is_bound: bool = False, hashes: tuple[str, ...] = ()) -> Demand:
     """Parse a requirement of the package index. ``ValueError`` says what is wrong with it."""
     from packaging.requirements import InvalidRequirement, Requirement  # most requests have none
 
+    if name := name_of_address(text):
+        raise ValueError(_elsewhere(name, text))
     try:
         requirement = Requirement(text) if len(text) <= LONGEST else None
     except InvalidRequirement as error:
@@ -64,10 +82,12 @@ def parse_line(text: str, where: str, *, is_bound: bool = False, hashes: tuple[s
     if requirement is None:
         raise ValueError(f"a requirement of {len(text)} characters is longer than {LONGEST}")
     if requirement.url:
-        raise ValueError(
-            f"{requirement.name} comes from {requirement.url[:80]}, and a lock takes releases of the package index only"
-        )
+        raise ValueError(_elsewhere(requirement.name, requirement.url))
     return Demand(requirement=requirement, where=where, is_bound=is_bound, hashes=hashes)
+
+
+def _elsewhere(name: str, address: str) -> str:
+    return f"{name} comes from {address[:80]}, and a lock takes releases of the package index only"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from envsmith.project.declared import (
     read_toml,
     table_of,
 )
-from envsmith.project.demand import Demand, Demands, parse_line
+from envsmith.project.demand import Demand, Demands, name_of_address, parse_line
 from envsmith.project.guides import guide_lines, guides_of, shallow_files
 from envsmith.project.pip_format import cuda_of_index, read_requirement_file
 
@@ -195,7 +195,7 @@ class _Folder:
                 if extra not in {None, *extras} or entry.group not in {None, *groups}:
                     continue
                 text, where = entry.text, entry.where
-                name = distribution_of(text)
+                name = name_of_address(text) or distribution_of(text)
                 if own and name == own:
                     extras |= set(map(canonicalize_name, _extras_of(text)))
                 elif name not in leave_out and (text, where) not in demands:

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded
 from envsmith.errors import DataError
-from envsmith.project.demand import Demand, Demands, parse_line
+from envsmith.model.cell import distribution_of
+from envsmith.project.demand import Demand, Demands, name_of_address, parse_line
 
 MAX_BYTES = 4 << 20
 _MOST_LINES, _DEEPEST = 50_000, 20
@@ -27,7 +28,6 @@ _VARIABLE = re.compile(r"\$\{([A-Z0-9_]{1,80})\}")
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 # The last part of the address of an index of torch builds: cu121, or cpu.
 _BUILDS = re.compile(r"/(?:cu(\d{2})(\d)|(cpu))/?$")
-_ADDRESS = re.compile(r"(?:[a-z]+\+)?(?:https?|ssh|file|git)://|git@")
 _FOLDER = re.compile(r"(\.{0,2}/[^\s\[;]*|\.{1,2})(?:\[([\w\s,.-]*)\])?")
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # Options of pip by what becomes of them here: their value is a file, an index, or nothing that changes a lock.
@@ -176,16 +176,14 @@ class _Reader:
                 raise ValueError(f"{name[:40]} is not an option of pip's that is read here")
 
     def _include(self, value: str, place: _Place, *, is_bound: bool) -> None:
-        if not value or _ADDRESS.match(value):
+        if not value or "://" in value:
             raise ValueError(f"it includes {value[:80] or 'nothing'}, and only files of this machine are read")
         self.file(place.path.parent / value, str(place), is_bound=is_bound, chain=place.chain)
 
     def _editable(self, value: str, place: _Place) -> None:
-        egg = re.search(r"[#&]egg=([\w.-]+)", value)
-        if _ADDRESS.match(value):
-            if egg and canonicalize_name(egg[1]) in self.leave_out:
-                return
-            raise ValueError(f"{value[:80]} is a repository, and a lock takes releases of the package index only")
+        if name_of_address(value):
+            self._requirement(value, place)
+            return
         match = _FOLDER.fullmatch(value if value.startswith((".", "/")) else f"./{value}")
         if match is None:
             raise ValueError(f"{value[:80]!r} is not a folder")
@@ -208,8 +206,7 @@ class _Reader:
 
     def _requirement(self, line: str, place: _Place) -> None:
         text, *options = re.split(r"\s+(?=--?[a-z])", line)
-        name = re.match(r"[A-Za-z0-9][\w.-]*", text)
-        if name and canonicalize_name(name[0]) in self.leave_out:
+        if (name_of_address(text) or distribution_of(text)) in self.leave_out:
             return
         hashes = []
         for option in options:
@@ -217,8 +214,6 @@ class _Reader:
             if option.startswith("--hash") and match is None:
                 raise ValueError(f"{option[:60]} is not a sha256, and a lock compares only these")
             hashes += [match[1].lower()] if match else []
-        if _ADDRESS.match(text) or text.endswith((".whl", ".tar.gz", ".zip")):
-            raise ValueError(f"{text[:80]} is a file, and a lock takes releases of the package index only")
         self.demands.append(parse_line(text, str(place), is_bound=place.is_bound, hashes=tuple(hashes)))
 
     def _say(self, sentence: str) -> None:

@@ -20,14 +20,17 @@ def read_stated(root: Path, files: Collection[str]) -> Demands:
     """Read what stands in a project's own folder, one requirement of each distribution.
 
     A file of requirements comes before an extra, and that before a text among ``files``. What cannot be read states
-    nothing, and is one of the ``problems``.
+    nothing, and is one of the ``problems``, as is what stands beside a project of one file.
     """
     stated: dict[str, Demand] = {}
     python, unread = None, list[str]()
     declaration = None
     try:
-        if declaring_files(root):
+        declaring = declaring_files(root)
+        if any(name in files for name in declaring):
             declaration = read_declared(root)
+        elif declaring:
+            unread.append(f"{', '.join(declaring)}: beside what was named, and not of it (name the folder to take it)")
     except EnvsmithError as error:
         unread.append(error.reason)
     if declaration is not None:

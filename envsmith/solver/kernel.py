@@ -231,30 +231,28 @@ class Net:
         child[variable] = new
         return child if self.propagate(child, {variable}) else None
 
-    def solvable(self, domains: Domains | None, among: Sequence[int] | None = None) -> Domains | None:
-        """Return a full assignment within consistent ``domains`` (smallest domain first), or ``None``.
+    def solvable(self, domains: Domains | None) -> Domains | None:
+        """Return a full assignment within consistent ``domains``, or ``None``."""
+        return None if domains is None else self._assigned(domains, range(len(domains)), {})
 
-        What is not ``among`` is decided already.
+    def _assigned(self, domains: Domains, among: Sequence[int], failures: dict[int, int]) -> Domains | None:
+        """Return a full assignment. What is not ``among`` is decided already.
+
+        The smallest domain comes first, and before it what ended a branch: elsewhere a search would meet the same
+        contradiction again and again.
         """
-        if domains is None:
-            return None
-        among = [v for v in (range(len(domains)) if among is None else among) if domains[v] & (domains[v] - 1)]
-        chosen, size = -1, 0
-        for variable in among:
-            count = domains[variable].bit_count()
-            if chosen < 0 or count < size:
-                chosen, size = variable, count
-                if count == 2:  # the smallest that can be chosen
-                    break
-        if chosen < 0:
+        among = [v for v in among if domains[v] & (domains[v] - 1)]
+        if not among:
             return domains
+        chosen = min(among, key=lambda v: domains[v].bit_count() / (1 + failures.get(v, 0)))
         for value in bits(domains[chosen]):
             child = domains.copy()
             child[chosen] = 1 << value
             if self.propagate(child, {chosen}):
-                solution = self.solvable(child, among)
+                solution = self._assigned(child, among, failures)
                 if solution:
                     return solution
+        failures[chosen] = failures.get(chosen, 0) + 1
         return None
 
     def search(
@@ -364,7 +362,7 @@ def smallest_conflict(parts: Sequence[Net], full: Sequence[int], effort: Effort 
         candidate = _smallest_hitting(corrections, len(conflict))
         if candidate is None:
             break
-        correction = _correction(parts, full, candidate, conflict)
+        correction = _correction(parts, full, candidate, conflict, effort)
         if correction is None:
             return sorted(candidate)
         corrections.append(correction)
@@ -372,7 +370,7 @@ def smallest_conflict(parts: Sequence[Net], full: Sequence[int], effort: Effort 
 
 
 def _correction(
-    parts: Sequence[Net], full: Sequence[int], parts_in: Sequence[int], first: Sequence[int]
+    parts: Sequence[Net], full: Sequence[int], parts_in: Sequence[int], first: Sequence[int], effort: Effort
 ) -> frozenset[int] | None:
     """Return what must go so that ``parts_in`` and as much else as possible holds.
 
@@ -387,46 +385,63 @@ def _correction(
         return None
     late = set(first)
     order = sorted(set(range(len(parts))) - set(parts_in), key=lambda i: (i in late, i))
-    return excess(net, domains, parts, order)
+    return excess(net, domains, parts, order, effort.is_spent)
 
 
-def excess(net: Net, domains: Domains, parts: Sequence[Net], order: Sequence[int]) -> frozenset[int]:
-    """Return the parts that do not fit when they are added to ``net`` in order, within solvable ``domains``."""
+def excess(
+    net: Net,
+    domains: Domains,
+    parts: Sequence[Net],
+    order: Sequence[int],
+    is_spent: Callable[[], bool] = lambda: False,
+) -> frozenset[int]:
+    """Return the parts that do not fit when they are added to ``net`` in order, within solvable ``domains``.
+
+    What is not tried yet when the effort ``is_spent`` is among them.
+    """
+
+    def fits(grown: Net, domains: Domains) -> bool:
+        return not is_spent() and grown.solvable(domains) is not None
+
     # Consistency is nearly always enough to tell whether more parts fit, and much cheaper than a search each time.
-    for thorough in (False, True):
+    for fitting in (lambda _net, _domains: True, fits):
         out: list[int] = []
-        end = _grow(Net(net.full).joined([net]), domains, parts, order, out, thorough=thorough)
-        if net.solvable(end) is not None:
+        grown = Net(net.full).joined([net])
+        end = _grow(grown, domains, [(number, parts[number]) for number in order], out, fitting)
+        if fitting is fits or grown.solvable(end) is not None:
             return frozenset(out)
-    raise AssertionError("a part that was searched for did not hold")
+    raise AssertionError("what was searched for does not hold")
 
 
 def _grow(
-    net: Net, domains: Domains, parts: Sequence[Net], order: Sequence[int], out: list[int], *, thorough: bool
+    net: Net,
+    domains: Domains,
+    parts: Sequence[tuple[int, Net]],
+    out: list[int],
+    fits: Callable[[Net, Domains], bool],
 ) -> Domains:
-    """Add to ``net`` each part in turn that still fits, and to ``out`` each that does not. Return what is left.
+    """Add to ``net`` each part in turn that is consistent and ``fits``, to ``out`` the others. Return what is left.
 
     Most parts fit: halves are tried whole before their members are.
     """
     child = list(domains)
     todo: set[int] = set()
-    for index in order:
-        part = parts[index]
+    for _, part in parts:
         for variable, mask in part.narrowed:
             child[variable] &= mask
             todo.add(variable)
         todo |= part.touched
         net.take(part)
-    if all(child) and net.propagate(child, todo) and not (thorough and net.solvable(child) is None):
+    if all(child) and net.propagate(child, todo) and fits(net, child):
         return child
-    for index in reversed(order):
-        net.drop(parts[index])
-    if len(order) == 1:
-        out.append(order[0])
+    for _, part in reversed(parts):
+        net.drop(part)
+    if len(parts) == 1:
+        out.append(parts[0][0])
         return domains
-    half = len(order) // 2
-    domains = _grow(net, domains, parts, order[:half], out, thorough=thorough)
-    return _grow(net, domains, parts, order[half:], out, thorough=thorough)
+    half = len(parts) // 2
+    domains = _grow(net, domains, parts[:half], out, fits)
+    return _grow(net, domains, parts[half:], out, fits)
 
 
 def _smallest_hitting(sets: Sequence[frozenset[int]], below: int) -> tuple[int, ...] | None:

@@ -61,7 +61,7 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     _check_names(compiled, [*specs, *request.narrowed])
     specs = {name: _present(compiled, name, spec) for name, spec in specs.items()}
     frameworks = tuple(n for n in {**request.frameworks, **specs} if compiled.roles[n] is Role.FRAMEWORK)
-    companions = tuple(n for n in request.constraints if compiled.roles[n] is Role.COMPANION)
+    companions = tuple(n for n in specs if compiled.roles[n] is Role.COMPANION)
     hosts = [n for n in specs if compiled.roles[n] is Role.HOST]
     core = [n for n in CORE if n in specs or compiled.versions.get(n)]
     names = {n: n for n in (*frameworks, *core, *companions, *request.narrowed, *hosts)}
@@ -79,6 +79,9 @@ def pose_request(compiled: Compiled, request: Request, problems: KeptProblems, *
     problem = bare.with_wishes(_wishes(bare, request, specs))
     pre, yanked = avoided(problem, specs)
     chosen = tuple(n for n in (*frameworks, "torch", "cuda", "python", *companions) if n in names)
+    # What is compiled against torch decides on the age of torch where only a file asks for it, too.
+    parts = dict.fromkeys((*companions, *(n for n in compiled.built_on_torch if n in request.narrowed)))
+    companions = tuple(n for n in parts if n not in frameworks)
     preference = Preference(problem, frameworks, companions)
     if request.date:
         check_day(request.date, "--date")

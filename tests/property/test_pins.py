@@ -17,7 +17,7 @@ from envsmith.solver import default_solver, solve
 from envsmith.solver.explain import refuse
 from envsmith.solver.kernel import Effort
 
-# Drawn anew each time by `make fuzz`.
+# `make fuzz` asks 200 sets.
 _SEEDS = int(os.environ.get("ENVSMITH_FUZZ_EXAMPLES", "0")) // 5
 
 
@@ -68,5 +68,5 @@ def test_any_set_of_pins_is_answered(seed: int) -> None:
     except UnsatisfiableError as error:
         answer, conflict = None, error.refusal.conflict if error.refusal else ()
     assert answer or conflict
-    # The processor's time: two seconds of it are the search for reasons.
-    assert time.process_time() - start < 60
+    # The processor's time: two seconds of it are the search for reasons. Of 200 sets the longest took 2.3.
+    assert time.process_time() - start < 15

@@ -10,6 +10,7 @@ import builtins
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.names_file import ModuleLines, NamesFile
@@ -423,7 +424,8 @@ class Walk:
         for place in (p for p in reached.places if p.bits & last):
             facts = self.module(place.module)
             for body, bits in facts.of(name) if facts else ():
-                if body.startswith("^") and bits & (last | newest):
+                # A message that shows an import line begins with a word of Python's.
+                if body.startswith("^") and bits & (last | newest) and not iskeyword(body[1:]):
                     return body[1:]
             now = self.follow(place.path)
             if argument is None and place.path != path and now.bits & newest:

@@ -17,7 +17,7 @@ from packaging.version import Version
 from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import PackageIndex, find_index
-from envsmith.net.http import HttpClient
+from envsmith.net.http import HttpClient, NotFoundError
 from envsmith.project.declared import FILES, Declaration, Declared, read_metadata
 
 _CEILINGS = ("<", "<=")
@@ -52,6 +52,8 @@ def as_published(declaration: Declaration, read: Callable[[str], Declaration] = 
         return declaration
     try:
         published = read(declaration.name)
+    except NotFoundError:  # never published: nobody installs it without these bounds
+        return declaration
     except EnvsmithError as error:
         note = f"{', '.join(files)}: what is published cannot be compared ({error.reason})"
         return replace(declaration, skipped=(*declaration.skipped, note))

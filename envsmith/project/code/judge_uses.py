@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from packaging.specifiers import SpecifierSet
@@ -124,6 +124,36 @@ class Questions:
         return [NameNeed(presence=answers[key], places=tuple(where)) for key, where in places.items()]
 
 
+def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
+    """Return the names that lie in no other one of them: where a module is missing, so is all that it holds.
+
+    The module that replaces what it held replaces the module.
+    """
+    held: dict[str | None, list[NameNeed]] = {None: []}
+    missing = {need.presence.path for need in needs if need.presence.argument is None}
+    for need in needs:
+        steps = need.presence.path.split(".")
+        count = len(steps) + (need.presence.argument is not None)
+        within = (".".join(steps[:depth]) for depth in range(2, count))
+        held.setdefault(next((path for path in within if path in missing), None), []).append(need)
+    outer = []
+    for need in held.pop(None):
+        presence = need.presence
+        if presence.argument is None and presence.successor is None:
+            presence = replace(presence, successor=_moved(presence.path, held.get(presence.path, ())))
+        outer.append(replace(need, presence=presence))
+    return outer
+
+
+def _moved(path: str, members: Iterable[NameNeed]) -> str | None:
+    """Return the one module to which the members of another went, each under its old name."""
+    modules = set()
+    for presence in (n.presence for n in members if n.presence.successor and n.presence.argument is None):
+        module, same, rest = (presence.successor or "").rpartition(presence.path.removeprefix(path))
+        modules.add(module if same and not rest else None)
+    return modules.pop() if len(modules) == 1 else None
+
+
 def has(presence: Presence, version: str) -> bool | None:
     """Return whether a release has the name. ``None`` where it may, or where neither side of it was measured."""
     answers = {True: presence.present, False: presence.absent}
@@ -189,12 +219,12 @@ def judge_uses(
             without_version[distribution] += 1
         elif questions.is_reached(place.use, releases):
             judged.append(place)
-    missing = [n for n in questions.needs(judged) if has(n.presence, releases[n.presence.distribution]) is False]
-    gone = {need.presence.path for need in missing if need.presence.argument is None}
+    lacking = [
+        need for need in questions.needs(judged) if has(need.presence, releases[need.presence.distribution]) is False
+    ]
     findings = [
         finding
-        for need in missing
-        if not _follows(need.presence, gone)
+        for need in outermost(lacking)
         for finding in _findings(need, releases[need.presence.distribution], index, assumed)
     ]
     findings.sort(key=lambda f: (_GRAVEST.index(f.severity), f.where or ""))
@@ -219,13 +249,6 @@ def component_name(distribution: str) -> str:
     """Return the component that a distribution belongs to, or its own name."""
     component = components().find(distribution)
     return component.name if component else distribution
-
-
-def _follows(presence: Presence, gone: Collection[str]) -> bool:
-    """Return whether a name is missing because what it belongs to is."""
-    steps = presence.path.split(".")
-    depths = range(1, len(steps) + (presence.argument is not None))
-    return any(".".join(steps[:depth]) in gone for depth in depths)
 
 
 def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, Assumed]) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
-from envsmith.project.code.judge_uses import Assumed, Index, NameNeed, Questions, is_guarded, severity_of
+from envsmith.project.code.judge_uses import Assumed, Index, NameNeed, Questions, is_guarded, outermost, severity_of
 from envsmith.project.code.reading import ProjectUses, UsePlace
 from envsmith.project.demand import Demand, Demands
 from envsmith.solver import solve
@@ -64,11 +64,14 @@ def infer(uses: ProjectUses, requirements: Demands, index: Index) -> Inferred:
     # Where torch is another one than the project's, so is what was pinned beside it.
     torch = requirements.of(["torch"])
     is_old = torch is not None and not graph.knows_release("torch", torch.spec or "*")
-    owners, unnamed = _owners(uses, requirements, questions, table)
+    owners, unnamed, spared = _owners(uses, requirements, questions, table)
     parts: dict[str, str] = {}
     names: dict[str, str] = {}
     packages: dict[str, str] = {}
-    reasons: list[str] = []
+    reasons = [
+        f"{name} is left out: {where} does without it, and no file of the project names it"
+        for name, where in spared.items()
+    ]
     for distribution in sorted({*owners, *(d.name for d in requirements.demands if not d.is_optional)}):
         component = table.find(distribution)
         is_component = component is not None and component.distributions[:1] == (distribution,)
@@ -97,13 +100,17 @@ def infer(uses: ProjectUses, requirements: Demands, index: Index) -> Inferred:
 
 def _owners(
     uses: ProjectUses, requirements: Demands, questions: Questions, table: ComponentTable
-) -> tuple[dict[str, list[UsePlace]], set[str]]:
-    """Return the uses of each distribution, and the modules that nothing names a distribution for.
+) -> tuple[dict[str, list[UsePlace]], set[str], dict[str, str]]:
+    """Return the uses of each distribution, modules without a known one, and where the code does without one.
 
-    A guess would install what somebody else has put under that name. What is only taken under a guard is not needed.
+    A guess would install what somebody else has put under that name. What is only taken under a guard is not needed,
+    nor what no file names and functions take, when the code does without it elsewhere.
     """
     owners: dict[str, list[UsePlace]] = {}
     unnamed: set[str] = set()
+    spared: dict[str, str] = {}
+    tried = {p.use.chain[0]: p.where for p in uses.uses if len(p.use.chain) == 1 and is_guarded(p.use.guard)}
+    tops = {p.use.chain[0] for p in uses.uses if severity_of(p.use) is Severity.ERROR}
     for place in uses.uses:
         top = place.use.chain[0]
         same = canonicalize_name(top)
@@ -113,13 +120,16 @@ def _owners(
             distribution = same
         if is_guarded(place.use.guard) or place.use.guard.tests:
             continue
+        if top in tried and top not in tops and not (distribution and requirements.of([distribution])):
+            spared[distribution or top] = tried[top]
+            continue
         for behind in distributions_behind(place.use.chain):
             owners.setdefault(behind, []).append(place)
         if distribution is None:
             unnamed.add(top)
         else:
             owners.setdefault(distribution, []).append(place)
-    return owners, unnamed
+    return owners, unnamed, spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +153,7 @@ class _Wish:
         if needs and not admitted:
             # Older or newer than what was measured: nothing is known of its names.
             return spec or "*", reasons or self._seen()
-        allowed = list(admitted)
+        allowed, lacking, apart = list(admitted), list[NameNeed](), list[NameNeed]()
         for need in needs:
             # What is made at run time or in C++ may be there: only releases without the name are left out.
             having = need.presence.present | need.presence.unknown
@@ -152,10 +162,16 @@ class _Wish:
                 if len(fitting) < len(allowed):
                     reasons.append(f"{self.name} {spec_of(releases, having)}: {_places(need)} takes {need.name}")
                 allowed = fitting
-            elif spec and any(r not in need.presence.absent for r in releases) and need is needs[0]:
-                reasons.append(f"{self.name} {spec} lacks {need.name}, which {_places(need)} takes")
             else:
-                reasons.append(f"{self.name}: no release has {need.name} ({_places(need)}) and what is named before")
+                (apart if having.intersection(admitted) or not spec else lacking).append(need)
+        if lacking := outermost(lacking):
+            reasons.append(
+                f"{self.name} {spec} lacks {lacking[0].name}, which {_places(lacking[0])} takes{_more(lacking)}"
+            )
+        if apart := outermost(apart):
+            reasons.append(
+                f"{self.name}: no release has {apart[0].name} ({_places(apart[0])}) and what is named before{_more(apart)}"
+            )
         narrowed = _spec(allowed, admitted)
         return ",".join(filter(None, (spec, narrowed))) or "*", reasons or self._seen()
 
@@ -174,6 +190,10 @@ def _places(need: NameNeed) -> str:
     places = sorted(need.places, key=lambda t: _ORDER.index(severity_of(t.use)))
     further = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return f"{places[0].where}{further}"
+
+
+def _more(needs: Sequence[NameNeed]) -> str:
+    return f", and {len(needs) - 1} more names" if len(needs) > 1 else ""
 
 
 def _spec(allowed: Sequence[str], admitted: Sequence[str]) -> str:

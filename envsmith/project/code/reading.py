@@ -59,6 +59,8 @@ def read_project_uses(
     ``__init__.py`` of the same name. What stands in a file that is only loaded later stands under a condition.
     """
     names = _Names(project.files, is_package)
+    # Its own folder, as whoever stands beside the checkout imports it.
+    itself = {name for name in (project.root.name,) if name and not is_package(name)}
     uses: dict[str, list[UsePlace]] = {}
     imports: dict[str, list[Use]] = {}
     unseen: Counter[str] = Counter()
@@ -72,7 +74,7 @@ def read_project_uses(
         path = PurePosixPath(source.path)
         module = ".".join([_ROOT, *path.with_suffix("").parts])
         try:
-            content = read_uses(source.text, module, package=False, own={_ROOT, *names.beside(path)})
+            content = read_uses(source.text, module, package=False, own={_ROOT, *itself, *names.beside(path)})
         except SyntaxError as error:
             unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
             continue

@@ -156,6 +156,33 @@ def test_a_requirement_of_a_repository_is_refused_and_can_be_left_out(tmp_path):
     assert _lines(read_folder(tmp_path, ProjectPart(leave_out=("B",)))) == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("git+https://example.org/o/CLIP.git", "clip"),
+        ("git+https://example.org/o/diffusers@v0.20.0#egg=diffusers", "diffusers"),
+        ("git+https://example.org/o/peft@main", "peft"),
+        ("git+ssh://git@example.org/o/trl.git", "trl"),
+        ("-e git+https://example.org/o/b#egg=b-b", "b-b"),
+        ("https://example.org/apex-0.1-cp310-cp310-linux_x86_64.whl", "apex"),
+    ],
+)
+def test_an_address_of_an_environment_file_is_refused_by_its_name_and_can_be_left_out(tmp_path, line, name):
+    text = f"dependencies: [pip: [einops, '{line}']]"
+
+    with pytest.raises(DataError) as failure:
+        _read(tmp_path, environment__yml=text)
+    without = _read(tmp_path, ProjectPart(leave_out=(name,)), environment__yml=text)
+
+    assert failure.value.details[0].startswith(f"{tmp_path}/environment.yml:1: {name} comes from ")
+    assert _lines(without) == ["einops"]
+
+
+def test_an_environment_file_includes_a_list_of_requirements(tmp_path):
+    text = "dependencies: [pip: [-r more.txt, -e ., einops]]"
+    assert _lines(_read(tmp_path, environment__yml=text, more__txt="peft\n")) == ["einops", "peft"]
+
+
 def test_an_environment_file_is_read_last(tmp_path):
     text = "dependencies:\n- python=3.11\n- pytorch=2.5\n- pytorch-cuda=12.4\n- ffmpeg\n- pip:\n  - wandb\n"
     read = _read(tmp_path, environment__yml=text)

@@ -76,9 +76,9 @@ def test_a_variable_is_replaced_and_one_that_is_not_set_is_refused(tmp_path):
     ("line", "reason"),
     [
         ("lm_eval @ git+https://example.org/x.git", "comes from git+https"),
-        ("git+https://example.org/x.git#egg=x", "is a file"),
-        ("https://example.org/x-1-py3-none-any.whl", "is a file"),
-        ("-e git+https://example.org/x.git#egg=x", "is a repository"),
+        ("git+https://example.org/x.git#egg=x", "x comes from git+https"),
+        ("https://example.org/x-1-py3-none-any.whl", "x comes from https"),
+        ("-e git+https://example.org/x.git#egg=x", "x comes from git+https"),
         ("a==1 --hash=md5:123", "is not a sha256"),
         ("a=1", "is not a requirement"),
         ("--frobnicate", "is not an option"),

@@ -36,7 +36,7 @@ def test_what_cannot_be_read_states_nothing(tmp_path):
 
 def test_a_conda_file_lists_what_is_installed_where_the_code_imports_it(tmp_path):
     (tmp_path / "environment.yml").write_text("dependencies: [cudatoolkit=11.3, numpy=1.19.2, pip: [einops==0.6]]")
-    stated = {d.name: (d.spec, d.is_optional) for d in read_stated(tmp_path, ()).demands}
+    stated = {d.name: (d.spec, d.is_optional) for d in read_stated(tmp_path, ["environment.yml"]).demands}
     assert stated["numpy"] == ("==1.19.2", True)
     assert stated["cudatoolkit"][1]
 
@@ -59,3 +59,12 @@ def test_what_was_not_read_is_said(tmp_path):
     (line,) = read_stated(tmp_path, ["requirements.txt"]).problems
 
     assert line.startswith("requirements.txt:2: peft comes from a URL")
+
+
+def test_what_stands_beside_a_loose_file_is_not_of_it(tmp_path):
+    (tmp_path / "environment.yml").write_text("dependencies: [python=3.8, pytorch=1.9]")
+
+    stated = read_stated(tmp_path, ["train.py"])
+
+    assert (stated.demands, stated.python) == ((), ())
+    assert stated.problems[0].startswith("environment.yml: beside what was named")

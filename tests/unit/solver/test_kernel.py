@@ -137,6 +137,20 @@ def test_parts_that_do_not_fit_in_their_order_are_the_excess(seed: int) -> None:
     assert table(net) == before
 
 
+def test_parts_that_are_consistent_by_twos_and_cannot_hold_together_do_not_all_fit() -> None:
+    full = [0b11, 0b11, 0b11]
+    unequal = [Net(full, [((a, 1), (b, 1)), ((a, 2), (b, 2))]) for a, b in ((0, 1), (1, 2), (0, 2))]
+
+    assert excess(Net(full), full, unequal, range(3)) == {2}
+
+
+def test_what_is_not_tried_when_the_effort_is_spent_does_not_fit() -> None:
+    full = [0b11, 0b11, 0b11]
+    unequal = [Net(full, [((a, 1), (b, 1)), ((a, 2), (b, 2))]) for a, b in ((0, 1), (1, 2), (0, 2))]
+
+    assert excess(Net(full), full, unequal, range(3), lambda: True) == {0, 1, 2}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_fewest_wishes_are_given_up(seed: int) -> None:
     rand = random.Random(seed)

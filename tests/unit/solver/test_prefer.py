@@ -128,6 +128,12 @@ def test_torch_is_of_the_age_of_a_companion_that_is_compiled_against_it():
     assert chosen(knowledge(), arrays="==1.0")[0]["torch"] == "2.4"
 
 
+def test_what_is_compiled_against_torch_ages_it_where_only_a_file_asks_for_it():
+    wish = {"kernels": (Spec.parse("==1.0"), "requirements.txt:3")}
+    request = Request(frameworks={"alpha": Spec.parse("*")}, narrowed=wish)
+    assert solve(request, solver=solver_of(knowledge())).cell.components["torch"] == "2.1"
+
+
 def test_a_companion_is_of_the_age_of_the_framework():
     assert chosen(knowledge(), alpha="2.0", torch="2.1", arrays="*")[0]["arrays"] == "1.0"
     assert chosen(knowledge(), arrays="*")[0]["arrays"] == "2.0"

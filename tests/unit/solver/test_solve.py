@@ -187,6 +187,11 @@ def test_narrowed_constraint_tells_its_reason(solver):
     assert any("this host has Python 3.9 only" in c.message for c in found.conflict)
 
 
+def test_a_companion_that_is_named_as_a_framework_is_a_companion(solver):
+    wish = {"alpha": Spec.parse("*"), "numpy": Spec.parse("1.26")}
+    assert solve(Request(frameworks=wish), solver=solver).cell.components["numpy"] == "1.26.4"
+
+
 def test_exclude_newer_hides_what_came_later(solver):
     cell = solve(request("alpha", exclude_newer="2024-12-31"), solver=solver).cell
     assert (cell.components["alpha"], cell.components["torch"]) == ("1.1.0", "2.2.0+cu121")

@@ -19,7 +19,7 @@ dependencies = ["transformers>=4.56.2", "torch>=2.6"]
 [project.optional-dependencies]
 serving = ["vllm>=0.17,<=0.25.1"]
 zero = ["deepspeed>=0.16", "transformers!=5.1.0"]
-plots = ["matplotlib"]
+plots = ["seaborn"]
 dev = ["deepspeed"]
 """
 

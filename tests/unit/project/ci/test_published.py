@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from envsmith.errors import NetworkError
+from envsmith.net.http import NotFoundError
 from envsmith.project.ci.library import read_library
 from envsmith.project.ci.published import as_published
 from envsmith.project.declared import Declaration, read_declared, read_metadata
@@ -81,6 +82,15 @@ def test_without_an_index_the_bounds_stay_and_a_line_says_so(root: Path) -> None
 
     assert declaration.requirements == read_declared(root).requirements
     assert "what is published cannot be compared" in declaration.skipped[-1]
+
+
+def test_a_library_that_was_never_published_keeps_its_bounds_without_a_word(root: Path) -> None:
+    def read(_name: str) -> Declaration:
+        raise NotFoundError("Cannot read mylib: it does not exist (status 404).")
+
+    declaration = read_declared(root)
+
+    assert as_published(declaration, read) is declaration
 
 
 def test_the_index_is_not_asked_for_a_library_whose_requirements_stand_in_one_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from envsmith.model.rule import Severity
 from envsmith.project.code.judge_uses import Assumed, has, judge_uses
 
-from .conftest import uses_of
+from .conftest import HandIndex, uses_of
 
 
 def judge(index, text: str, **versions: str):
@@ -120,3 +120,14 @@ def test_what_follows_from_a_missing_name_is_not_said_again(index):
     index.names |= {"transformers.old.Part(size=)": ("4.40.0",)}
     (finding,) = judge(index, "from transformers.old import Part\nPart(size=1)").findings
     assert "takes transformers.old," in finding.message
+
+
+def test_where_a_module_is_missing_its_members_are_not_listed_and_their_new_module_replaces_it():
+    paths = ("transformers.old", "transformers.old.Model", "transformers.old.Model(size=)")
+    index = HandIndex(dict.fromkeys(paths, ("4.40.0",)), {"transformers.old.Model": "transformers.new.Model"})
+    uses = uses_of(train="from transformers.old import Model\nModel(size=1)")
+
+    (finding,) = judge_uses(uses, {"transformers": "4.43.0"}, index).findings
+
+    assert "takes transformers.old, which" in finding.message
+    assert finding.fix == "Take transformers.new instead, or install transformers <4.41.0."

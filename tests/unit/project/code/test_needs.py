@@ -50,14 +50,31 @@ def test_what_is_only_taken_under_a_guard_is_not_needed(index):
     assert infer(uses_of(train=text), Demands(), index).components == {}
 
 
+def test_a_package_that_the_code_does_without_and_no_file_names_is_not_installed(index):
+    uses = uses_of(
+        tpu="def device():\n    import torch_xla.core",
+        found="def has_xla():\n    try:\n        import torch_xla\n    except ImportError:\n        return False",
+    )
+
+    alone, named = infer(uses, Demands(), index), infer(uses, stated(**{"torch-xla": ""}), index)
+
+    assert (alone.packages, named.packages) == ((), ("torch-xla",))
+    assert alone.reasons == ("torch-xla is left out: found.py:3 does without it, and no file of the project names it",)
+
+
+def test_a_package_that_a_module_needs_while_it_is_imported_is_installed_whatever_others_do_without(index):
+    uses = uses_of(tpu="import torch_xla.core", found="try:\n    import torch_xla\nexcept ImportError:\n    pass")
+    assert infer(uses, Demands(), index).packages == ("torch-xla",)
+
+
 def test_a_framework_that_is_imported_is_the_framework_of_the_request(index):
     answer = infer(uses_of(train="import deepspeed, torch"), Demands(), index)
     assert answer.components == {"deepspeed": "*", "torch": "*"}
 
 
 def test_a_package_is_installed_when_the_project_states_it_or_its_wheel_was_read(index):
-    answer = infer(uses_of(train="import cv2, mystery, other"), stated(mystery=">=2", unused=""), index)
-    assert answer.packages == ("mystery>=2", "opencv-python", "unused")
+    answer = infer(uses_of(train="import skimage, mystery, other"), stated(mystery=">=2", unused=""), index)
+    assert answer.packages == ("mystery>=2", "scikit-image", "unused")
     assert answer.unnamed == ("other",)
 
 
@@ -108,3 +125,13 @@ def test_a_release_that_may_have_a_name_is_not_left_out(index):
 
     answer = infer(uses_of(train="from transformers import Conversation"), Demands(), Unsure(index.names))
     assert answer.components["transformers"] == "<4.42.0"
+
+
+def test_what_a_pin_lacks_is_one_sentence(index):
+    text = "from transformers import Conversation, Trainer\nTrainer.old_step"
+
+    answer = infer(uses_of(train=text), stated(transformers="==4.43.0"), index)
+
+    assert answer.reasons[1:] == (
+        "transformers ==4.43.0 lacks transformers.Conversation, which train.py:1 takes, and 1 more names",
+    )

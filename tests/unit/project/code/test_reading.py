@@ -75,3 +75,9 @@ def test_who_waits_for_a_second_hears_how_much_is_read():
     read_project_uses(project, progress=events.append, clock=lambda: next(ticks))
 
     assert [event.text for event in events] == ["2 of 5 files of Python are read"]
+
+
+def test_the_folder_of_the_project_is_its_own():
+    sources = (SourceText(path="sample.py", text=b"import DiT, torch"),)
+    project = ProjectSources(root=Path("/x/DiT"), sources=sources, files=frozenset({"sample.py"}))
+    assert read_project_uses(project).modules == {"torch"}
