@@ -40,6 +40,7 @@ LOCK_FILE = "conda-lock.yml"
 class CondaEngine(Engine):
     """Links Conda packages with py-rattler. ``channels`` are those of the lock with the user's credentials."""
 
+    name = "conda"
     channels: tuple[str, ...] = ()
     offline: bool = False
 
@@ -49,11 +50,6 @@ class CondaEngine(Engine):
     def create(cls, *, offline: bool = False, channels: tuple[str, ...] = ()) -> CondaEngine:
         """Return an engine for the channels with their credentials, which a Conda lock does not hold."""
         return cls(channels=channels, offline=offline)
-
-    @property
-    def name(self) -> str:
-        """Return ``conda``."""
-        return "conda"
 
     def available(self) -> str | None:
         """Return why the engine cannot be used. Rattler itself is not imported."""

@@ -91,6 +91,7 @@ class _Layer:
 class VenvEngine(Engine):
     """Installs with uv for an interpreter of this host."""
 
+    name = "venv"
     uv: Uv | None = None
 
     @classmethod
@@ -98,11 +99,6 @@ class VenvEngine(Engine):
         """Return an engine whose uv stays off the network when the user said so."""
         del channels
         return cls(uv=Uv(offline=True) if offline else None)
-
-    @property
-    def name(self) -> str:
-        """Return ``venv``."""
-        return "venv"
 
     def available(self) -> str | None:
         """Return why the engine cannot be used: no uv, or no interpreter."""
