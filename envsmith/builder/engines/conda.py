@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from envsmith.base.about import command_for
 from envsmith.base.cache import cache_folder
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.builder.engines.conda_content import content_digest, inspect_prefix, verify_cell, verify_files
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
@@ -73,15 +72,8 @@ class CondaEngine(Engine):
         conda_lock = read_lock(directory)
         part = _part(conda_lock, lock, directory)
         _prove(conda_lock, lock, progress)
-        started = time.monotonic()
-        step = "conda environment"
-        progress(
-            ProgressEvent(
-                kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip"
-            )
-        )
         prefix = (directory / FOLDER).absolute()
-        try:
+        with announced(progress, "conda environment", f"{len(part.packages)} packages, {len(part.pip)} from pip"):
             python = realise(
                 conda_lock,
                 prefix,
@@ -96,10 +88,6 @@ class CondaEngine(Engine):
             verify_cell(lock.cell, part, installed)
             verify_files(prefix)
             digest = content_digest(part, prefix)
-        except BaseException:
-            progress(ProgressEvent(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
-            raise
-        progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
         facts = {"python": installed["python"], "channels": " ".join(conda_lock.channels)}
         return Built(
             digest=digest, kind="conda", reference=str(prefix), python=str(python), cell=lock.cell.id, facts=facts
