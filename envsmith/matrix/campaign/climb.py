@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from envsmith.base.programs import execute
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.builder.engines.base import Built
 from envsmith.builder.proof import RecordSubject, make_record, refuse_fault_of_host
 from envsmith.errors import EnvsmithError, is_of_the_system
@@ -103,16 +103,15 @@ class _EndError(Exception):
 def _step(name: str, rung: Rung, seconds: dict[str, float], progress: Progress) -> Iterator[None]:
     """Announce a step and take its time. What fails in it fails the ``rung``."""
     began = time.monotonic()
-    progress(ProgressEvent(kind=EventKind.START, step=name))
     try:
-        yield
+        with announced(progress, name):
+            yield
     except EnvsmithError as error:
         if is_of_the_system(error):
             raise
         raise _EndError(Failure(rung=rung, symptom=_symptom(error), log=error.details)) from error
     finally:
         seconds[name] = time.monotonic() - began
-    progress(ProgressEvent(kind=EventKind.DONE, step=name, seconds=seconds[name]))
 
 
 def _symptom(error: EnvsmithError) -> str:
