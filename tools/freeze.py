@@ -66,7 +66,7 @@ lock -f deepspeed --source apex@missing.tar.gz#sha256=aa; build -f deepspeed --e
 check torch==2.6.0 --fact nothing=1; check --from missing.yml; doctor --from missing.log; doctor --compare missing.json missing.json; explain
 explain nothing; explain ds0.0.1-torch2.9.1-cu128-py312; explain --from ds0.14.0-torch2.3.1-cu121-py311; smoke --python missing; smoke --ranks 0
 smoke --nodes 2 --emit jobset; smoke --read-logs missing.log; publish missing --to registry.example/x --key missing.pem; publish; verify
-verify --bundle missing.tar --key missing.pub; matrix; matrix show nothing; matrix diff missing.json; matrix merge missing; matrix run missing.yaml
+verify --bundle missing.tar --key missing.pub; matrix; matrix show nothing; matrix merge missing; matrix run missing.yaml
 matrix list --with nothing; ci; ci check missing; ci matrix empty; ci run nothing empty; init empty; completion nothing"""
 # Reader whose crashes are kept -> the name that its file has in a folder of its own, and the commands that read it there.
 CRASHES: Mapping[str, tuple[str, str]] = {
@@ -76,7 +76,6 @@ CRASHES: Mapping[str, tuple[str, str]] = {
     "environment-yml": ("environment.yml", "ci check .; init ."),
     "library": ("envsmith.yaml", "ci check .; ci matrix ."), "pyproject": ("pyproject.toml", "ci check .; init ."),
     "metadata": ("METADATA", "ci check --metadata METADATA --format json"), "plan": ("plan.json", "matrix run --state . --plan"),
-    "matrix-json": ("matrix.json", "matrix diff matrix.json matrix.json; matrix diff matrix.json"),
 }  # fmt: skip
 # A Conda channel for the cells of LOCKS: name, version, build, subdir, what it needs.
 CHANNEL: Sequence[tuple[str, str, str, str, list[str]]] = (
@@ -329,15 +328,11 @@ def matrix(box: Freezer) -> None:
     box.put("matrix/feed.xml", _text(WORK / "linked/feed.xml"))
     box.put_tree("matrix/export", WORK / "export")
     box.put_tree("matrix/site", WORK / "site", without=WORK / "export")
-    before = json.loads(_text(WORK / "export/matrix.json"))
-    (WORK / "before.json").write_text(json.dumps({**before, "cells": before["cells"][3:]}))
     lists = "--framework deepspeed --with torch>=2.13; --status failed; --stale; --disagreeing; --format json; --format csv; --format markdown"
-    diffs = "matrix diff before.json; matrix diff before.json export/matrix.json --json; matrix diff export/matrix.json"
     box.put_all("matrix/lists.txt", ["matrix list", *(f"matrix list {words}" for words in _each(lists))])
     box.put_all(
         "matrix/shows.txt", [f"matrix show {cell}{flag}" for cell in _cells()[::40] for flag in ("", " --json")]
     )
-    box.put_all("matrix/diffs.txt", _each(diffs))
     box.put_all("matrix/plans.txt", [f"matrix run {path} --plan --json" for path in sorted((WORK / "campaigns").iterdir())])  # fmt: skip
 
 

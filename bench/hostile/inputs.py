@@ -56,7 +56,6 @@ _BASES: dict[str, dict[str, list[str]]] = {
     "matrix run": {"file": ["campaign.yaml"], "--state": ["state"]},
     "matrix merge": {"sources": ["records"], "--matrix": ["matrix"]},
     "matrix show": {"cell": ["ds0.19.8-torch2.13.0-cu130-py312"]},
-    "matrix diff": {"before": ["matrix.json"], "after": ["matrix.json"]},
     "matrix export": {"--output": ["out"]},
     "matrix site": {"--output": ["out"]},
     "ci check": {"directory": ["library"]},
@@ -296,7 +295,6 @@ def _template(folder: Path) -> Path:
         (template / name).mkdir(parents=True)
     (template / "library" / "requirements.txt").write_text("torch>=2.4\ndeepspeed>=0.15\n")
     (template / "seed.txt").write_text(TEXTS["report"][0])
-    (template / "matrix.json").write_text(json.dumps(SHAPES["matrix-json"][0]))
     (template / "campaign.yaml").write_text("schema: 1\nname: n\ncells: [{ids: [no-cell]}]\n")
     (template / "records" / "a.json").write_text(json.dumps(SHAPES["record"][0]))
     (template / "cell" / "lock.json").write_text(json.dumps(SHAPES["lock"][0]))

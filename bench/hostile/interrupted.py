@@ -41,11 +41,10 @@ import sys, time
 from pathlib import Path
 from envsmith.__main__ import main
 from envsmith.cli import app
-from envsmith.net.oci import layers
-from envsmith.base.files import scratch
+from envsmith.base.files import HashedWriter, scratch
 from envsmith.net.oci.saved import Form, read_saved, to_layout
-store = layers.LayerWriter.write
-layers.LayerWriter.write = lambda self, data: (time.sleep(0.02), store(self, data))[1]
+store = HashedWriter.write
+HashedWriter.write = lambda self, data: (time.sleep(0.02), store(self, data))[1]
 archive, folder = map(Path, sys.argv[1:])
 def layout(_):
     with scratch(folder.parent) as staging:

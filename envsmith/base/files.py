@@ -352,6 +352,28 @@ def sha256_of(file: IO[bytes]) -> bytes:
     return digest.digest()
 
 
+class HashedWriter:
+    """Writes on to an open file, and knows the hash and the length of what was written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._digest, self.size = file, hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        """Take some bytes."""
+        self._digest.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self.size
+
+    @property
+    def sha256(self) -> str:
+        """Return the hash so far."""
+        return self._digest.hexdigest()
+
+
 def read_toml(text: str) -> dict[str, Any]:
     """Return a TOML document. ``ValueError`` when it is not one."""
     # The standard library has a parser from 3.11 on; on 3.10 the distribution that it was taken from is a dependency.

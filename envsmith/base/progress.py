@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -39,6 +40,18 @@ Progress = Callable[[ProgressEvent], None]
 
 def silent(_event: ProgressEvent) -> None:
     """Show nothing."""
+
+
+@contextmanager
+def announced(progress: Progress, step: str, text: str = "") -> Iterator[None]:
+    """Announce a step, and its end with its seconds: failed where something is raised in it."""
+    started, kind = time.monotonic(), EventKind.FAILED
+    progress(ProgressEvent(kind=EventKind.START, step=step, text=text))
+    try:
+        yield
+        kind = EventKind.DONE
+    finally:
+        progress(ProgressEvent(kind=kind, step=step, seconds=time.monotonic() - started))
 
 
 class Clock:

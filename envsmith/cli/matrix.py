@@ -20,7 +20,6 @@ from envsmith.errors import UsageError
 from envsmith.frameworks import FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.load import components, knowledge
 from envsmith.knowledge.graph.location import find_matrix, list_files
-from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.document import document, states
 from envsmith.matrix.tables import EXPORT, commands, csv_text, export_texts, with_table
 from envsmith.model.cell import CellId
@@ -37,8 +36,7 @@ _VERBS = {
     "merge": ("merge", "Take the records of campaigns into the matrix."),
     "list": ("matrix", "The cells that were run, how far each was proved, and when."),
     "show": ("matrix", "One cell: rungs, steps, symptom, records, and the commands for it."),
-    "diff": ("matrix", "What changed between two matrix.json files, or since one."),
-    "export": ("matrix", "matrix.json, CSV, a file a cell, badges, feed, tables of a README."),
+    "export": ("matrix", "matrix.json, CSV, a file a cell, feed, tables of a README."),
     "graph": ("graph", "The version graph, or the part around a component, as DOT or JSON."),
     "site": ("site", "Write the static page: selector, grid, search, a page for each cell that was run."),
 }
@@ -162,41 +160,13 @@ def show(settings: ShowFlags) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DiffFlags:
-    """The options of ``matrix diff``."""
-
-    before: Path = argument(type=FILE)
-    after: Path | None = argument(required=False, type=FILE)
-    as_json: bool = flag("--json", "One JSON list.")
-    folder: Path | None = matrix_option()
-
-
-@verb(DiffFlags)
-def diff(settings: DiffFlags) -> int:
-    """Say what changed between two matrix.json files, or since BEFORE until now: cells, torch builds, releases.
-
-    Exit code 0 when nothing changed, 1 when something did, as diff has it.
-    """
-    old = read_document(settings.before)
-    new = read_document(settings.after) if settings.after else _document(settings.folder)
-    differences = changes(old, new)
-    if settings.as_json:
-        print_out(dumps([change.to_json() for change in differences]))
-    else:
-        for change in differences:
-            print_out(f"{change.what} {change.name}: {change.before or 'not there'} -> {change.after or 'gone'}")
-        say(f"{len(differences)} changes")
-    return 1 if differences else 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ExportFlags:
     """The options of ``matrix export``."""
 
     output: Path | None = option(
         "--output",
         "-o",
-        "Folder for matrix.json, matrix.csv, cells/, badges/, feed.xml. [default: matrix.json on stdout]",
+        "Folder for matrix.json, matrix.csv, cells/, feed.xml. [default: matrix.json on stdout]",
         type=FOLDER,
     )
     markdown: Path | None = option("--markdown", "Make the tables between the markers of this file anew.", type=FILE)
@@ -213,7 +183,7 @@ class ExportFlags:
 
 @verb(ExportFlags)
 def export(settings: ExportFlags) -> int:
-    """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, badges, an Atom feed."""
+    """Write the matrix as data for other programs: JSON with a schema, CSV, a file a cell, an Atom feed."""
     output, markdown, folder = settings.output, settings.markdown, settings.folder
     # Before the minutes of judging, not after them.
     text = read_text(markdown, failure=UsageError) if markdown is not None else ""

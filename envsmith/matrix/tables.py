@@ -1,4 +1,4 @@
-"""What is published beside ``matrix.json``: a file a cell, badges, a feed, CSV, tables between markers."""
+"""What is published beside ``matrix.json``: a file a cell, a feed, CSV, tables between markers."""
 
 from __future__ import annotations
 
@@ -66,24 +66,6 @@ def cell_texts(document: Mapping[str, Any], records: Mapping[str, Record]) -> di
 def commands(entry: Mapping[str, Any]) -> dict[str, str]:
     """Return what a user types for a cell: envsmith's commands, and what uv and pip do with the lock."""
     return commands_of(entry["id"], LOCKED)
-
-
-def badge_texts(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return ``badges/<framework>.json`` for shields.io: newest proved release and torch, count of cells."""
-    texts = {}
-    torches = [build["version"] for build in document["torch"]]
-    for framework in document["frameworks"]:
-        name, order = framework["name"], [release["version"] for release in framework["releases"]]
-        cells = [c for c in document["cells"] if c["framework"] == name and c["status"] == "proved" and not c["stale"]]
-        listed = [c for c in cells if c["version"] in order and c["torch"] in torches]
-        best = min(listed, key=lambda c: (order.index(c["version"]), torches.index(c["torch"])), default=None)
-        message, colour = "nothing proved lately", "lightgrey"
-        if best:
-            torch = public(best["torch"])
-            message, colour = f"{best['version']} on torch {torch}, {len(cells)} cells proved", "brightgreen"
-        badge = {"schemaVersion": 1, "label": framework["title"], "message": message, "color": colour}
-        texts[f"badges/{name}.json"] = dumped(badge)
-    return texts
 
 
 def feed_text(document: Mapping[str, Any], records: Iterable[Record], base_url: str) -> str:
@@ -250,7 +232,6 @@ def export_texts(document: Mapping[str, Any], root: Path, base_url: str = "") ->
     schema = root / "matrix.schema.json"
     return {
         **cell_texts(document, records),
-        **badge_texts(document),
         "feed.xml": feed_text(document, records.values(), base_url),
         "matrix.csv": csv_text(document["cells"]),
         **({schema.name: schema.read_text(encoding="utf-8")} if schema.is_file() else {}),

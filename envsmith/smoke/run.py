@@ -80,15 +80,17 @@ class LocalTarget:
     """A virtual environment (or any interpreter) on this machine.
 
     ``extra`` are further variables, ``TORCH_EXTENSIONS_DIR`` for example, where DeepSpeed's compiled ops of this cell
-    are kept. Without it every run compiles them anew in a directory that is removed.
+    are kept. Without it every run compiles them anew in a directory that is removed. ``keeps_bytecode`` lets it write
+    byte-code into an environment that is ours.
     """
 
     python: Path
     extra: Mapping[str, str] = field(default_factory=dict)
+    keeps_bytecode: bool = False
 
     def argv(self, args: Sequence[str]) -> list[str]:
         """Return ``[python, *args]``."""
-        return [str(self.python), *args]
+        return [str(self.python), *(a for a in args if a != "-B" or not self.keeps_bytecode)]
 
     def env(self) -> Mapping[str, str]:
         """Put the interpreter's own directory first on ``PATH`` (ninja lives there)."""

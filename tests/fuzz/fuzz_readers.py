@@ -196,13 +196,6 @@ def record(text: str) -> None:
     read_record("r.json", raw(text))
 
 
-def matrix_json(text: str) -> None:
-    from envsmith.matrix.changes import changes, read_document
-
-    document = read_document(written("matrix.json", text))
-    changes(document, document)
-
-
 def campaign(text: str) -> None:
     from envsmith.knowledge.graph.load import components
     from envsmith.matrix.campaign.choices import read_campaign
@@ -324,7 +317,6 @@ READERS: Mapping[str, Reader] = {
     "metadata": metadata,
     "library": library,
     "record": record,
-    "matrix-json": matrix_json,
     "campaign": campaign,
     "plan": plan,
     "nodes": nodes,
@@ -400,7 +392,6 @@ SHAPES: Mapping[str, tuple[Any, ...]] = {
     "environment-yml": (_ENVIRONMENT,),
     "library": ({"schema": 1, "library": "n", "requires": {"torch": ">=2.4", "deepspeed": "*"}, "python": ">=3.10", "axes": ["torch", "deepspeed"], "values": {"torch": ["2.5.1"]}, "grain": "minor", "platform": "linux-64", "driver": "535", "gpu": ["h100"], "smoke": "pytest", "runners": {"cpu": "ubuntu-24.04", "gpu": ["self-hosted", "gpu"]}, "limit": 5, "known_bad": 1},),
     "record": (_RECORD,),
-    "matrix-json": ({"schema": 1, "cells": [{"id": "a", "state": "passed", "components": _COMPONENTS, "solver": "ok", "run": "passed"}], "torch": [{"version": "2.13.0", "date": "2026-01-01", "builds": [{"local": "cu130"}]}], "frameworks": [{"name": "deepspeed", "releases": [{"version": "0.19.6", "date": "2026-01-01"}]}]},),
     "campaign": ({"schema": 1, "name": "n", "ranks": 2, "tier": "quick", "exclude_newer": "2026-11-20", "cells": [{"ids": ["ds0.19.6-torch2.13.0-cu130-py311"]}, {"bad": {"deepspeed": "*", "stages": ["import"]}, "take": 3, "why": "w"}, {"changed": {"since": "2026-01-01", "torch": [">=2.13", "2.5.1"]}}]},),
     "plan": (_PLAN,),
     "launches": (_CONFIG,),

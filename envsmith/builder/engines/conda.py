@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from envsmith.base.about import command_for
 from envsmith.base.cache import cache_folder
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.builder.engines.base import Built, Engine
 from envsmith.builder.engines.conda_content import content_digest, inspect_prefix, verify_cell, verify_files
 from envsmith.errors import ContentError, DataError, EngineError, LockError, os_errors
@@ -40,6 +39,7 @@ LOCK_FILE = "conda-lock.yml"
 class CondaEngine(Engine):
     """Links Conda packages with py-rattler. ``channels`` are those of the lock with the user's credentials."""
 
+    name = "conda"
     channels: tuple[str, ...] = ()
     offline: bool = False
 
@@ -49,11 +49,6 @@ class CondaEngine(Engine):
     def create(cls, *, offline: bool = False, channels: tuple[str, ...] = ()) -> CondaEngine:
         """Return an engine for the channels with their credentials, which a Conda lock does not hold."""
         return cls(channels=channels, offline=offline)
-
-    @property
-    def name(self) -> str:
-        """Return ``conda``."""
-        return "conda"
 
     def available(self) -> str | None:
         """Return why the engine cannot be used. Rattler itself is not imported."""
@@ -77,15 +72,8 @@ class CondaEngine(Engine):
         conda_lock = read_lock(directory)
         part = _part(conda_lock, lock, directory)
         _prove(conda_lock, lock, progress)
-        started = time.monotonic()
-        step = "conda environment"
-        progress(
-            ProgressEvent(
-                kind=EventKind.START, step=step, text=f"{len(part.packages)} packages, {len(part.pip)} from pip"
-            )
-        )
         prefix = (directory / FOLDER).absolute()
-        try:
+        with announced(progress, "conda environment", f"{len(part.packages)} packages, {len(part.pip)} from pip"):
             python = realise(
                 conda_lock,
                 prefix,
@@ -100,10 +88,6 @@ class CondaEngine(Engine):
             verify_cell(lock.cell, part, installed)
             verify_files(prefix)
             digest = content_digest(part, prefix)
-        except BaseException:
-            progress(ProgressEvent(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
-            raise
-        progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
         facts = {"python": installed["python"], "channels": " ".join(conda_lock.channels)}
         return Built(
             digest=digest, kind="conda", reference=str(prefix), python=str(python), cell=lock.cell.id, facts=facts

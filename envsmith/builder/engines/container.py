@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from envsmith.base.cache import read_cache, write_cache
 from envsmith.base.files import scratch
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.builder.engines.base import Built, Engine, verify_content
 from envsmith.builder.engines.bases import asked_image
 from envsmith.builder.engines.content import INSPECT_SCRIPT, os_difference, parse_inspection, wheel_content
@@ -171,7 +170,8 @@ class ContainerEngine(Engine):
                 written = self._export(lock, raw, layout, progress)
                 names |= {written.identity, written.digest}
                 self._drop(raw)  # gigabytes, which podman keeps apart from those of the canonical image
-                image, digest = self._load(written, layout, progress), written.identity
+                with announced(progress, "load", written.identity[:19]):
+                    image, digest = self._load(written, layout), written.identity
             facts = self._verify(lock, image, self.shelf.layers(cast("BaseImage", lock.base)), progress)
         except BaseException:
             for each in names:
@@ -261,14 +261,12 @@ class ContainerEngine(Engine):
                 saved = read_saved(self.client.images.get(image).save(chunk_size=1 << 20), staging)
             return to_layout(saved, layout, form, progress=progress)
 
-    def _load(self, image: OciImage, layout: Path, progress: Progress) -> str:
+    def _load(self, image: OciImage, layout: Path) -> str:
         """Hand the image of a layout to the engine and return the engine's id of it.
 
         Layers that the engine has already are not sent. Where it has them in another form (containerd keeps what was
         packed), or wants all of them (podman), they are sent after all.
         """
-        progress(ProgressEvent(kind=EventKind.START, step="load", text=image.identity[:19]))
-        started = time.monotonic()
         identity = self._whole(image)
         if identity is None and (present := self._layers_here(image.diff_ids)):
             with contextlib.suppress(EngineError):
@@ -282,7 +280,6 @@ class ContainerEngine(Engine):
                 f"Cannot load {image.identity[:19]} into the engine: it does not describe the image as it was sent.",
                 hint="Report it with the engine's version (docker version).",
             )
-        progress(ProgressEvent(kind=EventKind.DONE, step="load", seconds=time.monotonic() - started))
         return identity
 
     def _send(self, image: OciImage, layout: Path, present: int) -> None:

@@ -26,13 +26,9 @@ if TYPE_CHECKING:
 class DockerEngine(ContainerEngine):
     """Builds with BuildKit, which is part of the docker client or of its buildx plugin."""
 
+    name = "docker"
     # BuildKit lets a build take part in a step that another build has under way.
     shares_steps = True
-
-    @property
-    def name(self) -> str:
-        """Return ``docker``."""
-        return "docker"
 
     @cached_property
     def client(self) -> Any:

@@ -57,8 +57,8 @@ def has_init(folders: Sequence[str] = _INIT_FOLDERS) -> bool:
 class PodmanEngine(ContainerEngine):
     """Builds with ``podman build``."""
 
-    # The program that builds, and the word of --engine.
-    tool = "podman"
+    # The program that builds, too.
+    name = "podman"
     # While podman 4.3 keeps a layer, it lies in the container, in two archives below TMPDIR, and in the layer. Measured
     # on 2026-11-22 with Megatron-core on torch 2.15, an image of 5.7 GB: 21.0 GB, for a layer of 5.3 GB with torch.
     # The archives count for the disk of the engine, wherever TMPDIR is.
@@ -70,14 +70,9 @@ class PodmanEngine(ContainerEngine):
         self._service: subprocess.Popen[bytes] | None = None
         self._folder = contextlib.ExitStack()
 
-    @property
-    def name(self) -> str:
-        """Return ``podman`` or ``buildah``."""
-        return self.tool
-
     def available(self) -> str | None:
         """Return why podman cannot be used. No service is started for it."""
-        for program in dict.fromkeys(("podman", self.tool)):
+        for program in dict.fromkeys(("podman", self.name)):
             if shutil.which(program) is None:
                 return f"{program} is not installed"
         try:
@@ -93,10 +88,10 @@ class PodmanEngine(ContainerEngine):
     def unused(self) -> str | None:
         """Return one sentence while podman holds no image: it is often installed but never set up."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            listing = execute([self.tool, "images", "--quiet"], seconds=20)
+            listing = execute([self.name, "images", "--quiet"], seconds=20)
             if listing.returncode == 0 and listing.stdout.strip():
                 return None
-        return f"it holds no image yet (--engine {self.tool} takes it all the same)"
+        return f"it holds no image yet (--engine {self.name} takes it all the same)"
 
     @cached_property
     def client(self) -> Any:
@@ -154,7 +149,7 @@ class PodmanEngine(ContainerEngine):
         dockerfile = scratch / "Dockerfile"
         dockerfile.write_text(with_keys(read_text(context / "Dockerfile"), context), encoding="utf-8")
         identity = scratch / "image"
-        command = [self.tool, "build", "--format=oci", "--layers", f"--timestamp={self.options.epoch}"]
+        command = [self.name, "build", "--format=oci", "--layers", f"--timestamp={self.options.epoch}"]
         command += [f"--file={dockerfile}"]
         command += (
             [f"--iidfile={identity}"] if output is None else ["--target=built", f"--output=type=local,dest={output}"]
@@ -202,7 +197,7 @@ class PodmanEngine(ContainerEngine):
 class BuildahEngine(PodmanEngine):
     """Builds with ``buildah build``; podman runs what it built."""
 
-    tool = "buildah"
+    name = "buildah"
 
 
 @dataclass(slots=True)

@@ -6,13 +6,12 @@ import contextlib
 import datetime as dt
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from envsmith.base.files import digest_of, scratch
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.base import TAIL
 from envsmith.builder.engines.bases import Bases, OsAnswer, load_bases
@@ -278,18 +277,15 @@ class BaseShelf:
 
     def _pull(self, reference: str, progress: Progress, *, hint: str) -> None:
         step = "base image"
-        progress(ProgressEvent(kind=EventKind.START, step=step, text=f"pulling {reference}"))
-        started = time.monotonic()
         name, _, digest = reference.partition("@")
         repository = _repository(name)
         tag = name[len(repository) + 1 :] or "latest"  # without a tag the SDK would pull every one
-        with engine_errors(f"pull {reference}", hint=hint):
+        with announced(progress, step, f"pulling {reference}"), engine_errors(f"pull {reference}", hint=hint):
             for line in self.client.api.pull(repository, tag=digest or tag, stream=True, decode=True):
                 text = f"{line.get('id', '')} {line.get('status', '')}".strip()
                 progress(ProgressEvent(kind=EventKind.LINE, step=step, text=text))
                 if "error" in line:
                     raise EngineError(f"Cannot pull {reference}: {str(line['error'])[:300]}.", hint=hint)
-        progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
     def _look_into(self, reference: str) -> tuple[str, str, str]:
         """Return the interpreter, its full version and the distribution of an image that is here."""

@@ -21,7 +21,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from envsmith.base.files import digest_of, scratch, sha256_of, write_whole
 from envsmith.base.interpreter import python_in
 from envsmith.base.os_packages import install_command
 from envsmith.base.programs import execute
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.builder.engines.base import Built, Engine, verify_content
 from envsmith.builder.engines.compiling import Workshop, lacking_later, refuse_uncompilable, sources_of
 from envsmith.builder.engines.content import INSPECT_SCRIPT, parse_inspection
@@ -91,6 +90,7 @@ class _Layer:
 class VenvEngine(Engine):
     """Installs with uv for an interpreter of this host."""
 
+    name = "venv"
     uv: Uv | None = None
 
     @classmethod
@@ -98,11 +98,6 @@ class VenvEngine(Engine):
         """Return an engine whose uv stays off the network when the user said so."""
         del channels
         return cls(uv=Uv(offline=True) if offline else None)
-
-    @property
-    def name(self) -> str:
-        """Return ``venv``."""
-        return "venv"
 
     def available(self) -> str | None:
         """Return why the engine cannot be used: no uv, or no interpreter."""
@@ -280,19 +275,13 @@ class _Builder:
         later = [pin for layer in layers[number + 1 :] for pin in layer.pins if pin.sdist and pin.name not in compiled]
         if number != 1 or not later:
             return
-        started = time.monotonic()
-        self.progress(ProgressEvent(kind=EventKind.START, step=_SOURCES, text=", ".join(pin.name for pin in later)))
-        try:
-            with (
-                scratch(self.environment.parent) as folder,
-                installation(self.python, later, self.lock.build_pins) as arguments,
-            ):
-                place = ["--target", str(folder / "built")]
-                self._uv([*arguments, *place], step=_SOURCES, work="build the source packages")
-        except EnvsmithError:
-            self.progress(ProgressEvent(kind=EventKind.FAILED, step=_SOURCES, seconds=time.monotonic() - started))
-            raise
-        self.progress(ProgressEvent(kind=EventKind.DONE, step=_SOURCES, seconds=time.monotonic() - started))
+        with (
+            announced(self.progress, _SOURCES, ", ".join(pin.name for pin in later)),
+            scratch(self.environment.parent) as folder,
+            installation(self.python, later, self.lock.build_pins) as arguments,
+        ):
+            place = ["--target", str(folder / "built")]
+            self._uv([*arguments, *place], step=_SOURCES, work="build the source packages")
 
     def _layers(self) -> list[_Layer]:
         layers = [_Layer(name="environment", key=_key("environment", self.interpreter.path, self.interpreter.version))]
@@ -316,24 +305,21 @@ class _Builder:
         """Install one layer and stamp it. Whatever stops it, the environment goes back to the layer before."""
         layer = layers[number]
         step = _step(layer)
-        started = time.monotonic()
         text = f"{len(layer.pins)} distributions" if layer.pins else self.interpreter.version
         try:
-            self.progress(ProgressEvent(kind=EventKind.START, step=step, text=text))
-            if layer.pins:
-                self._install(layer)
-            else:
-                self._create()
-            stamp(self.environment, number, layer.key)
+            with announced(self.progress, step, text):
+                if layer.pins:
+                    self._install(layer)
+                else:
+                    self._create()
+                stamp(self.environment, number, layer.key)
         except BaseException as error:
             with suppress(OSError):
                 self._restore(finished(self.environment, tuple(x.key for x in layers[:number])))
             if isinstance(error, (KeyboardInterrupt, InterruptedRunError)):
                 hint = "Run the same command again. It resumes."
                 raise InterruptedRunError(f"Cannot finish the {step}: it was interrupted.", hint=hint) from None
-            self.progress(ProgressEvent(kind=EventKind.FAILED, step=step, seconds=time.monotonic() - started))
             raise
-        self.progress(ProgressEvent(kind=EventKind.DONE, step=step, seconds=time.monotonic() - started))
 
     def _create(self) -> None:
         arguments = ["venv", "--quiet", "--no-project", "--python", self.interpreter.path, str(self.environment)]

@@ -5,7 +5,6 @@ It is made afresh for every build and removed afterwards; secrets lie beside it,
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
+from envsmith.base.files import HashedWriter
 from envsmith.builder.image.dockerfile import JOBS, SOURCES, WHEELS, ImageOptions, image_files, source_archive
 from envsmith.errors import ContentError, os_errors
 from envsmith.lock.index.archives import fetch_archive
@@ -77,21 +77,18 @@ def _placed(source: CompiledSource, artifact: Artifact) -> Artifact:
 
 def _copy_checked(artifact: Artifact, target: Path) -> None:
     source = Path(unquote(parts_of(artifact.url or "").path))
-    digest = hashlib.sha256()
     try:
         with source.open("rb") as read, target.open("wb") as write:
-            while block := read.read(1 << 20):
-                digest.update(block)
-                write.write(block)
+            copy = HashedWriter(write)
+            shutil.copyfileobj(read, copy, 1 << 20)
     except FileNotFoundError as error:
         raise ContentError(
             f"Cannot read {source}: {artifact.filename}, which the lock took from here, does not exist.",
             hint="Lock the cell again.",
         ) from error
-    if digest.hexdigest() != artifact.sha256:
+    if copy.sha256 != artifact.sha256:
         raise ContentError(
-            f"Cannot use {source}: its sha256 is {digest.hexdigest()[:16]}…, and the lock says "
-            f"{artifact.sha256[:16]}….",
+            f"Cannot use {source}: its sha256 is {copy.sha256[:16]}…, and the lock says {artifact.sha256[:16]}….",
             hint="Lock the cell again.",
         )
 

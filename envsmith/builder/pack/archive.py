@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 from urllib.request import url2pathname
 
 from packaging.utils import parse_wheel_filename
 
-from envsmith.base.files import read_text, scratch, writing
+from envsmith.base.files import HashedWriter, read_text, scratch, writing
 from envsmith.base.progress import Clock
 from envsmith.builder.pack.local_wheels import UserPackage, own_requirements, own_wheel, project_wheel
 from envsmith.errors import ContentError, LockError, UsageError
@@ -83,8 +84,8 @@ class Packer:
         texts = _texts(lock, (*pins, *projects), (*own, mine), [pin.name for pin in projects])
         clock.start("download", f"{len(artifacts)} files")
         with writing(output) as file:
-            digest = _Digest(file)
-            with tarfile.open(fileobj=digest, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            out = HashedWriter(file)
+            with tarfile.open(fileobj=cast("IO[bytes]", out), mode="w|", format=tarfile.PAX_FORMAT) as tar:
                 archive = _Archive(tar, lock.name)
                 for artifact in artifacts:
                     clock.line("download", artifact.filename)
@@ -95,8 +96,8 @@ class Packer:
                 for name, text in texts.items():
                     archive.add(name, text.encode())
                 archive.finish()
-        clock.done("download", f"{digest.size / 1e9:.2f} GB")
-        return Packed(path=output, sha256=digest.hexdigest, size=digest.size, files=len(artifacts) + len(local))
+        clock.done("download", f"{out.size / 1e9:.2f} GB")
+        return Packed(path=output, sha256=out.sha256, size=out.size, files=len(artifacts) + len(local))
 
     def _own_pins(self, lock: Lock) -> tuple[Pin, ...]:
         query = Query(
@@ -131,12 +132,11 @@ class Packer:
                 hint="Lock again, and keep pylock.toml beside lock.json.",
             )
         with scratch(folder) as place:
-            path, digest = place / artifact.filename, hashlib.sha256()
+            path = place / artifact.filename
             with path.open("wb") as file, self._opened(artifact.url) as stream:
-                while piece := stream.read(1 << 20):
-                    digest.update(piece)
-                    file.write(piece)
-            if digest.hexdigest() != artifact.sha256:
+                copy = HashedWriter(file)
+                shutil.copyfileobj(stream, copy, 1 << 20)
+            if copy.sha256 != artifact.sha256:
                 raise ContentError(
                     f"Cannot pack {artifact.filename}: it is not the file of the lock.",
                     hint="Check the index or proxy: it serves another file than the one that was locked.",
@@ -151,26 +151,6 @@ class Packer:
             return
         with self.fetcher.open_range(url, 0) as reply:
             yield reply.stream
-
-
-class _Digest(io.RawIOBase):
-    """Writes on and hashes what is written."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__()
-        self._file, self._sha256, self.size = file, hashlib.sha256(), 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        self._sha256.update(data)
-        self.size += len(data)
-        return self._file.write(data)
-
-    @property
-    def hexdigest(self) -> str:
-        return self._sha256.hexdigest()
 
 
 class _Archive:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from envsmith.base.programs import execute
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import EventKind, Progress, ProgressEvent, announced, silent
 from envsmith.builder.engines.base import Built
 from envsmith.builder.proof import RecordSubject, make_record, refuse_fault_of_host
 from envsmith.errors import EnvsmithError, is_of_the_system
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.frameworks.framework import ImportWithoutGpu
-from envsmith.matrix.campaign.ground import Ground, Target, install, lock_job, target_of
+from envsmith.matrix.campaign.ground import Ground, install, lock_job, target_of
 from envsmith.matrix.campaign.job import CampaignJob, CampaignPlan
 from envsmith.model.record import Expected, Failure, Record, Rung, Verdict
 from envsmith.smoke.failure import failure_of
@@ -29,7 +29,7 @@ from envsmith.smoke.ladder import proved_rungs
 from envsmith.smoke.plan import Plan as SmokePlan
 from envsmith.smoke.plan import Timeouts
 from envsmith.smoke.result import SmokeResult
-from envsmith.smoke.run import SmokeProgress, run
+from envsmith.smoke.run import LocalTarget, SmokeProgress, run
 
 # Verdicts that a busy machine can cause; what Python itself raised does not change by waiting.
 _TRANSIENT = frozenset({Verdict.HANG.value, Verdict.CRASH.value, Verdict.NOT_RUN.value})
@@ -103,16 +103,15 @@ class _EndError(Exception):
 def _step(name: str, rung: Rung, seconds: dict[str, float], progress: Progress) -> Iterator[None]:
     """Announce a step and take its time. What fails in it fails the ``rung``."""
     began = time.monotonic()
-    progress(ProgressEvent(kind=EventKind.START, step=name))
     try:
-        yield
+        with announced(progress, name):
+            yield
     except EnvsmithError as error:
         if is_of_the_system(error):
             raise
         raise _EndError(Failure(rung=rung, symptom=_symptom(error), log=error.details)) from error
     finally:
         seconds[name] = time.monotonic() - began
-    progress(ProgressEvent(kind=EventKind.DONE, step=name, seconds=seconds[name]))
 
 
 def _symptom(error: EnvsmithError) -> str:
@@ -121,7 +120,7 @@ def _symptom(error: EnvsmithError) -> str:
     return f"{error.message} {named[-1]}" if named else error.message
 
 
-def _smoke(job: CampaignJob, plan: CampaignPlan, built: Built, target: Target, progress: Progress) -> SmokeResult:
+def _smoke(job: CampaignJob, plan: CampaignPlan, built: Built, target: LocalTarget, progress: Progress) -> SmokeResult:
     smoke = SmokePlan.build(job.cell, tier=plan.tier, ranks=plan.ranks).with_(image=built.digest)
     steps = tuple(dataclasses.replace(step, deadline=max(step.deadline, _STEP_PATIENCE)) for step in smoke.steps)
 
@@ -133,7 +132,7 @@ def _smoke(job: CampaignJob, plan: CampaignPlan, built: Built, target: Target, p
     return result
 
 
-def _reached(job: CampaignJob, result: SmokeResult, target: Target) -> tuple[tuple[Rung, ...], Failure | None]:
+def _reached(job: CampaignJob, result: SmokeResult, target: LocalTarget) -> tuple[tuple[Rung, ...], Failure | None]:
     """Return the rungs that a smoke test proved, and at which one it failed."""
     rungs = (Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED, *proved_rungs(result, job.cell.frameworks))
     failure = failure_of(result, rungs)
@@ -148,7 +147,7 @@ def _reached(job: CampaignJob, result: SmokeResult, target: Target) -> tuple[tup
     return tuple(rung for rung in below if rung in rungs or rung is Rung.IMPORTED), failure
 
 
-def _import_without_gpu(target: Target, module: str, trick: ImportWithoutGpu) -> Failure:
+def _import_without_gpu(target: LocalTarget, module: str, trick: ImportWithoutGpu) -> Failure:
     """Import the framework as ``trick`` says and return what fails then. The rest needs a host with a GPU."""
     try:
         command = [str(target.python), "-I", "-c", f"import {module}"]

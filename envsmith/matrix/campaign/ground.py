@@ -6,8 +6,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from envsmith.model.finding import Judgement
 from envsmith.model.lock import Compile, Lock
 from envsmith.model.record import Expected
 from envsmith.net.http import HttpClient
+from envsmith.smoke.run import LocalTarget
 from envsmith.solver import check, constraints_for, default_solver
 
 
@@ -125,28 +125,8 @@ def _first_alone(cache: Path, lock: Lock) -> Iterator[None]:
         write_whole(ready, "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """The cell's interpreter, writing byte-code: the environment is the campaign's own."""
-
-    python: Path
-    variables: Mapping[str, str]
-
-    def argv(self, args: Sequence[str]) -> list[str]:
-        """Return the command that runs the interpreter with ``args``."""
-        return [str(self.python), *(a for a in args if a != "-B")]
-
-    def env(self) -> Mapping[str, str]:
-        """Return the variables that the cell needs."""
-        return self.variables
-
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """End the process."""
-        process.kill()
-
-
-def target_of(ground: Ground, built: Built) -> Target:
-    """Return the cell's interpreter."""
+def target_of(ground: Ground, built: Built) -> LocalTarget:
+    """Return the cell's interpreter, writing byte-code: the environment is the campaign's own."""
     variables = {"TORCH_EXTENSIONS_DIR": str(ground.slot / "torch-extensions")}
     variables |= ground.compilers(str(Path(built.python).parent))
-    return Target(python=Path(built.python), variables=variables)
+    return LocalTarget(python=Path(built.python), extra=variables, keeps_bytecode=True)

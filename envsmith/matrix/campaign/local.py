@@ -44,17 +44,13 @@ class _Worker:
 class LocalExecutor:
     """``jobs`` cells at once; none is started below ``free_disk`` or ``free_memory`` bytes."""
 
+    name = "local"
     jobs: int = 1
     free_disk: int = 15 * _GIB
     free_memory: int = 3 * _GIB
     root: Path = field(default_factory=Path)
     command: Command = worker_command
     _needed: set[str] | None = None
-
-    @property
-    def name(self) -> str:
-        """Return ``local``."""
-        return "local"
 
     def room(self, running: int) -> int:
         """Return 1 while the limits allow another job: they are looked at before each."""

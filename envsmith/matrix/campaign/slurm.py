@@ -81,16 +81,12 @@ class _Task:
 class SlurmExecutor:
     """Hands over all jobs there are; how many run at once is the cluster's business."""
 
+    name = "slurm"
     settings: CampaignSettings
     name_of_campaign: str
     ranks: int
     command: Command = worker_command
     _queue: _Queue = field(default_factory=_Queue)
-
-    @property
-    def name(self) -> str:
-        """Return ``slurm``."""
-        return "slurm"
 
     def room(self, running: int) -> int:
         """Return what is left of about a thousand tasks, the limit that Slurm sets to an array."""

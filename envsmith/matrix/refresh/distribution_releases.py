@@ -7,7 +7,7 @@ already and is not read again, so what people corrected by hand stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,9 +129,9 @@ _READ_AGAIN = frozenset({"yanked", "requires", "requires_where", "extras", "pyth
 _LISTED = ("date", "yanked", "ready_python")
 
 
-def ordered(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields in the order in which they stand in a file."""
-    return {k: record[k] for k in _FIELDS if k in record} | {k: v for k, v in record.items() if k not in _FIELDS}
+def ordered(record: Mapping[str, Any], fields: Sequence[str] = _FIELDS) -> dict[str, Any]:
+    """Return fields in the order in which they stand in a file: others come last."""
+    return {k: record[k] for k in fields if k in record} | {k: v for k, v in record.items() if k not in fields}
 
 
 def by_version(record: Mapping[str, Any]) -> Version:

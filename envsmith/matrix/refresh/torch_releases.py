@@ -209,7 +209,7 @@ def _merge(table: LineTable, context: RefreshRun, facts: TorchFacts, line: dict[
         table.insert({**fresh, "evidence": keys}, _order)
         return [f"{build}: new"]
     stable_fields = {k: v for k, v in line.items() if k not in {*gone, "evidence", "evidence_of"}}
-    table.replace(line, _ordered({**stable_fields, **fresh, "evidence": keys}))
+    table.replace(line, ordered({**stable_fields, **fresh, "evidence": keys}, _FIELDS))
     words = ", ".join(f"{k}: {line.get(k, '-')} -> {fresh.get(k, '-')}" for k in [*changed, *gone] if k != "sha256")
     return [f"{build}: {words or 'another wheel was read'}"]
 
@@ -218,10 +218,6 @@ _FIELDS = (
     "version", "platform", "date", "yanked", "index", "cuda", "nccl", "cudnn", "triton", "python", "gpu", "ptx", "glibc", "cxx11_abi", "sha256",
     "evidence", "evidence_of",
 )  # fmt: skip
-
-
-def _ordered(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: record[k] for k in _FIELDS if k in record} | {k: v for k, v in record.items() if k not in _FIELDS}
 
 
 def _retag(table: LineTable, context: RefreshRun, line: dict[str, Any], files: tuple[IndexFile, ...]) -> list[str]:
@@ -242,7 +238,7 @@ def _retag(table: LineTable, context: RefreshRun, line: dict[str, Any], files: t
     key = table.evidence_key(*_FILES, context.today)
     named = line["evidence"] if isinstance(line["evidence"], list) else [line["evidence"]]
     fresh["evidence"] = [*(k for k in named if k == "wheel" or k.startswith("wheel_")), key]
-    table.replace(line, _ordered(fresh))
+    table.replace(line, ordered(fresh, _FIELDS))
     return [f"{build}: file list changed"]
 
 

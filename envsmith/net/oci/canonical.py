@@ -13,16 +13,16 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envsmith.base.files import scratch
+from envsmith.base.files import HashedWriter, scratch
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.errors import ContentError, DataError, UsageError, os_errors
 from envsmith.net.oci.image import MAX_CONFIG, OciImage, open_image, open_layer
-from envsmith.net.oci.layers import LayerWriter, Seen, normalise
+from envsmith.net.oci.layers import Seen, normalise
 from envsmith.net.oci.layout import blob_path, finish
 from envsmith.net.oci.packing import SUFFIXES, pack, packing_of, unpacked
 from envsmith.net.oci.saved import Saved, unreadable
@@ -173,20 +173,20 @@ def _written(saved: Saved, form: Form, folder: Path, progress: Progress) -> Iter
                     fresh = path if is_last_use else Path(shutil.copyfile(path, folder.with_name("layer")))
                     with fresh.open("rb") as file:
                         digest, size = blob_sha256(file)
-                    written = Descriptor(media_type=IMAGE_LAYER, digest=digest, size=size)
                 else:
                     fresh = folder.with_name("layer")
-                    with closing(LayerWriter(fresh)) as out:
+                    with fresh.open("wb") as file:
+                        out = HashedWriter(file)
                         members = normalise(layer, out, entries, epoch=form.epoch)
-                    written = out.descriptor
+                    digest, size = f"sha256:{out.sha256}", out.size
                     if is_last_use:  # gigabytes that are there twice by now
                         path.unlink()
                     if not members:
                         continue
         except tarfile.TarError as error:
             raise unreadable(f"layer {number + 1}: {error}") from error
-        progress(ProgressEvent(kind=EventKind.LINE, step=_STEP, text=f"{written.size} bytes {written.digest[:19]}"))
-        yield fresh, written
+        progress(ProgressEvent(kind=EventKind.LINE, step=_STEP, text=f"{size} bytes {digest[:19]}"))
+        yield fresh, Descriptor(media_type=IMAGE_LAYER, digest=digest, size=size)
 
 
 def _complete(folder: Path, config: bytes, layers: Sequence[Descriptor]) -> None:

@@ -8,15 +8,13 @@ own steps leave none.
 
 from __future__ import annotations
 
-import hashlib
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, cast
 
+from envsmith.base.files import HashedWriter
 from envsmith.errors import ContentError
-from envsmith.net.oci.spec import IMAGE_LAYER, Descriptor
 
 # Written by the engine into a running step, mounted over in every container: never content of a cell.
 _STUBS = frozenset({"etc/hosts", "etc/hostname", "etc/resolv.conf", "etc/mtab", ".dockerenv", "run/.containerenv"})
@@ -24,33 +22,6 @@ _MOUNTED = ("dev/", "proc/", "sys/", "run/secrets/")
 _MOUNT_POINTS = frozenset({"dev", "proc", "sys", "run/secrets"})
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 CHUNK = 1 << 20
-
-
-class LayerWriter:
-    """Writes a layer's tar to a file and knows its digest at the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._digest, self._size = hashlib.sha256(), 0
-
-    def write(self, data: bytes) -> int:
-        """Take some bytes of the tar."""
-        self._digest.update(data)
-        self._size += len(data)
-        return self._file.write(data)
-
-    def tell(self) -> int:
-        """Return how many bytes were written."""
-        return self._size
-
-    def close(self) -> None:
-        """End the file."""
-        self._file.close()
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """Return what layer it is."""
-        return Descriptor(media_type=IMAGE_LAYER, digest=f"sha256:{self._digest.hexdigest()}", size=self._size)
 
 
 @dataclass(slots=True)
@@ -107,7 +78,7 @@ def _ours(name: str) -> bool:
     return name != "." and name not in _STUBS and name not in _MOUNT_POINTS and not name.startswith(_MOUNTED)
 
 
-def normalise(layer: tarfile.TarFile, out: LayerWriter, entries: Seen, *, epoch: int) -> int:
+def normalise(layer: tarfile.TarFile, out: HashedWriter, entries: Seen, *, epoch: int) -> int:
     """Write ``layer`` to ``out`` in the canonical form, tell ``entries`` of it, and return how many members it has."""
     members = {name: m for m in layer if _ours(name := member_name(m.name)) and not entries.hides_nothing(name)}
     first = _first_names(members)

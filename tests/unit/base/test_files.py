@@ -19,6 +19,7 @@ import pytest
 import envsmith
 from envsmith.base.files import (
     MARK,
+    HashedWriter,
     digest_of,
     expand_home,
     mark,
@@ -40,6 +41,16 @@ def test_an_open_file_has_the_hash_of_its_bytes() -> None:
 
     assert sha256_of(io.BytesIO(content)) == hashlib.sha256(content).digest()
     assert digest_of(content) == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.mark.parametrize("pieces", [[], [b"a"], [b"a" * 5000, b"", b"b" * 70_000]])
+def test_a_writer_knows_the_hash_and_the_length_of_what_it_wrote(pieces: list[bytes]) -> None:
+    file, plain = io.BytesIO(), b"".join(pieces)
+    out = HashedWriter(file)
+
+    assert [out.write(piece) for piece in pieces] == [len(piece) for piece in pieces]
+    assert file.getvalue() == plain
+    assert (out.sha256, out.size, out.tell()) == (hashlib.sha256(plain).hexdigest(), len(plain), len(plain))
 
 
 def test_source_date_epoch_sets_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +368,6 @@ _WRITERS = {
     "builder/image/context.py": "in the folder of one build, which is emptied before and after",
     "matrix/campaign/ground.py": "a file that is only locked",
     "matrix/campaign/local.py": "appends to the log of a job",
-    "net/oci/layers.py": "in a scratch folder, from which the layout is moved",
     "net/oci/layout.py": "in a scratch folder, from which the layout is moved",
     "net/oci/image.py": "a nameless file",
     "net/oci/saved.py": "in a scratch folder, from which the layout is moved",

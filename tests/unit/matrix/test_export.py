@@ -1,4 +1,4 @@
-"""The matrix as data: cells by their newest record, CSV, badges, feed, tables; `matrix list`, `show` and `merge`."""
+"""The matrix as data: cells by their newest record, CSV, feed, tables; `matrix list`, `show` and `merge`."""
 
 import datetime as dt
 import json
@@ -10,15 +10,13 @@ from records_help import cell, record
 
 from envsmith.base.files import MARK, write_folder
 from envsmith.cli.app import run
-from envsmith.errors import DataError, UsageError
+from envsmith.errors import UsageError
 from envsmith.knowledge.graph.expiry import load_expiry
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.builds import gpus_json, torch_json
 from envsmith.matrix.cells import Status, cell_states
-from envsmith.matrix.changes import changes, read_document
 from envsmith.matrix.tables import (
     EXPORT,
-    badge_texts,
     cell_texts,
     csv_text,
     export_texts,
@@ -126,16 +124,6 @@ def test_the_csv_has_a_line_a_cell_and_no_formula(root):
     assert not any(part.startswith("=") for part in lines.split(","))
 
 
-def test_a_badge_is_a_shields_endpoint(document):
-    value = json.loads(badge_texts(document)["badges/deepspeed.json"])
-    assert value == {
-        "schemaVersion": 1,
-        "label": "DeepSpeed",
-        "message": "0.16.4 on torch 2.6.0, 1 cells proved",
-        "color": "brightgreen",
-    }
-
-
 def test_a_cells_file_holds_its_records_and_commands(root, document):
     texts = cell_texts(document, {r.name: r for r in read_records(root / "records")})
     value = json.loads(texts["cells/ds0.16.4-torch2.6.0-cu124-py312.json"])
@@ -225,7 +213,6 @@ def test_an_export_is_written_whole_and_what_is_gone_is_removed(root, document, 
         "matrix.json",
         "matrix.csv",
         "feed.xml",
-        "badges/deepspeed.json",
         "matrix.schema.json",
         "index.html",
         "cells/foreign.json",
@@ -235,30 +222,6 @@ def test_an_export_is_written_whole_and_what_is_gone_is_removed(root, document, 
     before = {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
     write_folder(output, EXPORT, texts)
     assert before == {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
-
-
-def test_two_documents_differ_in_what_changed(document):
-    old = json.loads(json.dumps(document))
-    old["cells"] = [c for c in old["cells"] if not c["id"].startswith("ds0.8.1")]
-    for entry in old["cells"]:
-        if entry["id"].startswith("ds0.16.4"):
-            entry.update(status="failed", failed_at="imported")
-    told = {c.name: (c.before, c.after) for c in changes(old, document)}
-    assert told == {
-        "ds0.16.4-torch2.6.0-cu124-py312": ("failed at imported", "proved up to framework step(cpu)"),
-        "ds0.8.1-torch2.6.0-cu124-py312": (None, "failed at imported"),
-    }
-    assert changes(document, document) == []
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema": 9}', '{"schema": 1, "cells": 7}', '{"schema": 1, "cells": [7]}']
-)
-def test_what_is_no_matrix_is_refused(tmp_path, text):
-    path = tmp_path / "m.json"
-    path.write_text(text)
-    with pytest.raises(DataError):
-        read_document(path)
 
 
 def test_torch_builds_tell_what_they_run_on():
