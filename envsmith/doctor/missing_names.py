@@ -122,7 +122,8 @@ def explain(
     if not (presence.absent or presence.unknown):
         if lack.partial:
             return _in_a_circle(lack, question, presence)
-        return _always(lack, question, presence, version)
+        is_module = lack.kind == "attribute" and index.ask_module(question.path) is not None
+        return _always(lack, question, presence, version, is_module=is_module)
     asker = _known_asker(lack, presence, facts)
     needed = _needed(presence, needs)
     gone = _gone(lack, question, presence, version if inside is False else None, needed=needed, importer=asker)
@@ -147,7 +148,7 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
         weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
     twin = twins[0] if twins and explanation.needs else None
     taxonomy = twin.signature.taxonomy if twin else explanation.failure
-    cause = twin.signature if twin and twin.signature.kind == "cause" else None
+    cause = twin.signature if twin and twin.signature.kind == "cause" and not _of_another(twin, explanation) else None
     finding = Finding(
         rule=explanation.rule,
         severity=severity,
@@ -170,6 +171,12 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
         position=hit.position,
         confirmed=True,
     )
+
+
+def _of_another(twin: Hit, explanation: MissingNameExplanation) -> bool:
+    """Tell whether a message's advice is for another package than the one that asks for the name."""
+    told = set(twin.signature.components) - {explanation.presence.distribution if explanation.presence else None}
+    return bool(told) and not explanation.components.keys() <= set(twin.signature.components)
 
 
 def _lines(explanation: MissingNameExplanation, of_cause: tuple[str, ...]) -> tuple[str, ...]:
@@ -393,12 +400,16 @@ def _not_set_yet(lack: Lack, question: Question, presence: Presence, version: st
     )
 
 
-def _always(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
+def _always(
+    lack: Lack, question: Question, presence: Presence, version: str | None, *, is_module: bool
+) -> MissingNameExplanation:
     """Explain a name that every measured release has, where the installed one is not among them or not known."""
     name, first = presence.distribution, presence.releases[0]
     older = f"{name} {version} is not among them" if version else "the installed one is older"
     if lack.kind == "member":  # a model's own code may have a class of that name
         older = f"{older}, the class is another of that name (a model's own code)"
+    if is_module:  # Python before 3.10 says no more of a circle
+        older = f"it is a module that was not imported yet, {older}"
     return MissingNameExplanation(
         rule="name-not-in-release",
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"

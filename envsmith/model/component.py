@@ -64,8 +64,11 @@ class ComponentTable:
         """Return up to three components with a spelling near an unknown name, at least as alike as ``cutoff``."""
         import difflib
 
+        folded = _fold(name)
         pool = [s for s, n in self.by_spelling.items() if among is None or n in among]
-        names = (self.by_spelling[s] for s in difflib.get_close_matches(_fold(name), pool, n=5, cutoff=cutoff))
+        alike = set(difflib.get_close_matches(folded, pool, n=5, cutoff=max(cutoff, 0.7)))
+        near = difflib.get_close_matches(folded, pool, n=5, cutoff=cutoff)
+        names = (self.by_spelling[s] for s in near if s in alike or s[0] == folded[:1])  # click is no glibc
         return list(dict.fromkeys(names))[:3]
 
     def with_role(self, role: Role) -> list[Component]:
