@@ -125,11 +125,12 @@ class LaunchWatch:
         self.events.append(LaunchEvent(at=time.time(), text=f"attempt {number}: {text}", kind="attempt"))
         self.say(blame, replace(evidence, events=tuple(self.events), attempt=number))
 
-    def _state(self) -> tuple[set[int], list[object]]:
-        """Return the processes that have ended, and how many collectives each rank has called."""
-        return {rank.pid for rank in self.ranks.all if rank.ended_at}, [dict(rank.progress) for rank in self.ranks.all]
+    def _state(self) -> tuple[set[int], dict[int, Mapping[str, int]]]:
+        """Return the processes that have ended, and how many collectives each one has called."""
+        progress: dict[int, Mapping[str, int]] = {rank.pid: dict(rank.progress) for rank in self.ranks.all}
+        return {rank.pid for rank in self.ranks.all if rank.ended_at}, progress
 
-    def _went_on(self, dead: set[int], progress: list[object], beat: float) -> None:
+    def _went_on(self, dead: set[int], progress: Mapping[int, Mapping[str, int]], beat: float) -> None:
         """Note that something moved, and ask the survivors of a death what they do, before the launcher ends them."""
         now, had_begun = time.monotonic(), self.has_begun
         fresh = [rank for rank in self.ranks.all if rank.ended_at and rank.pid not in dead]
@@ -140,9 +141,11 @@ class LaunchWatch:
         if fresh and not self.has_asked_dying:
             self.has_asked_dying = True
             self.ranks.ask("all")
-        if self._state()[1] != progress:
+        moved = {rank.rank for rank in self.ranks.all if progress.get(rank.pid) != dict(rank.progress)}
+        if moved:
             self.has_begun = any(number > 0 for rank in self.ranks.all for number in rank.progress.values())
-            self.stalled_at = None  # it went on by itself
+        if self.stalled_at and not moved <= set(self.stalled_at.ranks):
+            self.stalled_at = None  # it went on by itself: others than the late one, which may come after they gave up
         if had_begun:
             # What is asked every few seconds moved at any time since the last answer.
             self.longest_pause = max(self.longest_pause, now - self.moved_at - beat)
@@ -218,7 +221,8 @@ class LaunchWatch:
             os.close(handle)
         evidence = self.evidence(stalled=0.0)
         failed = bool(self.launcher.status) or any(code for code in evidence.exits.values())
-        if any(call.at > self.judged_at for one in evidence.ranks for call in one.calls):
+        late = self.stalled_at.ranks if self.stalled_at else ()
+        if any(call.at > self.judged_at for one in evidence.ranks if one.rank not in late for call in one.calls):
             self.stalled_at = None  # it went on after what was said of the stall
         # Who ends well went on, however long it stood still.
         of_success = self.stalled_at if self.has_stopped else late_to_most(evidence)

@@ -79,6 +79,20 @@ def test_of_a_launch_that_ends_well_a_stall_is_said_only_where_the_watch_has_end
     assert bool(verdicts) is has_stopped
 
 
+@pytest.mark.parametrize(("moved", "is_kept"), [(1, True), (0, False)], ids=["the late one", "who waited"])
+def test_what_was_said_of_a_stall_stands_where_only_the_late_rank_comes_after_all(moved, is_kept):
+    ranks = Ranks([])
+    ranks.all = [
+        SimpleNamespace(rank=rank, pid=rank, progress={"0": 6 + (rank == moved)}, ended_at=0) for rank in (0, 1)
+    ]
+    watch = LaunchWatch(SimpleNamespace(pid=0), ranks, WatchSettings(), lambda blame, evidence: None)
+    watch.stalled_at = Blame(cause=Cause.BLOCKED, ranks=(1,), message="Rank 1 sleeps.", fix="Look at it.")
+
+    watch._went_on(set(), {0: {"0": 6}, 1: {"0": 6}}, beat=1.0)
+
+    assert bool(watch.stalled_at) is is_kept
+
+
 def test_variables_that_a_program_sets_are_compared_only_where_every_rank_has_named_them():
     asked, silent = {"variables": {"NCCL_P2P_DISABLE": "1"}, "gpu": 5}, {}
 
