@@ -109,7 +109,7 @@ def _owners(
     owners: dict[str, list[UsePlace]] = {}
     unnamed: set[str] = set()
     spared: dict[str, str] = {}
-    tried = {p.use.chain[0]: p.where for p in uses.uses if len(p.use.chain) == 1 and is_guarded(p.use.guard)}
+    tried = _tried(uses)
     tops = {p.use.chain[0] for p in uses.uses if severity_of(p.use) is Severity.ERROR}
     for place in uses.uses:
         top = place.use.chain[0]
@@ -130,6 +130,17 @@ def _owners(
         else:
             owners.setdefault(distribution, []).append(place)
     return owners, unnamed, spared
+
+
+def _tried(uses: ProjectUses) -> dict[str, str]:
+    """Return the modules whose absence the code takes, and where: it asks for one itself, or guards every import of it."""
+    guarded = [p for p in uses.uses if is_guarded(p.use.guard)]
+    needed = {p.use.chain[0] for p in uses.uses if p.use.imported and not is_guarded(p.use.guard)}
+    return {
+        p.use.chain[0]: p.where
+        for p in reversed(guarded)
+        if len(p.use.chain) == 1 or (p.use.imported and p.use.chain[0] not in needed)
+    }
 
 
 @dataclass(frozen=True, slots=True)

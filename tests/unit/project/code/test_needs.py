@@ -62,6 +62,11 @@ def test_a_package_that_the_code_does_without_and_no_file_names_is_not_installed
     assert alone.reasons == ("torch-xla is left out: found.py:3 does without it, and no file of the project names it",)
 
 
+def test_what_is_imported_under_a_guard_only_is_not_installed_for_the_functions_that_use_it(index):
+    text = "if is_xla_available():\n    from torch_xla import device\ndef step():\n    return device()"
+    assert infer(uses_of(train=text), Demands(), index).packages == ()
+
+
 def test_a_package_that_a_module_needs_while_it_is_imported_is_installed_whatever_others_do_without(index):
     uses = uses_of(tpu="import torch_xla.core", found="try:\n    import torch_xla\nexcept ImportError:\n    pass")
     assert infer(uses, Demands(), index).packages == ("torch-xla",)
