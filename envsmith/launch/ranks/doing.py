@@ -174,9 +174,9 @@ def _helper(one: RankEvidence, process: ProcessState) -> tuple[str, bool] | None
         return f"what its child {busy.pid} ({busy.command[:60]}) computes,", False
     threads = [stack for stack in one.stacks if not stack.is_main and (has_task(stack) or _is_fed(stack))]
     live = [stack for stack in threads if stack.still < STILL or (stack.process and may_go_on(stack.process))]
-    packages = _packages(frames)
-    served = [stack for stack in one.stacks if not stack.is_main and packages & _packages(stack.frames)]
-    live, threads = live or served, [*threads, *served]
+    served = _packages(frames) & {name for each in one.stacks if not each.is_main for name in _packages(each.frames)}
+    if served and not live:
+        return f"what {min(served)} brings in threads of its own", False
     if not threads:
         return None
     stack = (live or threads)[0]
