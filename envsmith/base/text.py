@@ -316,9 +316,9 @@ def without_secrets(text: str, *, mail: str = "<address>") -> str:
     ``mail`` stands for mail addresses.
     """
     text, folded = without_logins(text), text.casefold()
-    for form, kept, words in _FORMS:
+    for form, replacement, words in _FORMS:
         if any(word in folded for word in words):
-            text = re.sub(form, rf"{kept}<removed>", text)
+            text = re.sub(form, rf"{replacement}<removed>", text)
     text = "\n".join(_without_values(line) if _WORDS.search(line) else line for line in text.split("\n"))
     text = re.sub(_ACCESS_KEY, "<removed>", text)
     return re.sub(_EMAIL, mail, text) if mail else text

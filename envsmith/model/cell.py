@@ -180,6 +180,7 @@ _SHORT = {
     "bitsandbytes": "bnb",
     "safetensors": "st",
     "cupy-cuda12x": "cupytwelve",
+    "h5py": "hdf",
     "cupy-cuda13x": "cupythirteen",
     "nv-grouped-gemm": "nvgg",
 }
