@@ -155,11 +155,16 @@ class _Reader:
             self.result.lazy = {n: tuple(re.split(r"[.:]", min(places)[1:])) for n, places in listed}
 
     def block(self, body: list[ast.stmt], guard: Guard) -> None:
-        """Read statements in order. What follows an early leave under a condition stands under its opposite."""
+        """Read statements in order. What follows an early leave under a condition stands under its opposite.
+
+        What follows a condition that raises, in the body of the module, runs in every import that does not fail.
+        """
         for node in body:
             self.statement(node, guard)
             if isinstance(node, ast.If) and leaves(node.body) and not node.orelse:
-                guard = self.under(guard, node.test, holds=False)
+                below = self.under(guard, node.test, holds=False)
+                raises = self.function is None and isinstance(node.body[-1], ast.Raise)
+                guard = replace(below, branch=guard.branch, version=guard.version) if raises else below
             elif isinstance(node, ast.Assert):
                 guard = self.under(guard, node.test, holds=True)
 

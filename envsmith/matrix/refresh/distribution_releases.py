@@ -48,16 +48,18 @@ class Policy:
     since: str | None = None
 
 
-# The packages that pin one release of torch or of tokenizers, as old as projects of these days still pin them, and those
-# that belong to torch from the first release on that pins it.
-_PINNING = Policy(since="2020-11-01")
+# What projects of these days still pin in releases that are years old, and those that belong to torch from the first
+# release on that pins it.
+_OLD = Policy(since="2020-11-01")
 _PINNING_TORCH = Policy(since="2019-08-01")
 _POLICIES: Mapping[str, Policy] = {
     "transformer-engine": Policy(joins=("transformer-engine-torch",), cuda_core="transformer-engine"),
     "flash-attn": Policy(sdist_facts=True),
     "horovod": Policy(sdist_facts=True),
     **dict.fromkeys(("torchaudio", "torchvision"), _PINNING_TORCH),
-    **dict.fromkeys(("torchtext", "transformers", "tokenizers"), _PINNING),
+    **dict.fromkeys(
+        ("datasets", "fsspec", "huggingface-hub", "tokenizers", "torchmetrics", "torchtext", "transformers"), _OLD
+    ),
 }
 # A file of releases that is new begins with what was published since then: torch 1.11 was the newest in that month.
 _SINCE = "2022-04-01"

@@ -126,3 +126,15 @@ def test_a_line_that_chooses_a_name_at_run_time_is_counted(source, unseen):
 def test_what_this_python_cannot_read_is_a_syntax_error(source):
     with pytest.raises(SyntaxError):
         read_uses(source, "train", package=False, own=())
+
+
+def test_what_follows_a_condition_that_raises_at_import_runs_in_every_import():
+    source = (
+        "import pyarrow as pa\nif version(pa) < 6:\n    raise ImportWarning\nclass T(pa.PyExtensionType): ...\n"
+        "def f():\n    if version(pa) < 6:\n        raise ImportWarning\n    return pa.schema"
+    )
+
+    guards = {".".join(use.chain): use.guard for use in uses(source)}
+
+    assert not guards["pyarrow.PyExtensionType"].branch
+    assert guards["pyarrow.schema"].branch
