@@ -14,7 +14,6 @@ import math
 import os
 import stat
 import struct
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -157,6 +156,8 @@ def _entries(folder: Path) -> Path:
     """
     if _is_writable(folder):
         return folder
+    import tempfile  # and random with it: only who cannot write to the cache waits for them
+
     substitute = Path(tempfile.gettempdir()) / f"envsmith-{os.getuid()}"
     return substitute if _is_writable(substitute) and _is_private(substitute) else folder
 
