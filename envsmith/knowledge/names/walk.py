@@ -424,8 +424,10 @@ class Walk:
         for place in (p for p in reached.places if p.bits & last):
             facts = self.module(place.module)
             for body, bits in facts.of(name) if facts else ():
-                # A message that shows an import line begins with a word of Python's.
-                if body.startswith("^") and bits & (last | newest) and not iskeyword(body[1:]):
+                # A message that shows an import line begins with a word of Python's, and one on what a class is
+                # called with names an argument.
+                of_call = argument is None and name[:1].isupper() and body[1:].islower() and "." not in body
+                if body.startswith("^") and bits & (last | newest) and not (iskeyword(body[1:]) or of_call):
                     return body[1:]
             now = self.follow(place.path)
             if argument is None and place.path != path and now.bits & newest:

@@ -263,6 +263,14 @@ def test_the_answer_names_what_replaced_an_argument(tmp_path):
     assert index.ask("pkg.f", "old").successor == "new"
 
 
+def test_an_argument_that_a_message_names_replaces_no_class(tmp_path):
+    text = "Passing it as `model` to a Model is deprecated. Please use `session` instead."
+    one = {"pkg": f"import warnings\nclass Model:\n    def __init__(self):\n        warnings.warn('{text}')"}
+    index = index_of(tmp_path, one, {"pkg": ""})
+
+    assert index.ask("pkg.Model").successor is None
+
+
 def test_a_package_without_index_has_no_answer(tmp_path):
     assert index_of(tmp_path, {"pkg": ""}).ask("other.name") is None
 
