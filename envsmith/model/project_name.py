@@ -1,7 +1,7 @@
 """The name of a distribution in the one spelling that indexes compare.
 
-``packaging.utils`` has the same function and brings tags, logging and subprocess with it: a fifteenth of what a warm
-``solve`` costs, so that what every command imports spells names here.
+``packaging.utils`` has the same function and brings tags, logging and subprocess with it, for which every command would
+wait some milliseconds.
 """
 
 from __future__ import annotations

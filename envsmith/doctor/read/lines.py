@@ -9,14 +9,13 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
-from packaging.utils import canonicalize_name
-
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import added_frameworks
 from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.knowledge.symbols.system_libraries import system_libraries
 from envsmith.model.component import ComponentTable, Role
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import local_cuda, version_key
 
 _PAIR = re.compile(
@@ -406,7 +405,7 @@ _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 def fold(name: str) -> str:
     """Return a distribution's normalised name (PEP 503)."""
-    return canonicalize_name(name).strip("-")
+    return normal_name(name).strip("-")
 
 
 def version_in(text: str) -> tuple[str, bool] | None:

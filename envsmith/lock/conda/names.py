@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.about import command_for
 from envsmith.base.text import clean as clean_text
 from envsmith.base.text import without_logins, without_secrets
 from envsmith.errors import UsageError
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import public
 from envsmith.net.address import parts_of
 
@@ -41,7 +40,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 def fold(name: str) -> str:
     """Return one spelling per name: lower case, ``-`` for every run of ``-``, ``_`` and ``.`` (PEP 503)."""
-    return canonicalize_name(name.strip())
+    return normal_name(name.strip())
 
 
 def candidates(distribution: str) -> tuple[str, ...]:
