@@ -73,12 +73,15 @@ def labels() -> list[dict]:
     document = yaml.safe_load((HERE / "launches.yaml").read_text())
     for kind, half in (("faults", "fourth"), ("healthy", "odd")):
         rows += [
-            {"half": half}
-            | row
-            | {"framework": "any", "text": document["prelude"] + row["script"], "sh": document["sh"]}
+            {"half": half} | row | {"framework": "any", "text": script_of(document, row), "sh": document["sh"]}
             for row in document[kind]
         ]
     return rows
+
+
+def script_of(document: dict, row: dict) -> str:
+    """Return the script of a row behind what all scripts begin with, and what those of its kind do."""
+    return document["prelude"] + document.get(row.get("prelude"), "") + row["script"]
 
 
 def chosen(row: dict, options: argparse.Namespace) -> bool:
@@ -254,7 +257,7 @@ def environment_of(row: dict, place: Path, environment: Path) -> dict[str, str]:
         "FAULT_RANK": ",".join(map(str, ranks)),
         "FAULT_MARK": str(place / "mark"),
         "SMALL_DISK": str(place / "disk"),
-        "DS_ACCELERATOR": "cpu",
+        "DS_ACCELERATOR": "cuda" if row.get("prelude") == "cuda" else "cpu",
         "OWN_PORT": str(free_port()),
     }
     if "seconds" in row:
