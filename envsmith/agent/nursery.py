@@ -214,9 +214,10 @@ def preload(kind: str) -> None:
     Counter.of_process(torch)
     for name in framework.modules:
         importlib.import_module(name)
-    with contextlib.suppress(Exception):
-        # Every optimizer imports it when it is made: some seconds and 800 modules more in each rank.
-        importlib.import_module("torch._dynamo")
+    # Every optimizer imports dynamo when it is made: some seconds and 800 modules more in each rank.
+    for name in ("torch._dynamo", *framework.later):
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         raise RuntimeError(f"{threads} threads after the import of {kind}: it cannot be forked")

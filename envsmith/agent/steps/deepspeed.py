@@ -8,7 +8,8 @@ from typing import Any
 from envsmith.agent.protocol import Facts, Wrong, one_line
 from envsmith.agent.steps.stage import Preload, Stage, Trained, stated_version
 
-PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"})
+# ZeRO asks whether an optimizer is its Muon, and Muon has torch.compile as a decorator: 640 modules of inductor.
+PRELOAD = Preload(("deepspeed",), {"DS_ACCELERATOR": "cpu"}, later=("deepspeed.runtime.zero.muon.muon_optimizer",))
 CONFIG = {
     "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1, "steps_per_print": 1000,
     "zero_allow_untested_optimizer": True,

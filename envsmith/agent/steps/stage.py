@@ -16,11 +16,15 @@ from envsmith.agent.world import bound_device, seconds
 
 
 class Preload(NamedTuple):
-    """What the nursery imports once for all ranks, on the CPU: modules, variables to set, and what to do first."""
+    """What the nursery imports once for all ranks, on the CPU: modules, variables to set, and what to do first.
+
+    ``later`` are modules that the steps would import by themselves, in the releases that have them.
+    """
 
     modules: tuple[str, ...]
     env: Mapping[str, str]
     prepare: Callable[[], object] = lambda: None
+    later: tuple[str, ...] = ()
 
 
 @functools.cache
