@@ -58,8 +58,7 @@ def direct_main(plan: PlanJson, place: LaunchPlace, out: Log) -> NoReturn:
     facts = loaded_facts()
     gpus = torch.cuda.device_count() if facts.get("cuda") else 0
     backend = plan["backend"] if plan["backend"] != "auto" else ("nccl" if gpus and facts.get("has_nccl") else "gloo")
-    nccl = str(facts.get("nccl_runtime") or facts.get("nccl") or "0")
-    placement = place_direct(place, os.environ, backend=backend, gpus=gpus, nccl=nccl, plan=plan)
+    placement = place_direct(place, os.environ, backend=backend, gpus=gpus, plan=plan)
     job: JobJson = {
         "kind": "collectives", "run": "collectives", "rank": rank, "world": world, "backend": backend, "direct": True,
         "devices": placement.devices,

@@ -78,12 +78,17 @@ class Placement(NamedTuple):
         return fields if self.cuda is None else {"cuda": self.cuda, **fields}
 
 
-def place_nccl(ranks: int, gpus: int, nccl: str, plan: PlanJson, directory: str) -> Placement:
-    """Place one rank on each GPU when there are enough, otherwise several on one, by the way that this NCCL knows.
+# The way that every NCCL knows. By `multi-rank` (NCCL 2.30 and later) the kernels of both ranks wait for each other on
+# the GPU, which takes turns: the full tier did not end within 90 s there, and takes 31 s by host IDs (one H200).
+SHARING_WAY = "hostid"
 
-    From 2.30 on NCCL_MULTI_RANK_GPU_ENABLE allows it (P2P and shared memory are used); older ones refuse equal bus ids
-    on one host, so that each rank claims to be a host of its own (sockets only). Neither says anything about NVLink,
-    and the sentence says which one it was.
+
+def place_nccl(ranks: int, gpus: int, plan: PlanJson, directory: str) -> Placement:
+    """Place one rank on each GPU when there are enough, otherwise several on one.
+
+    NCCL refuses equal bus ids on one host, so that each rank claims to be a host of its own (sockets only). From 2.30
+    on NCCL_MULTI_RANK_GPU_ENABLE allows them (P2P and shared memory are used), and a plan may ask for it. Neither says
+    anything about NVLink, and the sentence says which one it was.
     """
     env = _engine_env(plan)
     requested = str(plan.get("sharing") or "")
@@ -97,7 +102,7 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: PlanJson, directory: str)
         ranks = min(ranks, 2)  # NCCL documents two ranks on one GPU
     rank_env = [_nccl_log(directory, r) for r in range(ranks)]
     for rank in range(ranks):
-        shared, way = sharing_env(nccl, rank, requested)
+        shared, way = sharing_env(rank, requested or SHARING_WAY)
         if "NCCL_HOSTID" in shared:
             rank_env[rank]["NCCL_HOSTID"] = shared.pop("NCCL_HOSTID")
             shared["NCCL_SOCKET_IFNAME"] = "lo"  # one host: the ranks only claim to be several
@@ -105,7 +110,7 @@ def place_nccl(ranks: int, gpus: int, nccl: str, plan: PlanJson, directory: str)
     place = f"{ranks} ranks on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
     return Placement(
         "nccl", ranks, place, place + _UNPROVED, [rank % gpus for rank in range(ranks)], env, rank_env,
-        share=-(-ranks // gpus), sharing=sharing_way(nccl, requested),
+        share=-(-ranks // gpus), sharing=requested or SHARING_WAY,
     )  # fmt: skip
 
 
@@ -117,9 +122,7 @@ def _nccl_log(directory: str, rank: int) -> dict[str, str]:
     return {"NCCL_DEBUG_FILE": os.path.join(directory, f"nccl.{rank}.log")}
 
 
-def place_direct(
-    place: LaunchPlace, env: Mapping[str, str], *, backend: str, gpus: int, nccl: str, plan: PlanJson
-) -> Placement:
+def place_direct(place: LaunchPlace, env: Mapping[str, str], *, backend: str, gpus: int, plan: PlanJson) -> Placement:
     """Return this rank's device and variables under torchrun, srun or mpirun. Ranks share a GPU as elsewhere.
 
     ``share`` is how many ranks of this node share the memory of the rank's GPU, or without a GPU that of the host.
@@ -139,12 +142,12 @@ def place_direct(
         return placement._replace(devices=[0] * place.world, place=words, sentence=words)
     if here <= gpus:
         return placement
-    shared, way = sharing_env(nccl, place.rank)
+    shared, way = sharing_env(place.rank)
     warning = "" if here <= 2 * gpus else "; NCCL documents two ranks on a GPU, not more"
     words = f"{started}, {here} a node on {gpus} GPU{'s' if gpus > 1 else ''} ({way})"
     return placement._replace(
         env={**placement.env, **shared}, place=words + warning, sentence=words + _UNPROVED + warning,
-        sharing=sharing_way(nccl), share=-(-here // gpus),
+        sharing=SHARING_WAY, share=-(-here // gpus),
     )  # fmt: skip
 
 
@@ -154,16 +157,11 @@ def _engine_env(plan: PlanJson) -> dict[str, str]:
     return {"TORCH_DIST_USE_NCCL2": "0" if engine == "legacy" else "1"} if engine in ("legacy", "2") else {}
 
 
-def sharing_way(nccl: str, requested: str = "") -> str:
-    """Return how ranks share a GPU: what is `requested`, or `multi-rank` from NCCL 2.30 on and `hostid` before."""
-    return requested or ("multi-rank" if release_of(nccl) >= (2, 30) else "hostid")
-
-
-def sharing_env(nccl: str, rank: int, requested: str = "") -> tuple[dict[str, str], str]:
+def sharing_env(rank: int, way: str = SHARING_WAY) -> tuple[dict[str, str], str]:
     """Return variables with which ranks may share a GPU, and the name of that way. `rank` is that in the world."""
     # torch's symmetric memory has a refusal of its own; with this it leaves multicast out instead.
     both = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
-    if sharing_way(nccl, requested) == "multi-rank":
+    if way == "multi-rank":
         env = {**both, "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "1"}
         return env, "NCCL_MULTI_RANK_GPU_ENABLE, P2P and shared memory"
     env = {**both, "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_IB_DISABLE": "1"}

@@ -177,8 +177,7 @@ class Supervisor:
             return None
         ranks = int(self.plan["ranks"])
         if backend == "nccl":
-            version = str(ready.get("nccl_runtime") or ready.get("nccl") or "0")
-            placement = place_nccl(ranks, int(cuda["count"]), version, self.plan, self.directory)
+            placement = place_nccl(ranks, int(cuda["count"]), self.plan, self.directory)
         else:
             sentence = f"{count_ranks(ranks)} on the CPU (gloo over the loopback interface)"
             if requested == "auto" and host["gpus"]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from envsmith.agent.placement import sharing_env
+from envsmith.agent.placement import SHARING_WAY, sharing_env
 from envsmith.agent.protocol import Exit
 from envsmith.base.files import write_whole
 from envsmith.base.programs import end, execute, start
@@ -74,12 +74,12 @@ class SmokeMachine:
 
     @property
     def best(self) -> dict[str, object]:
-        """Choose a GPU for each of two ranks or more, or else the nearer way to share one, so that most is shown."""
+        """Choose a GPU for each of two ranks or more, or else two ranks that share one."""
         if self.backend != "nccl":
             return {}
         if self.gpus > 1:
             return {"ranks": min(self.gpus, _MOST_RANKS)}
-        return {"ranks": 2, "sharing": "multi-rank" if self.multi_rank else "hostid"}
+        return {"ranks": 2, "sharing": SHARING_WAY}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,9 +214,7 @@ def parts_of(
             what="preflight of two ranks, of which one is stopped",
             limit=round(SHARES["preflight"] * longer, 1),
             share="preflight",
-            work=lambda target, limit: rehearse(
-                target, machine.backend, limit, nccl=machine.nccl if machine.gpus == 1 else ""
-            ),
+            work=lambda target, limit: rehearse(target, machine.backend, limit, is_shared=machine.gpus == 1),
         ),
     )
 
@@ -385,11 +383,8 @@ def _run_part(
 _SOURCES = Path(__file__).parents[2]
 
 
-def rehearse(target: SmokeTarget, backend: str, limit: float, *, nccl: str = "") -> SmokeResult:
-    """Run the preflight on two ranks, of which rank 1 is stopped, for ``limit`` seconds at most.
-
-    ``nccl`` is the release, where both ranks share a GPU.
-    """
+def rehearse(target: SmokeTarget, backend: str, limit: float, *, is_shared: bool = False) -> SmokeResult:
+    """Run the preflight on two ranks, which may share a GPU and of which rank 1 is stopped, for ``limit`` seconds at most."""
     wait = max(3.0, min(10.0, limit / 3))
     command = target.argv(
         ["-B", "-m", "envsmith.preflight", "--backend", backend, "--timeout", f"{wait:.0f}", "--json"]
@@ -397,7 +392,7 @@ def rehearse(target: SmokeTarget, backend: str, limit: float, *, nccl: str = "")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    ranks = [_environment(target, rank, port, nccl) for rank in range(2)]
+    ranks = [_environment(target, rank, port, is_shared=is_shared) for rank in range(2)]
     quiet = subprocess.DEVNULL
     stopped = start(command, env=ranks[1], stdin=quiet, stdout=quiet, stderr=quiet)
     try:
@@ -434,8 +429,9 @@ def _blamed(report: str) -> tuple[int, ...]:
     return ()
 
 
-def _environment(target: SmokeTarget, rank: int, port: int, nccl: str) -> Mapping[str, str]:
-    sharing = sharing_env(nccl, rank)[0] if nccl else {}
-    place = {"RANK": str(rank), "LOCAL_RANK": "0" if nccl else str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+def _environment(target: SmokeTarget, rank: int, port: int, *, is_shared: bool) -> Mapping[str, str]:
+    sharing = sharing_env(rank)[0] if is_shared else {}
+    local = "0" if is_shared else str(rank)
+    place = {"RANK": str(rank), "LOCAL_RANK": local, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(_SOURCES)}
     return {**os.environ, **target.env(), **sharing, **place, **store}

@@ -22,10 +22,22 @@ from typing import Protocol, runtime_checkable
 from envsmith.agent.processes import KILL_SECONDS
 from envsmith.base.programs import Conversation, Kept, Lines, close, converse, execute, still_running
 from envsmith.base.schema import parse_json
-from envsmith.errors import EnvsmithError, SmokeError, os_errors
+from envsmith.errors import EnvsmithError, InterruptedRunError, SmokeError, os_errors
 from envsmith.frameworks import added_frameworks
+from envsmith.model.record import Verdict
 from envsmith.smoke.bundle import bundle
-from envsmith.smoke.events import MAX_LINE, Bye, CaseRow, Hello, PlacementEvent, StepBegin, StepRow
+from envsmith.smoke.events import (
+    MAX_LINE,
+    Bye,
+    CaseRow,
+    Events,
+    HaltEvent,
+    HaltReason,
+    Hello,
+    PlacementEvent,
+    StepBegin,
+    StepRow,
+)
 from envsmith.smoke.parse_events import EventReader
 from envsmith.smoke.plan import Plan
 from envsmith.smoke.result import SmokeResult
@@ -149,16 +161,36 @@ def run(
     """Run the plan in the target and judge it. ``limit`` are seconds after which it is ended from outside.
 
     Raises :class:`SmokeError` when the cell's interpreter cannot be started at all. A test that ran and failed is a
-    result with ``passed`` false. On ``KeyboardInterrupt`` the agent and its ranks are ended before it is passed on.
+    result with ``passed`` false. On ``KeyboardInterrupt`` the agent and its ranks are ended, and
+    :class:`InterruptedRunError` says how far they came.
     """
     started = time.monotonic()
     agent = _Agent(plan, target, progress)
-    status = agent.converse(min(plan.outer_deadline, limit or plan.outer_deadline))
+    try:
+        status = agent.converse(min(plan.outer_deadline, limit or plan.outer_deadline))
+    except KeyboardInterrupt:
+        raise _interrupted(plan, agent.reader.events) from None
     words = agent.words.text
     result = judge_events(plan, agent.reader.events, agent_exit=status, words=words)
     if agent.reader.is_empty and status not in {0, None}:
         raise _not_started(target, status, words)
     return replace(result, seconds={**result.seconds, "wall": round(time.monotonic() - started, 3)})
+
+
+def _interrupted(plan: Plan, log: Events) -> InterruptedRunError:
+    """Say how far the run came, and what was wrong until then."""
+    end = HaltEvent(reason=HaltReason.INTERRUPTED)
+    result = judge_events(plan, replace(log, halts=(*log.halts, end)), agent_exit=None)
+    cases = [case for case in result.cases if case.verdict is not Verdict.NOT_RUN]
+    steps = [step for step in result.steps if step.verdict is not Verdict.NOT_RUN]
+    bad = [case.blame or case.case for case in cases if not case.verdict.good and not case.is_known]
+    bad += [f"{step.name}: {step.detail}" for step in steps if not step.verdict.good]
+    reached = f"{len(cases)} of {len(result.cases)} cases and {len(steps)} of {len(result.steps)} steps"
+    return InterruptedRunError(
+        f"Cannot finish the smoke test: it was interrupted after {reached}, of which {len(bad) or 'none'} failed.",
+        hint="Run the same command again. It begins anew.",
+        details=bad[:5],
+    )
 
 
 def _not_started(target: SmokeTarget, status: int | None, words: str) -> EnvsmithError:

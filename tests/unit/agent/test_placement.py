@@ -31,19 +31,19 @@ MATRIX = Path(run.__file__).parents[2] / "matrix"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nccl", "ranks", "devices", "word"),
+    ("gpus", "plan", "ranks", "devices", "word"),
     [
-        (4, "2.27.5", 4, [0, 1, 2, 3], "4 ranks on 4 GPUs"),
-        (8, "2.30.7", 4, [0, 1, 2, 3], "4 ranks on 4 GPUs"),
-        (1, "2.28.9", 4, [0, 0], "NCCL_HOSTID, sockets"),
-        (1, "2.30.7", 4, [0, 0], "NCCL_MULTI_RANK_GPU_ENABLE"),
-        (2, "2.28.9", 4, [0, 1, 0, 1], "NCCL_HOSTID, sockets"),
+        (4, {}, 4, [0, 1, 2, 3], "4 ranks on 4 GPUs"),
+        (8, {}, 4, [0, 1, 2, 3], "4 ranks on 4 GPUs"),
+        (1, {}, 4, [0, 0], "NCCL_HOSTID, sockets"),
+        (1, {"sharing": "multi-rank"}, 4, [0, 0], "NCCL_MULTI_RANK_GPU_ENABLE"),
+        (2, {}, 4, [0, 1, 0, 1], "NCCL_HOSTID, sockets"),
     ],
 )
-def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says_so(
-    gpus, nccl, ranks, devices, word
+def test_ranks_share_a_gpu_in_the_way_that_is_asked_for_and_the_sentence_says_so(
+    gpus, plan, ranks, devices, word
 ) -> None:
-    placement = place_nccl(ranks, gpus, nccl, {}, "/run")
+    placement = place_nccl(ranks, gpus, plan, "/run")
     assert placement.devices == devices
     assert word in placement.sentence
     assert placement.ranks == len(devices) == len(placement.rank_env)
@@ -63,14 +63,14 @@ def test_ranks_share_a_gpu_in_the_way_that_this_nccl_knows_and_the_sentence_says
     ("gpus", "here", "share"), [(8, 8, 1), (4, 8, 2), (1, 2, 2), (3, 4, 2), (0, 8, 8)]
 )  # fmt: skip
 def test_memory_is_shared_by_the_ranks_of_a_node_and_gpu_and_not_by_those_of_other_nodes(gpus, here, share) -> None:
-    placed = _direct(_place(3, world=16), {"LOCAL_WORLD_SIZE": str(here)}, gpus, "2.28.9", {"nodes": 2})
+    placed = _direct(_place(3, world=16), {"LOCAL_WORLD_SIZE": str(here)}, gpus, {"nodes": 2})
     assert placed.share == share
 
 
 def test_one_gpu_is_shared_by_all_its_ranks_under_the_supervisor_too() -> None:
-    assert place_nccl(8, 8, "2.28.9", {}, "/run").share == 1
-    assert place_nccl(2, 1, "2.28.9", {}, "/run").share == 2
-    assert place_nccl(4, 2, "2.28.9", {}, "/run").share == 2
+    assert place_nccl(8, 8, {}, "/run").share == 1
+    assert place_nccl(2, 1, {}, "/run").share == 2
+    assert place_nccl(4, 2, {}, "/run").share == 2
 
 
 @pytest.mark.parametrize(
@@ -95,16 +95,16 @@ def test_torch_before_2_2_has_its_variables_without_the_prefix() -> None:
     assert evidence_env("", "nccl", "2.6.0")["TORCH_NCCL_USE_COMM_NONBLOCKING"] == "0"
 
 
-@pytest.mark.parametrize(("wanted", "nccl"), [("hostid", "2.30.7"), ("multi-rank", "2.30.7"), ("hostid", "2.21.5")])
-def test_plan_that_asks_for_it_puts_two_ranks_on_the_first_of_many_gpus(wanted, nccl) -> None:
-    placement = place_nccl(4, 8, nccl, {"sharing": wanted}, "/run")
+@pytest.mark.parametrize("wanted", ["hostid", "multi-rank"])
+def test_plan_that_asks_for_it_puts_two_ranks_on_the_first_of_many_gpus(wanted) -> None:
+    placement = place_nccl(4, 8, {"sharing": wanted}, "/run")
     assert (placement.devices, placement.sharing) == ([0, 0], wanted)
     assert ("NCCL_HOSTID" in placement.rank_env[1]) == (wanted == "hostid")
     assert "on 1 GPU (" in placement.sentence
 
 
 def test_one_rank_has_a_gpu_of_its_own() -> None:
-    placement = place_nccl(1, 1, "2.28.9", {}, "/run")
+    placement = place_nccl(1, 1, {}, "/run")
     assert (placement.sentence, placement.env, placement.sharing) == ("1 rank on 1 GPU", {}, "")
 
 
@@ -112,38 +112,37 @@ def _place(rank: int, world: int = 4) -> LaunchPlace:
     return LaunchPlace("torchrun", rank, world, rank % 2)
 
 
-def _direct(place: LaunchPlace, env: dict[str, str], gpus: int, nccl: str, plan: dict[str, object]) -> Placement:
-    return place_direct(place, env, backend="nccl" if gpus else "gloo", gpus=gpus, nccl=nccl, plan=plan)
+def _direct(place: LaunchPlace, env: dict[str, str], gpus: int, plan: dict[str, object]) -> Placement:
+    return place_direct(place, env, backend="nccl" if gpus else "gloo", gpus=gpus, plan=plan)
 
 
 def test_ranks_of_a_launcher_that_share_a_gpu_are_hosts_of_their_own_on_every_node() -> None:
     env = {"LOCAL_WORLD_SIZE": "2"}
-    placed = [_direct(_place(rank), env, 1, "2.28.9", {}) for rank in range(4)]
+    placed = [_direct(_place(rank), env, 1, {}) for rank in range(4)]
     assert len({p.env["NCCL_HOSTID"] for p in placed}) == 4
     assert "NCCL_SOCKET_IFNAME" not in placed[0].env, "ranks of two nodes do not meet on the loopback interface"
     assert "NCCL_HOSTID, sockets" in placed[0].sentence
     assert "proves nothing about NVLink" in placed[0].sentence
 
 
-def test_ranks_of_a_launcher_share_a_gpu_by_the_variable_of_new_nccl() -> None:
-    placed = _direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, "2.30.7", {"engine": "legacy"})
-    assert placed.env["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+def test_more_ranks_of_a_launcher_on_a_gpu_than_nccl_documents_are_said() -> None:
+    placed = _direct(_place(3), {"LOCAL_WORLD_SIZE": "3"}, 1, {"engine": "legacy"})
     assert placed.env["TORCH_DIST_USE_NCCL2"] == "0"
     assert "two ranks on a GPU, not more" in placed.sentence
 
 
 def test_ranks_of_a_launcher_with_enough_gpus_are_left_alone() -> None:
-    placed = _direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, "2.28.9", {})
+    placed = _direct(_place(3), {"LOCAL_WORLD_SIZE": "2"}, 2, {})
     assert (placed.devices, placed.env, placed.share) == ([1] * 4, {}, 1)
     assert placed.sentence == placed.place == "4 ranks started by torchrun"
-    assert _direct(_place(3), {}, 0, "0", {}).devices is None
+    assert _direct(_place(3), {}, 0, {}).devices is None
     slurm = {"SLURM_NTASKS_PER_NODE": "2", "SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "3"}
-    assert _direct(_place(1), slurm, 1, "2.28.9", {}).env == {}
+    assert _direct(_place(1), slurm, 1, {}).env == {}
 
 
 @pytest.mark.parametrize(("engine", "value"), [("legacy", "0"), ("2", "1")])
 def test_engine_of_torch_2_15_is_chosen_by_the_plan(engine, value) -> None:
-    assert place_nccl(2, 2, "2.30.7", {"engine": engine}, "/run").env["TORCH_DIST_USE_NCCL2"] == value
+    assert place_nccl(2, 2, {"engine": engine}, "/run").env["TORCH_DIST_USE_NCCL2"] == value
 
 
 GIB = 1 << 30

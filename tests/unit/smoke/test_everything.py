@@ -75,7 +75,7 @@ def test_one_gpu_with_an_older_nccl_says_which_ways_it_does_not_know() -> None:
 def test_one_gpu_with_torch_2_15_is_asked_in_both_ways_and_on_both_engines() -> None:
     parts = _parts(NEW)
     assert not [part for part in parts.values() if part.why_not]
-    assert [parts[n].plan.sharing for n in ("hostid", "multi-rank", "full")] == ["hostid", "multi-rank", "multi-rank"]
+    assert [parts[n].plan.sharing for n in ("hostid", "multi-rank", "full")] == ["hostid", "multi-rank", "hostid"]
     assert (parts["full"].plan.engine, parts["engine-legacy"].plan.engine) == (None, "legacy")
     ops = {case.op for case in parts["full"].plan.cases}
     assert {"cuda_graph", "symmetric_memory", "compute_overlap", "split_group", "reinit"} <= ops
@@ -203,16 +203,16 @@ def _as_expected(plan, **more):
 
 def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
     def script(plan, limit):
-        if plan.sharing == "hostid" and plan.tier is Tier.QUICK:
+        if plan.sharing == "multi-rank":
             return limit, _result(plan, passed=False)
         if plan.tier is Tier.BANDWIDTH:
             return 1.0, SmokeError("the interpreter has gone")
         return 10.0, _as_expected(plan)
 
     done = {d.part.name: d for d in _run(NEW, tmp_path, script)}
-    assert done["hostid"].word == "failed"
+    assert done["multi-rank"].word == "failed"
     assert (done["bandwidth"].word, done["bandwidth"].sentence) == ("not run", "could not be started: the interpreter has gone")  # fmt: skip
-    others = [name for name in ORDER if name not in {"hostid", "bandwidth"}]
+    others = [name for name in ORDER if name not in {"multi-rank", "bandwidth"}]
     assert [done[name].word for name in others] == ["passed"] * len(others)
     files = sorted(path.name for path in tmp_path.glob("*.json"))
     assert files[:2] == ["01-one-rank.json", "02-hostid.json"]
@@ -354,13 +354,13 @@ def test_steps_of_torch_prove_a_cell_of_torch_and_no_other_framework(tmp_path, s
 
 def test_a_way_of_sharing_that_fails_is_a_note_and_does_not_speak_against_the_cell(tmp_path) -> None:
     def script(plan, limit):
-        if plan.sharing == "hostid":
+        if plan.sharing == "multi-rank":
             return 9.0, _result(plan, passed=False)
         return _good(plan, limit)
 
     record = record_of_parts(FOUND, _run(NEW, tmp_path, script), started="2026-11-21T12:00:00+00:00")
     assert record.passed
-    assert any(note.startswith("hostid failed: rank 1 never entered") for note in record.notes)
+    assert any(note.startswith("multi-rank failed: rank 1 never entered") for note in record.notes)
 
 
 def test_a_full_tier_that_was_not_run_says_nothing_against_the_cell(tmp_path) -> None:
@@ -492,10 +492,10 @@ def test_interruption_leaves_what_is_done(monkeypatch, tmp_path) -> None:
 
 def test_command_that_failed_in_one_part_ends_with_1(monkeypatch, tmp_path) -> None:
     def script(plan, limit):
-        return (9.0, _result(plan, passed=False)) if plan.sharing == "hostid" else _good(plan, limit)
+        return (9.0, _result(plan, passed=False)) if plan.sharing == "multi-rank" else _good(plan, limit)
 
     assert _command(monkeypatch, tmp_path, script).return_value == 1
-    assert "11 of 12 parts passed in 69 s (budget 600 s); hostid: " in (tmp_path / "summary.md").read_text()
+    assert "11 of 12 parts passed in 69 s (budget 600 s); multi-rank: " in (tmp_path / "summary.md").read_text()
 
 
 def _preflight(rank: int) -> str:
@@ -547,6 +547,6 @@ def test_preflight_passes_when_it_fails_in_time_and_names_the_rank_that_was_stop
 
 
 def test_ranks_that_share_a_gpu_are_told_how(tmp_path) -> None:
-    rehearse(Stand(tmp_path, NAMED), "nccl", 2.0, nccl="2.28.9")
+    rehearse(Stand(tmp_path, NAMED), "nccl", 2.0, is_shared=True)
     _, env = json.loads((tmp_path / "0").read_text())
     assert (env["LOCAL_RANK"], env["NCCL_HOSTID"]) == ("0", "envsmith-rank-0")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.errors import SmokeError
+from envsmith.errors import InterruptedRunError, SmokeError
 from envsmith.smoke import run
 from envsmith.smoke.plan import Plan, Timeouts
 from envsmith.smoke.run import LocalTarget, torchrun_argv
@@ -97,13 +97,13 @@ def test_interpreter_that_does_not_exist_is_a_smoke_error() -> None:
         run.run(PLAN, LocalTarget(python=Path("/does/not/exist/python")))
 
 
-def test_interrupt_ends_the_agent_before_it_is_passed_on() -> None:
+def test_interrupt_ends_the_agent_and_says_how_far_it_came() -> None:
     target = Fake("import time\nsay(event='hello')\ntime.sleep(60)")
 
     def interrupt(_: run.SmokeProgress) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(InterruptedRunError, match=r"after 0 of \d+ cases and 0 of \d+ steps, of which none failed"):
         run.run(PLAN, target, progress=interrupt)
 
 
