@@ -34,6 +34,8 @@ def launch(launch: RankJob) -> None:
 
 def step_ddp(s: Stage) -> Trained:
     """Train with what ``Accelerator.prepare`` makes of a model by default."""
+    if s.step.get("launcher"):
+        s.need_own_gpu("accelerate launch")
     return _trained(s, _accelerator(s))
 
 

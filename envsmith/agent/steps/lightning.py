@@ -59,6 +59,7 @@ def _fitted(s: Stage, strategy: Callable[[], Any], *, shard: bool = False) -> Tr
     """Train the toy problem with a Trainer of that strategy. Lightning finds ranks by the launcher's variables."""
     import lightning.pytorch as lightning
 
+    s.need_own_gpu("Lightning")
     torch, losses = s.torch, []
 
     class Module(lightning.LightningModule):  # type: ignore[misc]

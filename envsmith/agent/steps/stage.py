@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from envsmith.agent.counter import Counter
 from envsmith.agent.faults import inject_before
-from envsmith.agent.protocol import Board, Facts, Phase
+from envsmith.agent.protocol import NO_GPU, Board, Facts, Phase, Skip
 from envsmith.agent.world import bound_device, seconds
 
 
@@ -161,6 +161,11 @@ class Stage:
         fault = self.job.get("fault") or {}
         if fault.get("rank") == self.rank and fault.get("at") == what:
             inject_before(fault, self)
+
+    def need_own_gpu(self, program: str) -> None:
+        """Raise ``Skip`` where ranks share a GPU and ``program`` takes one for each."""
+        if self.job.get("sharing"):
+            raise Skip(f"{program} takes a GPU for each rank, and ranks share one here", NO_GPU)
 
     # -- the toy problem, the same for every data-parallel engine -----------------------------------------------------
 

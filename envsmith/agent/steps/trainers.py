@@ -88,6 +88,7 @@ def _by_lightning(s: Stage, task: Any, model: Any) -> tuple[list[float], Any, Fa
             losses.append(s.altered(float(loss.item()), f"train step {index}"))
             return loss
 
+    s.need_own_gpu("Lightning")
     s.enter("Trainer")
     strategy, facts = _strategy(s)
     trainer = lightning.Trainer(

@@ -37,6 +37,8 @@ _COLLECTIVE = re.compile(r"torch/distributed/|torch/_C/_distributed|torch/nn/par
 # Python shows nothing below a call into compiled code: a line that waits for a Work is the innermost one. Threads, queues
 # and processes are waited for in Python's own modules.
 _WORK = re.compile(r"\.(?:wait|synchronize)\(")
+# Lines that need a number from the GPU. They keep a processor busy until everything that was queued there is done.
+_DEVICE = re.compile(r"\.(?:item|tolist|cpu|numpy)\(|synchronize\(")
 
 Signature = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
@@ -360,6 +362,11 @@ def calls_collective(frames: Sequence[Frame]) -> bool:
 def awaits_work(frames: Sequence[Frame]) -> bool:
     """Tell whether the innermost line waits for what was begun before."""
     return bool(frames) and bool(_WORK.search(frames[0].text))
+
+
+def awaits_device(frames: Sequence[Frame]) -> bool:
+    """Tell whether the innermost line waits for the GPU, and so for the collectives that are queued there."""
+    return bool(frames) and bool(_DEVICE.search(frames[0].text))
 
 
 def in_flight(one: RankEvidence) -> Call | None:

@@ -11,6 +11,7 @@ from envsmith.launch.ranks.causes import Blame, Cause, at_place, ranks_text
 from envsmith.launch.ranks.deaths import departure, signal_name
 from envsmith.launch.ranks.differences import (
     Signature,
+    awaits_device,
     awaits_work,
     call_text,
     calls_collective,
@@ -35,6 +36,7 @@ from envsmith.launch.ranks.doing import (
 )
 from envsmith.launch.ranks.errors import cause_of, error_text, follows
 from envsmith.launch.ranks.evidence import (
+    Call,
     Frame,
     LaunchEvidence,
     ProcessState,
@@ -104,7 +106,8 @@ def waits(one: RankEvidence) -> bool:
     if in_flight(one) is None:
         return False
     # An asynchronous call is open while its rank does something else: only the engine of autograd waits without a frame.
-    return main is None or any(frame.function == "_engine_run_backward" for frame in one.above_user)
+    is_in_backward = any(frame.function == "_engine_run_backward" for frame in one.above_user)
+    return main is None or is_in_backward or awaits_device(main.frames)
 
 
 def waiting_ranks(evidence: LaunchEvidence) -> list[RankEvidence]:
@@ -176,11 +179,15 @@ def _awaited(evidence: LaunchEvidence) -> set[int]:
 
 
 def _may_end(evidence: LaunchEvidence) -> bool:
-    """Tell whether ranks that all wait may go on: all of a group have come, and are slow, or a thread brings a call yet."""
+    """Tell whether ranks that all wait may go on: all of a group have come, and are slow, or a thread brings a call yet.
+
+    A GPU has several calls in its queue. The first one of a group must end before the others.
+    """
     come: dict[tuple[str, int, bool, Signature], set[int]] = {}
     members, everybody = _members(evidence), set(range(evidence.world))
     for one in _living(evidence):
-        if call := in_flight(one):
+        queues = {(call.group, call.is_p2p): call for call in reversed(one.calls) if call.ended is False}
+        for call in queues.values():
             come.setdefault((call.group, call.sequence, call.is_p2p, signature(call)), set()).add(one.rank)
     return any(ranks >= members.get(key[0], everybody) for key, ranks in come.items()) or _is_brought(evidence)
 
@@ -216,9 +223,11 @@ def _dead(evidence: LaunchEvidence) -> Blame | None:
         (one for one in evidence.ranks if one.exit and not one.exit.by_launcher and one.rank in awaited),
         key=lambda each: each.exit.at if each.exit else 0.0,
     )
-    if not ends or not any(waits(one) for one in _living(evidence)):
+    if not ends:
         return None
-    one = ends[0]
+    one, last = ends[0], _last_calls(ends[0])
+    if not any(waits(each) or _is_ahead(each, last) for each in _living(evidence)):
+        return None
     code = one.exit.code if one.exit else None
     ending = "with status 0" if code == 0 else "without a word" if code is None else _ending(code)
     way = f", by {one.way_out}" if one.way_out else ""
@@ -439,11 +448,15 @@ def _never_came(evidence: LaunchEvidence) -> Blame | None:
 def _all_wait(evidence: LaunchEvidence) -> Blame | None:
     """Say where everybody stands when nobody can be blamed."""
     standing: dict[str, list[int]] = {}
+    calls: dict[str, Call | None] = {}
     for one in _living(evidence):
-        standing.setdefault(one.place or "an unknown place", []).append(one.rank)
+        place = one.place or "an unknown place"
+        standing.setdefault(place, []).append(one.rank)
+        calls.setdefault(place, in_flight(one))
     if not any(waits(one) for one in _living(evidence)):
         return None  # they import, compile or compute
-    rows = tuple(f"{ranks_text(ranks, 'r')} at {place}" for place, ranks in standing.items())
+    inside = {place: f" in {call_text(call)}" if call else "" for place, call in calls.items()}
+    rows = tuple(f"{ranks_text(ranks, 'r')}{inside[place]} at {place}" for place, ranks in standing.items())
     is_part = evidence.world > len(evidence.ranks)
     elsewhere = (
         f" Only {len(evidence.ranks)} of {evidence.world} ranks are in this evidence, and all of them wait: who does not "

@@ -217,7 +217,7 @@ def test_a_part_that_fails_or_cannot_start_loses_nothing(tmp_path) -> None:
     files = sorted(path.name for path in tmp_path.glob("*.json"))
     assert files[:2] == ["01-one-rank.json", "02-hostid.json"]
     assert len(files) == len(ORDER)
-    assert json.loads((tmp_path / "02-hostid.json").read_text())["result"]["summary"] == "rank 1 never entered"
+    assert json.loads((tmp_path / "03-multi-rank.json").read_text())["result"]["summary"] == "rank 1 never entered"
 
 
 def test_time_that_parts_leave_over_is_given_to_those_after_them(tmp_path) -> None:

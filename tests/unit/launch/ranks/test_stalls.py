@@ -9,7 +9,15 @@ from launches import TORCH, TRAIN, calls, ended, late, stack, stalled, waiting
 
 from envsmith.launch.ranks.causes import Cause
 from envsmith.launch.ranks.decide import decide
-from envsmith.launch.ranks.evidence import CallArguments, Frame, ProcessGroup, ProcessState, RankError, ThreadStack
+from envsmith.launch.ranks.evidence import (
+    CallArguments,
+    Frame,
+    ProcessGroup,
+    ProcessState,
+    RankError,
+    RankEvidence,
+    ThreadStack,
+)
 
 USUAL = ["all_reduce"] * 5
 ROUND = ["all_reduce/8", "all_reduce/3", "all_reduce/5"]
@@ -382,3 +390,43 @@ def test_a_rank_whose_thread_outlives_its_script_is_said_to_wait_for_it():
 
     assert (answer.cause, answer.ranks, answer.is_hang) == (Cause.LEFT, (1,), True)
     assert answer.message.endswith("its process waits for a thread: logger at train.py:9 (step).")
+
+
+def on_a_gpu(rank: int, *operations: str, line: int = 30, text: str = "return loss.item()", is_p2p: bool = False):
+    """Return a rank that keeps a processor busy at a line that needs a number from the GPU, with its last call open."""
+    made = calls(*operations, open_last=True)
+    frame = Frame(function="step", file=TRAIN, line=line, text=text)
+    return RankEvidence(
+        rank=rank,
+        calls=(*made[:-1], replace(made[-1], is_p2p=is_p2p)),
+        stacks=(ThreadStack(thread="MainThread", frames=(frame,), is_main=True),),
+        process=ProcessState(pid=rank, state="R", cpu=1.0, answers=True),
+        still=8,
+    )
+
+
+def test_rank_that_ended_is_waited_for_on_a_gpu_where_no_frame_shows_a_collective() -> None:
+    computing = on_a_gpu(0, "all_reduce", "all_reduce", text="x = x @ x")
+    answer = decide(stalled(computing, ended(1, 0, 10.0, "", "all_reduce")))
+    assert answer
+    assert (answer.ranks, answer.cause, answer.is_hang) == ((1,), Cause.UNEVEN_DATA, True)
+
+
+def test_rank_that_ended_after_its_last_call_is_not_waited_for() -> None:
+    assert not decide(stalled(on_a_gpu(0, "all_reduce", text="x = x @ x"), ended(1, 0, 10.0, "", "all_reduce")))
+
+
+def test_ranks_that_wait_for_the_gpu_in_calls_that_do_not_meet_stand_still_for_ever() -> None:
+    receiver = on_a_gpu(0, "all_reduce", "recv 0<-1", line=42, text="torch.cuda.synchronize()", is_p2p=True)
+    answer = decide(stalled(receiver, on_a_gpu(1, "all_reduce", "all_reduce")))
+    assert answer
+    assert answer.is_hang
+    assert "rank 0 in recv 0<-1" in answer.message
+    assert "rank 1 in all_reduce" in answer.message
+
+
+def test_gpus_with_several_calls_in_their_queues_may_go_on_while_all_have_come_to_the_first() -> None:
+    ahead = on_a_gpu(0, "all_reduce", "all_reduce", "barrier")
+    ahead = replace(ahead, calls=tuple(replace(call, ended=call.sequence == 1) for call in ahead.calls))
+    answer = decide(stalled(ahead, on_a_gpu(1, "all_reduce", "all_reduce", line=31)))
+    assert not answer or not answer.is_hang
