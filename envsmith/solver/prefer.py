@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from envsmith.model.version import minor_of, public, version_key
 from envsmith.solver.kernel import Domains, Step, bits
@@ -41,8 +41,7 @@ A_PROOF = timedelta(days=365)
 A_STEP = timedelta(days=91)
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
+class Support(NamedTuple):
     """Which torch releases are known to be tested with a framework: in any build, and the builds that ran."""
 
     lines: tuple[tuple[int, int], ...]
