@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -22,6 +21,7 @@ from packaging.version import Version
 from envsmith.base.text import clean
 from envsmith.errors import NetworkError
 from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.markers import environment_of
 from envsmith.model.cell import Platform
 from envsmith.net.http import Fetcher
 
@@ -105,41 +105,6 @@ def parse_requires_txt(data: bytes) -> tuple[str, ...]:
     return tuple(requirements)
 
 
-def _environment(python: str, platform: Platform) -> dict[str, str]:
-    """Return what markers see on a platform with a minor of Python."""
-    return {
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": platform.machine,
-        "platform_release": "",
-        "platform_version": "",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "implementation_version": f"{python}.0",
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "extra": "",
-    }
-
-
-def _holds(marker: Marker, python: str, platform: Platform) -> bool:
-    try:
-        return marker.evaluate(_environment(python, platform))
-    except (UndefinedComparison, UndefinedEnvironmentName):
-        return True
-
-
-def holds_somewhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
-    """Return whether a marker holds on a platform for one of some minors of Python."""
-    return marker is None or any(_holds(marker, python, platform) for python in pythons)
-
-
-def holds_everywhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
-    """Return whether a marker holds on a platform for all of some minors of Python."""
-    return marker is None or all(_holds(marker, python, platform) for python in pythons)
-
-
 def active(
     requires: Iterable[str], *, python: str, platform: Platform, extras: Iterable[str] = ()
 ) -> dict[str, Requirement]:
@@ -149,7 +114,7 @@ def active(
 
     Two lines of one name are joined (their specifiers intersect).
     """
-    environment = _environment(python, platform)
+    environment = environment_of(python, platform)
     by_name: dict[str, Requirement] = {}
     for line in requires:
         try:
