@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.json_types import JsonFields
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
+from envsmith.model.project_name import normal_name
 from envsmith.project.declared import (
     CONDA_SUFFIXES,
     DeclaredLines,
@@ -105,7 +104,7 @@ class _Folder:
         """Return the parts of a file: what it always asks for, and each extra and group."""
         lines = self._lines(name) if name in (PYPROJECT, SETUP_CFG) else None
         entries = lines.entries if lines else []
-        extras = sorted({canonicalize_name(entry.extra) for entry in entries if entry.extra})
+        extras = sorted({normal_name(entry.extra) for entry in entries if entry.extra})
         groups = sorted({entry.group for entry in entries if entry.group})
         return [
             ProjectPart(),
@@ -156,8 +155,8 @@ class _Folder:
                 overridden=tuple(_overridden(tool)),
             )
         )
-        extras = {None, *map(canonicalize_name, self.part.extras)}
-        chosen = (one for one in lines.files if (one.extra and canonicalize_name(one.extra)) in extras)
+        extras = {None, *map(normal_name, self.part.extras)}
+        chosen = (one for one in lines.files if (one.extra and normal_name(one.extra)) in extras)
         for file in dict.fromkeys(filter(None, (one.existing(self.root) for one in chosen))):
             listed = listed.joined(self._listed(file))
         return listed
@@ -181,9 +180,9 @@ class _Folder:
 
     def _chosen(self, lines: DeclaredLines, file: str) -> Demands:
         """Return the requirements of a file that belong to the part, each of the project's own extras in its place."""
-        leave_out = set(map(canonicalize_name, self.part.leave_out))
-        own = canonicalize_name(lines.name) if lines.name else ""
-        extras, groups = set(map(canonicalize_name, self.part.extras)), set(self.part.groups)
+        leave_out = set(map(normal_name, self.part.leave_out))
+        own = normal_name(lines.name) if lines.name else ""
+        extras, groups = set(map(normal_name, self.part.extras)), set(self.part.groups)
         demands: dict[tuple[str, str], Demand] = {}
         problems: list[str] = []
         entries, cuda, notes = _of_index(lines.entries)
@@ -191,13 +190,13 @@ class _Folder:
         while size != len(extras):  # an extra of the project may name further ones
             size = len(extras)
             for entry in entries:
-                extra = entry.extra and canonicalize_name(entry.extra)
+                extra = entry.extra and normal_name(entry.extra)
                 if extra not in {None, *extras} or entry.group not in {None, *groups}:
                     continue
                 text, where = entry.text, entry.where
                 name = name_of_address(text) or distribution_of(text)
                 if own and name == own:
-                    extras |= set(map(canonicalize_name, _extras_of(text)))
+                    extras |= set(map(normal_name, _extras_of(text)))
                 elif name not in leave_out and (text, where) not in demands:
                     try:
                         demands[text, where] = parse_line(text, where)
@@ -216,11 +215,11 @@ class _Folder:
     def _refuse_unknown(self, lines: DeclaredLines) -> None:
         """Refuse an extra or a group that the project does not have."""
         named = {*(one.extra for one in lines.entries), *(one.extra for one in lines.files), *lines.unread_extras}
-        extras = {canonicalize_name(extra) for extra in named if extra}
+        extras = {normal_name(extra) for extra in named if extra}
         groups = {entry.group for entry in lines.entries if entry.group}
         for kind, names, existing in (("extra", self.part.extras, extras), ("group", self.part.groups, groups)):
             for name in names:
-                if (canonicalize_name(name) if kind == "extra" else name) not in existing:
+                if (normal_name(name) if kind == "extra" else name) not in existing:
                     raise DataError(
                         f"Cannot use --{kind} {name}: the project in {self.root} has no such {kind}.",
                         hint=f"Use one of: {', '.join(sorted(existing))}." if existing else f"Leave --{kind} out.",
@@ -273,7 +272,7 @@ def _overridden(tool: JsonFields) -> Iterator[str]:
     listed = table_of(tool, "uv").get("override-dependencies")
     for text in listed if isinstance(listed, list) else ():
         if isinstance(text, str) and (match := re.match(r"\s*([\w.-]+)", text)):
-            yield canonicalize_name(match[1])
+            yield normal_name(match[1])
 
 
 def _extras_of(text: str) -> Iterable[str]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.base.text import clean
@@ -23,6 +22,7 @@ from envsmith.errors import NetworkError
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.markers import environment_of
 from envsmith.model.cell import Platform
+from envsmith.model.project_name import normal_name
 from envsmith.net.http import Fetcher
 
 # The largest METADATA, setup.py and the like that is read.
@@ -68,7 +68,7 @@ def metadata_of(file: IndexFile, data: bytes) -> Metadata:
     """Parse ``METADATA`` or ``PKG-INFO`` of a file. ``NetworkError`` when it is of another project or version."""
     metadata = parse_metadata(data, file.filename)
     try:
-        is_own = (canonicalize_name(metadata.name), Version(metadata.version).public) == (
+        is_own = (normal_name(metadata.name), Version(metadata.version).public) == (
             file.project,
             Version(file.version).public,
         )
@@ -126,7 +126,7 @@ def active(
             continue
         if not is_active:
             continue
-        name = canonicalize_name(requirement.name)
+        name = normal_name(requirement.name)
         if name in by_name:
             requirement.specifier &= by_name[name].specifier
         by_name[name] = requirement

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from envsmith.errors import ContradictionError, LockError
 from envsmith.knowledge.graph.load import version_graph
@@ -18,6 +17,7 @@ from envsmith.model.cell import Request
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
 from envsmith.project.code.judge_uses import Assumed, Index, NameNeed, Questions, is_guarded, outermost, severity_of
@@ -106,7 +106,7 @@ def _owners(
     tops = {p.use.chain[0] for p in uses.uses if severity_of(p.use) is Severity.ERROR}
     for place in uses.uses:
         top = place.use.chain[0]
-        same = canonicalize_name(top)
+        same = normal_name(top)
         component = table.find(same)
         distribution = questions.distribution(place.use) or distributions_by_module().get(top)
         if distribution is None and (requirements.of([same]) or (component and same in component.distributions)):
