@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envsmith.base.json_types import JsonFields
+from envsmith.base.json_types import JsonFields, object_in
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
@@ -18,7 +18,6 @@ from envsmith.project.declared import (
     DeclaredRequirement,
     read_into,
     read_toml,
-    table_of,
 )
 from envsmith.project.demand import Demand, Demands, name_of_address, parse_line
 from envsmith.project.guides import guide_lines, guides_of, shallow_files
@@ -139,8 +138,8 @@ class _Folder:
             return None
         if name == PYPROJECT:
             data = read_toml(self.root / PYPROJECT)
-            project, tool = table_of(data, "project"), table_of(data, "tool")
-            declares = "dependencies" in project or "dependencies" in table_of(tool, "poetry") or lines.declares
+            project, tool = object_in(data, "project"), object_in(data, "tool")
+            declares = "dependencies" in project or "dependencies" in object_in(tool, "poetry") or lines.declares
             if not (declares or self.part.groups):
                 return None
         elif not (lines.declares or name.endswith(CONDA_SUFFIXES)):
@@ -227,8 +226,8 @@ class _Folder:
 
     def _builds(self, tool: JsonFields) -> Iterator[tuple[str, str]]:
         """Yield the CUDA of the index that a uv project takes torch from, where it takes it from only one."""
-        uv = table_of(tool, "uv")
-        sources, indexes = table_of(uv, "sources").get("torch"), uv.get("index")
+        uv = object_in(tool, "uv")
+        sources, indexes = object_in(uv, "sources").get("torch"), uv.get("index")
         named = [s for s in (sources if isinstance(sources, list) else [sources]) if isinstance(s, dict)]
         chosen = [s for s in named if not s.get("extra") or s["extra"] in self.part.extras]
         if len(chosen) != 1:
@@ -239,7 +238,7 @@ class _Folder:
                 yield cuda, f"{self.root / PYPROJECT}: tool.uv.sources.torch"
 
     def _unused(self, tool: JsonFields) -> Iterator[str]:
-        uv = table_of(tool, "uv")
+        uv = object_in(tool, "uv")
         for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
             if uv.get(key):
                 yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
@@ -269,7 +268,7 @@ def _of_index(
 
 def _overridden(tool: JsonFields) -> Iterator[str]:
     """Yield the names of uv's overrides."""
-    listed = table_of(tool, "uv").get("override-dependencies")
+    listed = object_in(tool, "uv").get("override-dependencies")
     for text in listed if isinstance(listed, list) else ():
         if isinstance(text, str) and (match := re.match(r"\s*([\w.-]+)", text)):
             yield normal_name(match[1])
