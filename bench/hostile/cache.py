@@ -52,7 +52,8 @@ _VERBS = {
 # What is read by which verbs, and a lie of the same length. Those of _BITING change an answer when they are believed.
 _KINDS = {
     "graph": (("check", "solve"), b"3.14", b"3.15"),
-    "signatures": (("doctor",), b"A CUDA library", b"A BUDA library"),
+    "texts": (("check",), b"torch", b"lorch"),
+    "signatures": (("doctor",), b"is not found: torch 2.4", b"is not found: torch 2.5"),
     "rules": (("doctor",), b"torch", b"lorch"),
     "words": (("doctor",), b"torch", b"lorch"),
     "variables": (("doctor",), b"NCCL", b"LCCN"),

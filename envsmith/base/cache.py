@@ -17,9 +17,8 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from envsmith.base.files import expand_home, write_whole
 from envsmith.base.packed import pack, unpack
@@ -30,13 +29,12 @@ _Value = TypeVar("_Value")
 _SCHEMA = b"envsmith cache 5\0"
 _TIME = struct.Struct(">d")
 _DIGEST = hashlib.sha256().digest_size
-# The largest entry of our own (the compiled graph) has 3 MB.
+# The largest entry of our own (the compiled graph) has 2 MB.
 _LIMIT = 64 << 20
 _KEEP = 12
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEntry:
+class CacheEntry(NamedTuple):
     """The content of an entry, and its age in seconds: infinite where a clock was ahead when it was stored."""
 
     content: bytes

@@ -1,10 +1,10 @@
 """Values as bytes and back, by their types alone: what is written names no code, and reading it runs none.
 
 A value consists of dataclasses, named tuples, enumerations, tuples, lists, sets and mappings of these, and of what JSON
-has. The reader is given the type and builds nothing else. What is written is the same for every Python.
+has. The reader is given the type and builds nothing else. Every Python reads it alike.
 
-The first line holds the value, in which a :class:`Lazy` part is only a number. The parts follow and are parsed when they
-are asked for. A dataclass that can be hashed is written once in each part.
+The first line holds the value, in which a :class:`Lazy` part is only a number. The parts follow, the long ones
+compressed, and are parsed when they are asked for. A dataclass that can be hashed is written once in each part.
 
 >>> from typing import NamedTuple
 >>> class Point(NamedTuple):
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import typing
+import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
@@ -33,6 +34,8 @@ _Value = TypeVar("_Value")
 _PLAIN: frozenset[Any] = frozenset({str, int, float, bool, NoneType})
 _ANYTHING = (object, Any)
 _Shapes = dict[str, list[str]]
+# A longer part is compressed: what is kept is read and hashed as a whole, and few of its long parts are asked for.
+_LONG = 4_000
 # Makes of JSON, and of what a part has once, a value. ``None`` stands for the JSON itself.
 _Reader = Callable[[Any, "list[Any]"], Any]
 _Writer = Callable[[Any, "_Once"], Any]
@@ -224,7 +227,8 @@ class _Writers:
         return write
 
     def _lazy(self, kind: Any, value: Any) -> int:
-        self.parts.append(_dump(self.part(kind, value)))
+        part = _dump(self.part(kind, value))
+        self.parts.append(zlib.compress(part) if len(part) > _LONG else part)
         return len(self.parts) - 1
 
 
@@ -314,7 +318,8 @@ class _Readers:
         return read
 
     def _part(self, number: int, read: _Reader | None) -> Any:
-        shared, data = json.loads(self._content[self._offsets[number] : self._offsets[number + 1]])
+        part = self._content[self._offsets[number] : self._offsets[number + 1]]
+        shared, data = json.loads(part if part[:1] == b"[" else zlib.decompress(part))
         return data if read is None else read(data, shared)
 
 

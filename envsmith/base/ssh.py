@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envsmith.base.files import read_bounded, write_whole
 from envsmith.base.programs import execute
-from envsmith.errors import ContentError, EngineError, EnvsmithError, UsageError
+from envsmith.errors import ContentError, EngineError, UsageError
 
 SUFFIX = ".sig"
 # What the signature is for. A signature for another purpose (a commit, a login) is none.
@@ -70,15 +70,6 @@ def signer_of(path: Path, signers: Path) -> SshSigner:
             hint="Fetch file and signature again: one of them was changed.",
         )
     return SshSigner(key=match["key"], name=match["name"] or "")
-
-
-def is_ssh_key(path: Path) -> bool:
-    """Tell whether a key file is one of SSH, and not PEM."""
-    try:
-        head = read_bounded(path, _MAX_BYTES)[:40]
-    except EnvsmithError:
-        return False
-    return head.startswith((b"-----BEGIN OPENSSH", b"ssh-", b"ecdsa-", b"sk-"))
 
 
 def _ssh_keygen(work: str, *words: str, feed: str = "") -> subprocess.CompletedProcess[str]:

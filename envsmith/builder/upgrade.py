@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
 from envsmith.builder.choice import agreed
@@ -19,6 +17,7 @@ from envsmith.lock.query import last_day
 from envsmith.model.cell import Cell, Request
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.lock import Lock
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import Spec, public, version_key
 from envsmith.solver import default_solver, explain_upgrade
 
@@ -78,7 +77,7 @@ def _named(name: str, lock: Lock) -> str:
     component = components().find(name)
     if component is not None and component.name in lock.cell.chosen:
         return component.name
-    distribution = canonicalize_name(name)
+    distribution = normal_name(name)
     if lock.pin(distribution) is None:
         raise UsageError(
             f"Cannot upgrade {name}: the lock of {lock.cell.id} does not have it.",

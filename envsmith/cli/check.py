@@ -16,7 +16,6 @@ from envsmith.cli.declare import choice, flag, group, option, verb
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
 from envsmith.cli.values import host_of_gpu, misspelt, parse_pairs, parse_platform
-from envsmith.doctor.facts import Draft
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components, gpu_names, version_graph
@@ -25,6 +24,7 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 
 if TYPE_CHECKING:
+    from envsmith.doctor.facts import Draft
     from envsmith.project.ranges import Declarations
 
 
@@ -157,28 +157,26 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
             "Cannot check an environment: no version is given.",
             hint=f"Run envsmith check {EXAMPLE}==0.14.0 torch==2.6.0, or envsmith check requirements.txt.",
         )
-    draft = Draft()
     stated: dict[str, str] = {}
-    declarations = None
+    declarations = draft = None
     if settings.sources or settings.facts or settings.environment or settings.wheels:
         from envsmith.cli import check_sources  # a check of versions alone waits for no reader
 
-        if settings.sources:
-            stated, declarations = check_sources.read_sources(settings.sources, draft)
-        check_sources.note_host(settings.facts, settings.environment, draft)
+        stated, declarations, draft = check_sources.read(settings.sources, settings.facts, settings.environment)
     typed = parse_pairs(versions, components())
     unreached = _unreached_names(misspelt(typed, components()))
     stated |= typed
     keep = settings.mend.components
-    judgement = _judge(stated, draft, where, keep) if stated or draft.size() else Judgement(status="ok")
+    judgement = _judge(stated, draft, where, keep) if stated or _size(draft) else Judgement(status="ok")
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:
         from envsmith.project.code.judge_code import judge_code  # only who has code waits for its readers
 
         judgement = judge_code(settings.code, stated, judgement, where, Console())
-    for source in settings.wheels:
-        judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
+    if draft is not None:
+        for source in settings.wheels:
+            judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
     return replace(judgement, unknown=(*judgement.unknown, *unreached)), declarations
 
 
@@ -208,9 +206,13 @@ def _unreached_names(misspelt_names: Mapping[str, str]) -> list[str]:
     return reasons
 
 
-def _judge(versions: dict[str, str], draft: Draft, platform: Platform, keep: Collection[str]) -> Judgement:
+def _size(draft: Draft | None) -> int:
+    return draft.size() if draft else 0
+
+
+def _judge(versions: dict[str, str], draft: Draft | None, platform: Platform, keep: Collection[str]) -> Judgement:
     """Judge by the rules over versions alone where nothing else was stated: the doctor's need not be loaded then."""
-    if draft.size() or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
+    if _size(draft) or any(v in {"none", "*"} or "torch" in v.partition("+")[2] for v in versions.values()):
         from envsmith.doctor.stated_environment import check_environment
 
         return check_environment(versions, draft, platform, keep=keep)

@@ -28,8 +28,20 @@ from envsmith.project.ranges import Declarations
 _MOST_SENTENCES = 20
 
 
-def note_host(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:
-    """Note what is stated of the host. ``UsageError`` for what is not a fact."""
+def read(
+    sources: tuple[str, ...], facts: tuple[str, ...], variables: tuple[str, ...]
+) -> tuple[dict[str, str], Declarations | None, Draft]:
+    """Read the components that files name, what files of a project declare, and all else that is stated.
+
+    ``UsageError`` for a file that says nothing, and for what is not a fact.
+    """
+    draft = Draft()
+    stated, declarations = _read_sources(sources, draft) if sources else ({}, None)
+    _note_host(facts, variables, draft)
+    return stated, declarations, draft
+
+
+def _note_host(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) -> None:
     for text in facts:
         key, equals, value = text.partition("=")
         if not equals:
@@ -42,8 +54,7 @@ def note_host(facts: tuple[str, ...], variables: tuple[str, ...], draft: Draft) 
         read_variable(draft, text)
 
 
-def read_sources(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str], Declarations | None]:
-    """Read the components that files name, and what files of a project declare. ``UsageError`` for what says nothing."""
+def _read_sources(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str], Declarations | None]:
     stated: dict[str, str] = {}
     declarations = None
     for source in sources:
@@ -56,8 +67,8 @@ def read_sources(sources: tuple[str, ...], draft: Draft) -> tuple[dict[str, str]
             stated |= own
             say(f"{source}: environment as JSON")
             continue
-        read = read_text(text, draft, source, tuple(notes))
-        say(f"{source}: {', '.join(read.kinds) or 'not recognised'}")
+        kinds = read_text(text, draft, source, tuple(notes)).kinds
+        say(f"{source}: {', '.join(kinds) or 'not recognised'}")
     versions = {name: fact.version for name, fact in draft.done().components.items() if fact.exact} | stated
     if not versions and not draft.size() and declarations is None:
         raise UsageError(

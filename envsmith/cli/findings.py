@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
-from xml.etree import ElementTree as ET
 
 import click
 
@@ -171,6 +170,8 @@ def junit(library: str, every: Sequence[Located]) -> str:
 
     An error fails, a warning or note passes with its text in ``system-out``.
     """
+    from xml.etree import ElementTree as ET  # no other format waits for it
+
     errors = sum(f.finding.severity is Severity.ERROR for f in every)
     suite = ET.Element(
         "testsuite", name="envsmith ci check", tests=str(max(len(every), 1)), failures=str(errors), errors="0"

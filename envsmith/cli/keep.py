@@ -8,12 +8,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_text
 from envsmith.doctor.read import Draft
 from envsmith.doctor.read import read_text as read_packages_of
 from envsmith.errors import UsageError
+from envsmith.model.project_name import normal_name
 from envsmith.project.demand import Demand, Demands
 
 _LOCKS = ("uv.lock", "pylock.toml", "poetry.lock", "pixi.lock", "requirements.lock", "requirements-lock.txt")
@@ -25,7 +25,7 @@ def versions_to_keep(names: Iterable[str], project: Path | None, environ: Mappin
     places = [*_locked(project), *_installed(os.environ if environ is None else environ)]
     demands = []
     for name in names:
-        distribution = canonicalize_name(name)
+        distribution = normal_name(name)
         place = next(((versions[distribution], where) for versions, where in places if distribution in versions), None)
         if place is None:
             looked_at = ", ".join(where for _, where in places)
@@ -58,4 +58,4 @@ def _installed(environ: Mapping[str, str]) -> Iterable[tuple[Mapping[str, str], 
         folders = [str(path) for path in Path(root).glob("lib/python3*/site-packages")] if root else []
         if folders:
             installed = ((d.metadata["Name"], d.version) for d in distributions(path=folders))
-            yield {canonicalize_name(name): version for name, version in installed if name}, f"{variable} {root}"
+            yield {normal_name(name): version for name, version in installed if name}, f"{variable} {root}"

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Progress
 from envsmith.cli.declare import option
@@ -21,6 +19,7 @@ from envsmith.lock.index.archives import SourceWish, parse_wish, read_archive
 from envsmith.model.cell import Request
 from envsmith.model.lock import Compile, GivenArchive
 from envsmith.model.plain import plain_value
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import Spec
 from envsmith.net.http import HttpClient
 
@@ -158,7 +157,7 @@ def _variable(text: str) -> tuple[str, str, str]:
             hint=f"Type for example --compile {EXAMPLE}:DS_BUILD_FUSED_ADAM=1.",
         )
     try:
-        return canonicalize_name(match["name"]), match["variable"], plain_value(match["value"])
+        return normal_name(match["name"]), match["variable"], plain_value(match["value"])
     except ValueError as error:
         raise UsageError(
             f"Cannot read --compile {match['name']}:{match['variable']}: {error}.",

@@ -32,7 +32,7 @@ from envsmith.doctor.read.lines import (
 from envsmith.doctor.read.logs import read_log
 from envsmith.frameworks import added_frameworks
 from envsmith.lock.index.python_files import minors_here
-from envsmith.smoke.events import HealthReport
+from envsmith.smoke.health import HealthReport
 from envsmith.smoke.machine_faults import problems_text, state_problems
 
 # The machine at hand -> facts: everything a diagnosis needs, read from files and a few short commands; torch is not

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
@@ -37,6 +36,7 @@ from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence, short_spec_of
 from envsmith.model.finding import Finding
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import Spec
 
@@ -194,7 +194,7 @@ def _installed(lines: Sequence[str], distribution: str) -> Iterator[SpecifierSet
     for word in (word for line in lines if " install " in line for word in line.replace("'", "").split()):
         with contextlib.suppress(InvalidRequirement):
             requirement = Requirement(word)
-            if canonicalize_name(requirement.name) == distribution:
+            if normal_name(requirement.name) == distribution:
                 yield requirement.specifier
 
 

@@ -16,12 +16,12 @@ from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, added_frameworks
 from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, minor_of
-from envsmith.project.code.needs import distributions_by_module
 
 _HEAD = {"root": "root cause", "also": "also", "consequence": "follows from it", "note": "note"}
 # The order of components in a table.

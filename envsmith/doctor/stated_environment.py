@@ -89,14 +89,14 @@ def _stated_beside(facts: Facts) -> dict[str, str]:
 
 @one_state()
 def check_environment(
-    versions: Mapping[str, str], draft: Draft, platform: Platform | None = None, *, keep: Collection[str] = ()
+    versions: Mapping[str, str], draft: Draft | None, platform: Platform | None = None, *, keep: Collection[str] = ()
 ) -> Judgement:
     """Judge a set of versions together with the facts beside it.
 
     Findings of both kinds are in one list. The repair is that of the versions, for no release mends a limit or a
     variable. It leaves ``keep`` alone where it can. Raises ``UsageError`` when a version is not one.
     """
-    facts = facts_of(versions, copy.deepcopy(draft))
+    facts = facts_of(versions, copy.deepcopy(draft) or Draft())
     versions = {**_stated_beside(facts), **versions}
     judgement = Judgement(status="ok")
     if versions or not facts.count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from envsmith.base.json_types import JsonDict, JsonFields
 
@@ -62,8 +63,7 @@ class Step:
         return row
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolkitTable:
+class ToolkitTable(NamedTuple):
     """The table in a framework's sources that says which CUDA toolkits it accepts for which CUDA of torch.
 
     ``rule`` is the id in ``rules/toolkit.yaml`` whose rows follow the table, ``since`` the first release that has one.
@@ -77,8 +77,7 @@ class ToolkitTable:
     read: Callable[[bytes], dict[str, tuple[str, ...]]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportWithoutGpu:
+class ImportWithoutGpu(NamedTuple):
     """How to import a framework on a host without a GPU when it asks for the extension ``needs``.
 
     With ``variables`` set the import is tried again. An error that begins with ``host_errors`` is the host's, not the

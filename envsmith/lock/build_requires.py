@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from envsmith.base.cache import read_cache, write_cache
 from envsmith.base.files import read_toml
@@ -19,6 +18,7 @@ from envsmith.errors import ContentError, LockError, NetworkError, os_errors
 from envsmith.lock.index.index import IndexFile
 from envsmith.lock.index.metadata import read_members
 from envsmith.model.lock import Pin
+from envsmith.model.project_name import normal_name
 from envsmith.net.address import parts_of
 from envsmith.net.http import Reply
 
@@ -46,7 +46,7 @@ def requires_of(
     stated = list(_build_system(pyproject, where)) if pyproject is not None else list(_DEFAULT)
     if setup is not None:
         stated += _setup_requires(setup)
-    declared = {canonicalize_name(_parse(text, where).name) for text in stated}
+    declared = {normal_name(_parse(text, where).name) for text in stated}
     if undeclared is not None:
         return tuple(dict.fromkeys([*stated, *undeclared]))
     if setup is not None and "torch" not in declared and _imports_torch(setup):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.errors import LockError
@@ -14,6 +13,7 @@ from envsmith.lock.query import Query
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.lock import GivenArchive
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of, public
 from envsmith.model.wheel import ReadyWheel
 
@@ -40,7 +40,7 @@ def query_of(
     ``archives`` are what of the cell is a file of the user's, or a ready wheel. ``LockError`` names the rule whose constraint is not a requirement.
     """
     own = {archive.name for archive in archives}
-    parsed = {canonicalize_name(r.name): r for r in map(Requirement, _requirements(cell, table, own))}
+    parsed = {normal_name(r.name): r for r in map(Requirement, _requirements(cell, table, own))}
     companions = exact_companions(cell, table)
     lines: dict[str, str] = {
         name: _any(r) if name in companions else str(r) for name, r in parsed.items() if name not in own
@@ -69,6 +69,20 @@ def exact_companions(cell: Cell, table: ComponentTable) -> dict[str, str]:
         for component, version in pairs
         if component and component.role is Role.COMPANION and component.distributions and version not in _ABSENT
     }
+
+
+def further_constraints(cell: Cell, query: Query, table: ComponentTable) -> list[str]:
+    """Return the cell's companions as constraints that are not in the query yet: uv chose other versions of some."""
+    names = {normal_name(r.name) for r in map(Requirement, query.requirements)}
+    lines = (f"{name}=={version}" for name, version in exact_companions(cell, table).items() if name in names)
+    return [line for line in lines if line not in query.constraints]
+
+
+def fixed(cell: Cell, query: Query, table: ComponentTable) -> set[str]:
+    """Return what has no other release: exact requirements, the cell's companions, archives, later wheels."""
+    exact = [r.name for r in map(Requirement, query.requirements) if "==" in str(r.specifier)]
+    exact += [*exact_companions(cell, table), *(a.name for a in query.archives), *dict(query.later)]
+    return set(map(normal_name, exact))
 
 
 def _any(requirement: Requirement) -> str:

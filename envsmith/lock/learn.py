@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.base.files import now
@@ -25,6 +24,7 @@ from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import IndexFile, PackageIndex, find_index
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Knowledge
 from envsmith.model.version import Spec
 from envsmith.net.http import HttpClient, NotFoundError
@@ -114,7 +114,7 @@ def _onto(lines: Iterable[ReleaseLine], names: Collection[str]) -> Iterable[Rele
 
 
 def _name(requirement: Requirement) -> str:
-    return canonicalize_name(requirement.name)
+    return normal_name(requirement.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.base.files import read_toml
 from envsmith.errors import DataError, LockError
 from envsmith.lock.uv_output import parse_pylock
 from envsmith.model.lock import Artifact, BuiltWheel, Lock, Pin
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _package(pin: Pin) -> Package:
     # version that the name of the file does not have.
     ready = PackageArchive(url=pin.address, hashes={"sha256": pin.artifacts[0].sha256}) if pin.address else None
     return Package(
-        name=canonicalize_name(pin.name),
+        name=normal_name(pin.name),
         version=None if ready else Version(pin.version),
         dependencies=[{"name": name} for name in pin.requires] or None,
         archive=ready,

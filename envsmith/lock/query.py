@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.files import now, scratch
 from envsmith.errors import LockError, UsageError, storage_errors
 from envsmith.lock.index.uv import Finished, Uv, explain_failure
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
 from envsmith.model.lock import Artifact, GivenArchive
+from envsmith.model.project_name import normal_name
 from envsmith.model.wheel import ReadyWheel
 
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
@@ -179,7 +178,7 @@ def _resolved(archive: GivenArchive | ReadyWheel) -> Resolved:
 
 
 def _project(filename: str) -> str:
-    return canonicalize_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
+    return normal_name(re.split(r"-(?=\d)", filename, maxsplit=1)[0])
 
 
 def _stand_in(archive: Described, folder: Path) -> Path:

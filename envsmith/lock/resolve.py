@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
@@ -24,7 +23,7 @@ from envsmith.knowledge.graph.runtime import (
 )
 from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
-from envsmith.lock.cell_query import exact_companions, overrides, query_of
+from envsmith.lock.cell_query import fixed, further_constraints, overrides, query_of
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
@@ -161,7 +160,7 @@ def _judged(
             continue
         query = replace(query, preferred=tuple((p.name, p.version) for p in resolution.packages))
         is_dated = query.newest != query.latest and not by.uv.offline
-        if is_dated and (later := later_wheels(resolution.packages, _fixed(cell, query, by.table), cell, by.later)):
+        if is_dated and (later := later_wheels(resolution.packages, fixed(cell, query, by.table), cell, by.later)):
             query = replace(query, later=(*query.later, *later))
             continue
         if ready := _ready_instead(cell, resolution.packages, query, by.ready):
@@ -177,7 +176,7 @@ def _judged(
             continue
         pins = to_pins(resolution.packages, resolution.requires)
         wrong = differences(cell, pins, by.table)
-        if wrong and (exact := _exact(cell, query, by.table)):
+        if wrong and (exact := further_constraints(cell, query, by.table)):
             query = replace(query, constraints=tuple(sorted({*query.constraints, *exact})))
             continue
         if wrong:
@@ -217,20 +216,6 @@ def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready
     own = {archive.name for archive in query.archives}
     wheels = (ready(p.name, p.version, cell) for p in packages if p.sdist and p.name not in own)
     return tuple(wheel for wheel in wheels if wheel)
-
-
-def _exact(cell: Cell, query: Query, table: ComponentTable) -> list[str]:
-    """Return the cell's companions as constraints that are not in the query yet: uv chose other versions of some."""
-    names = {canonicalize_name(r.name) for r in map(Requirement, query.requirements)}
-    lines = (f"{name}=={version}" for name, version in exact_companions(cell, table).items() if name in names)
-    return [line for line in lines if line not in query.constraints]
-
-
-def _fixed(cell: Cell, query: Query, table: ComponentTable) -> set[str]:
-    """Return what has no other release: exact requirements, the cell's companions, archives, later wheels."""
-    exact = [r.name for r in map(Requirement, query.requirements) if "==" in str(r.specifier)]
-    exact += [*exact_companions(cell, table), *(a.name for a in query.archives), *dict(query.later)]
-    return set(map(canonicalize_name, exact))
 
 
 def _following(toolkit: Iterable[str], pins: Iterable[Resolved | Pin]) -> list[str]:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlunsplit
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.files import read_toml
 from envsmith.errors import LockError
 from envsmith.model.cell import distribution_of
 from envsmith.model.lock import Artifact, Pin
+from envsmith.model.project_name import normal_name
 from envsmith.net.address import parts_of
 
 if TYPE_CHECKING:
@@ -104,13 +103,13 @@ def parse_edges(text: str) -> dict[str, tuple[str, ...]]:
     for raw in text.splitlines():
         line = raw.strip()
         if match := _PIN.match(line):
-            current = canonicalize_name(match[1])
+            current = normal_name(match[1])
             requires.setdefault(current, set())
         elif current and (match := _VIA.match(line)):
             parent = match[1].partition("[")[0].split()
             # "-r FILE" is our own request.
             if parent and not parent[0].startswith("-"):
-                requires.setdefault(canonicalize_name(parent[0]), set()).add(current)
+                requires.setdefault(normal_name(parent[0]), set()).add(current)
     return {name: tuple(sorted(needed)) for name, needed in requires.items()}
 
 

@@ -24,7 +24,7 @@ from packaging.version import Version
 
 from envsmith.base.files import read_bounded
 from envsmith.base.files import read_toml as parse_toml
-from envsmith.base.json_types import JsonFields
+from envsmith.base.json_types import JsonFields, object_in
 from envsmith.errors import DataError
 from envsmith.lock.conda.foreign import CondaEnvironment
 from envsmith.project.demand import name_of_address
@@ -355,32 +355,32 @@ class _Finder:
 def _pyproject(text: str, file: str, lines: DeclaredLines) -> None:
     data = _toml(text, file)
     find = _Finder(text)
-    project = table_of(data, "project")
+    project = object_in(data, "project")
     lines.name = lines.name or str(project.get("name") or "")
     lines.version = str(project["version"]) if isinstance(project.get("version"), str) else lines.version
     if project.get("requires-python"):
         lines.python.append((str(project["requires-python"]), file, find("requires-python")))
-    for extra, listed in [(None, project.get("dependencies")), *table_of(project, "optional-dependencies").items()]:
+    for extra, listed in [(None, project.get("dependencies")), *object_in(project, "optional-dependencies").items()]:
         for requirement in _texts(listed):
             lines.entries.append(DeclaredRequirement(requirement, file, find(requirement), extra))
-    for group, listed in _groups(table_of(data, "dependency-groups")):
+    for group, listed in _groups(object_in(data, "dependency-groups")):
         for requirement in listed:
             lines.entries.append(
                 DeclaredRequirement(requirement, file, find(re.split(r"[^\w.-]", requirement)[0]), group=group)
             )
     dynamic = [*_texts(project.get("dynamic"))]
-    for key, of_extra, name in _setuptools_files(table_of(data, "tool")):
+    for key, of_extra, name in _setuptools_files(object_in(data, "tool")):
         if key in dynamic:
             lines.files.append(DeclaredFile((name,), f"{file}:{find(name)}", of_extra))
-    _poetry(table_of(table_of(data, "tool"), "poetry"), file, lines, find)
+    _poetry(object_in(object_in(data, "tool"), "poetry"), file, lines, find)
 
 
 def _setuptools_files(tool: JsonFields) -> Iterator[tuple[str, str | None, str]]:
     """Yield the files that setuptools reads: the key of the project that they are for, the extra, and the path."""
-    dynamic = table_of(table_of(tool, "setuptools"), "dynamic")
-    tables: list[tuple[str, str | None, JsonFields]] = [("dependencies", None, table_of(dynamic, "dependencies"))]
-    extras = table_of(dynamic, "optional-dependencies")
-    tables += [("optional-dependencies", extra, table_of(extras, extra)) for extra in extras]
+    dynamic = object_in(object_in(tool, "setuptools"), "dynamic")
+    tables: list[tuple[str, str | None, JsonFields]] = [("dependencies", None, object_in(dynamic, "dependencies"))]
+    extras = object_in(dynamic, "optional-dependencies")
+    tables += [("optional-dependencies", extra, object_in(extras, extra)) for extra in extras]
     for key, extra, table in tables:
         files = table.get("file")
         for name in [files] if isinstance(files, str) else _texts(files):
@@ -401,10 +401,10 @@ def _groups(tables: JsonFields) -> Iterator[tuple[str, list[str]]]:
 def _poetry(poetry: JsonFields, file: str, lines: DeclaredLines, find: _Finder) -> None:
     """Read Poetry's tables: dependencies, the extras that name optional ones, groups."""
     extras = {
-        name: extra for extra, listed in table_of(poetry, "extras").items() for name in map(str.lower, _texts(listed))
+        name: extra for extra, listed in object_in(poetry, "extras").items() for name in map(str.lower, _texts(listed))
     }
-    tables: list[tuple[str | None, JsonFields]] = [(None, table_of(poetry, "dependencies"))]
-    tables += [(g, table_of(table_of({"g": t}, "g"), "dependencies")) for g, t in table_of(poetry, "group").items()]
+    tables: list[tuple[str | None, JsonFields]] = [(None, object_in(poetry, "dependencies"))]
+    tables += [(g, object_in(object_in({"g": t}, "g"), "dependencies")) for g, t in object_in(poetry, "group").items()]
     for group, table in tables:
         for name, value in table.items():
             for one in value if isinstance(value, list) else [value]:
@@ -556,12 +556,6 @@ def _toml(text: str, file: str) -> JsonFields:
         return parse_toml(text.replace("\r\n", "\n"))
     except ValueError as error:
         raise DataError(f"Cannot read {file}: it is not valid TOML ({error}).") from error
-
-
-def table_of(data: JsonFields, key: str) -> JsonFields:
-    """Return a table of a table. What is not one is empty."""
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _texts(value: object) -> Iterator[str]:

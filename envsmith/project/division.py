@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from envsmith.knowledge.graph.load import VersionGraph
-from envsmith.lock.index.metadata import holds_everywhere, holds_somewhere
+from envsmith.lock.index.markers import holds_everywhere, holds_somewhere
 from envsmith.model.cell import Platform, Request
 from envsmith.model.component import Component, Role
 from envsmith.model.version import Spec

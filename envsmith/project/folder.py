@@ -7,19 +7,17 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
-from envsmith.base.json_types import JsonFields
+from envsmith.base.json_types import JsonFields, object_in
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
+from envsmith.model.project_name import normal_name
 from envsmith.project.declared import (
     CONDA_SUFFIXES,
     DeclaredLines,
     DeclaredRequirement,
     read_into,
     read_toml,
-    table_of,
 )
 from envsmith.project.demand import Demand, Demands, name_of_address, parse_line
 from envsmith.project.guides import guide_lines, guides_of, shallow_files
@@ -105,7 +103,7 @@ class _Folder:
         """Return the parts of a file: what it always asks for, and each extra and group."""
         lines = self._lines(name) if name in (PYPROJECT, SETUP_CFG) else None
         entries = lines.entries if lines else []
-        extras = sorted({canonicalize_name(entry.extra) for entry in entries if entry.extra})
+        extras = sorted({normal_name(entry.extra) for entry in entries if entry.extra})
         groups = sorted({entry.group for entry in entries if entry.group})
         return [
             ProjectPart(),
@@ -140,8 +138,8 @@ class _Folder:
             return None
         if name == PYPROJECT:
             data = read_toml(self.root / PYPROJECT)
-            project, tool = table_of(data, "project"), table_of(data, "tool")
-            declares = "dependencies" in project or "dependencies" in table_of(tool, "poetry") or lines.declares
+            project, tool = object_in(data, "project"), object_in(data, "tool")
+            declares = "dependencies" in project or "dependencies" in object_in(tool, "poetry") or lines.declares
             if not (declares or self.part.groups):
                 return None
         elif not (lines.declares or name.endswith(CONDA_SUFFIXES)):
@@ -156,8 +154,8 @@ class _Folder:
                 overridden=tuple(_overridden(tool)),
             )
         )
-        extras = {None, *map(canonicalize_name, self.part.extras)}
-        chosen = (one for one in lines.files if (one.extra and canonicalize_name(one.extra)) in extras)
+        extras = {None, *map(normal_name, self.part.extras)}
+        chosen = (one for one in lines.files if (one.extra and normal_name(one.extra)) in extras)
         for file in dict.fromkeys(filter(None, (one.existing(self.root) for one in chosen))):
             listed = listed.joined(self._listed(file))
         return listed
@@ -181,9 +179,9 @@ class _Folder:
 
     def _chosen(self, lines: DeclaredLines, file: str) -> Demands:
         """Return the requirements of a file that belong to the part, each of the project's own extras in its place."""
-        leave_out = set(map(canonicalize_name, self.part.leave_out))
-        own = canonicalize_name(lines.name) if lines.name else ""
-        extras, groups = set(map(canonicalize_name, self.part.extras)), set(self.part.groups)
+        leave_out = set(map(normal_name, self.part.leave_out))
+        own = normal_name(lines.name) if lines.name else ""
+        extras, groups = set(map(normal_name, self.part.extras)), set(self.part.groups)
         demands: dict[tuple[str, str], Demand] = {}
         problems: list[str] = []
         entries, cuda, notes = _of_index(lines.entries)
@@ -191,13 +189,13 @@ class _Folder:
         while size != len(extras):  # an extra of the project may name further ones
             size = len(extras)
             for entry in entries:
-                extra = entry.extra and canonicalize_name(entry.extra)
+                extra = entry.extra and normal_name(entry.extra)
                 if extra not in {None, *extras} or entry.group not in {None, *groups}:
                     continue
                 text, where = entry.text, entry.where
                 name = name_of_address(text) or distribution_of(text)
                 if own and name == own:
-                    extras |= set(map(canonicalize_name, _extras_of(text)))
+                    extras |= set(map(normal_name, _extras_of(text)))
                 elif name not in leave_out and (text, where) not in demands:
                     try:
                         demands[text, where] = parse_line(text, where)
@@ -216,11 +214,11 @@ class _Folder:
     def _refuse_unknown(self, lines: DeclaredLines) -> None:
         """Refuse an extra or a group that the project does not have."""
         named = {*(one.extra for one in lines.entries), *(one.extra for one in lines.files), *lines.unread_extras}
-        extras = {canonicalize_name(extra) for extra in named if extra}
+        extras = {normal_name(extra) for extra in named if extra}
         groups = {entry.group for entry in lines.entries if entry.group}
         for kind, names, existing in (("extra", self.part.extras, extras), ("group", self.part.groups, groups)):
             for name in names:
-                if (canonicalize_name(name) if kind == "extra" else name) not in existing:
+                if (normal_name(name) if kind == "extra" else name) not in existing:
                     raise DataError(
                         f"Cannot use --{kind} {name}: the project in {self.root} has no such {kind}.",
                         hint=f"Use one of: {', '.join(sorted(existing))}." if existing else f"Leave --{kind} out.",
@@ -228,8 +226,8 @@ class _Folder:
 
     def _builds(self, tool: JsonFields) -> Iterator[tuple[str, str]]:
         """Yield the CUDA of the index that a uv project takes torch from, where it takes it from only one."""
-        uv = table_of(tool, "uv")
-        sources, indexes = table_of(uv, "sources").get("torch"), uv.get("index")
+        uv = object_in(tool, "uv")
+        sources, indexes = object_in(uv, "sources").get("torch"), uv.get("index")
         named = [s for s in (sources if isinstance(sources, list) else [sources]) if isinstance(s, dict)]
         chosen = [s for s in named if not s.get("extra") or s["extra"] in self.part.extras]
         if len(chosen) != 1:
@@ -240,7 +238,7 @@ class _Folder:
                 yield cuda, f"{self.root / PYPROJECT}: tool.uv.sources.torch"
 
     def _unused(self, tool: JsonFields) -> Iterator[str]:
-        uv = table_of(tool, "uv")
+        uv = object_in(tool, "uv")
         for key in ("override-dependencies", "constraint-dependencies", "exclude-dependencies"):
             if uv.get(key):
                 yield f"{self.root / PYPROJECT}: tool.uv.{key} is not used"
@@ -270,10 +268,10 @@ def _of_index(
 
 def _overridden(tool: JsonFields) -> Iterator[str]:
     """Yield the names of uv's overrides."""
-    listed = table_of(tool, "uv").get("override-dependencies")
+    listed = object_in(tool, "uv").get("override-dependencies")
     for text in listed if isinstance(listed, list) else ():
         if isinstance(text, str) and (match := re.match(r"\s*([\w.-]+)", text)):
-            yield canonicalize_name(match[1])
+            yield normal_name(match[1])
 
 
 def _extras_of(text: str) -> Iterable[str]:

@@ -14,11 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from envsmith.base.files import read_bounded
 from envsmith.errors import DataError
 from envsmith.model.cell import distribution_of
+from envsmith.model.project_name import normal_name
 from envsmith.project.demand import Demand, Demands, name_of_address, parse_line
 
 MAX_BYTES = 4 << 20
@@ -47,7 +46,7 @@ def read_requirement_file(
 
     ``folder`` reads the project of an editable install. Requirements named in ``leave_out`` are not read further.
     """
-    reader = _Reader(folder, frozenset(map(canonicalize_name, leave_out)), os.environ if environ is None else environ)
+    reader = _Reader(folder, frozenset(map(normal_name, leave_out)), os.environ if environ is None else environ)
     reader.file(path, str(path), is_bound=False, chain=())
     return reader.result()
 

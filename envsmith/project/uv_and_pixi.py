@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_text
 from envsmith.errors import DataError, UsageError
@@ -20,6 +19,7 @@ from envsmith.knowledge.graph.load import components
 from envsmith.lock.cell_query import DEFAULT_GLIBC
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, Pin
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of, public
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _depend(project: Any, cell: Cell) -> None:
 
 def _name(line: object) -> str | None:
     try:
-        return canonicalize_name(Requirement(str(line)).name)
+        return normal_name(Requirement(str(line)).name)
     except InvalidRequirement:
         return None
 
@@ -187,7 +187,7 @@ def _options(root: TOMLDocument | Table, lock: Lock) -> None:
         _table(root, "pypi-options")["no-build-isolation"] = [source.name for source in lock.compiled]
     for requirement in map(Requirement, _overrides(lock)):
         overrides = _table(_table(root, "pypi-options"), "dependency-overrides")
-        overrides[canonicalize_name(requirement.name)] = str(requirement.specifier)
+        overrides[normal_name(requirement.name)] = str(requirement.specifier)
 
 
 def _requirement(pin: Pin) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from envsmith.base.json_types import JsonFields
+from envsmith.base.json_types import JsonFields, object_in
 from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError
 from envsmith.model.lock import MAX_BYTES, Lock, OsPackage, parse_lock
@@ -84,9 +84,7 @@ def _record(report: VerifyReport, manifest: Manifest, claim: Claim, lock: Lock, 
 
 def label_differences(config: JsonFields, lock: Lock) -> list[str]:
     """Return how the labels of an image differ from its lock. Cell and lock must be among them."""
-    inner = config.get("config")
-    value = inner.get("Labels") if isinstance(inner, dict) else None
-    labels: JsonFields = value if isinstance(value, dict) else {}
+    labels = object_in(object_in(config, "config"), "Labels")
     expected = {"io.envsmith.cell": str(lock.cell.id), "io.envsmith.lock": lock.digest}
     expected |= {
         key: version for name, version in lock.cell.components.items() if (key := f"io.envsmith.{name}") in labels

@@ -15,6 +15,21 @@ from typing import Annotated, Any
 from envsmith.agent.protocol import Phase
 from envsmith.base.schema import Checked, Otherwise, Parsed, spelt, whole_number, written
 from envsmith.model.record import Facts, Unmet
+from envsmith.smoke.fields import (
+    ByRank,
+    CaseIndex,
+    Code,
+    Fraction,
+    IsSet,
+    Loss,
+    Number,
+    Rank,
+    RankKey,
+    Seconds,
+    Whole,
+    Words,
+)
+from envsmith.smoke.health import HealthReport, LimitFinding, RdmaCards
 
 # A line of events is never longer than a few hundred kilobytes. A stream of nonsense must not fill the memory.
 MAX_LINE = 8 << 20
@@ -47,24 +62,7 @@ class HaltReason(str, Enum):
     OTHER = ""
 
 
-# The types of fields. A broken cell may write anything.
-
-
-def _number(value: object, _context: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
-        raise ValueError("a number belongs here")
-    return float(value)
-
-
-def _loss(value: object, context: object) -> float:
-    """Read a loss. NaN and infinity are legitimate: they are judged, not dropped."""
-    return value if isinstance(value, float) else _number(value, context)
-
-
-def _rank_of(key: object, _context: object) -> int:
-    if not str(key).isdecimal():
-        raise ValueError("the number of a rank belongs here")
-    return int(str(key))
+# How fields are read. A broken cell may write anything.
 
 
 def _phase(value: object, _context: object) -> Phase:
@@ -93,19 +91,7 @@ def _calls(counts: Mapping[str, int], _context: object) -> Mapping[str, int]:
 
 
 _PHASES = {phase.word: phase for phase in Phase}
-_MAX_RANKS = 4096
-Rank = Annotated[int, whole_number(0, _MAX_RANKS - 1)]
-Whole = Annotated[int, whole_number(-(1 << 62), 1 << 62)]
-Code = Annotated[int, whole_number(-(1 << 40), 1 << 40)]
-Number = Annotated[float, Parsed(_number)]
-Fraction = Annotated[int, Parsed(lambda value, context: int(_number(value, context)))]  # the number without it
-Loss = Annotated[float, Parsed(_loss)]
-CaseIndex = Annotated[int, whole_number(-10, 1 << 40)]
-# Words for people: a text, or whatever stands there as a text.
-Words = Annotated[str, Parsed(lambda value, _: "" if value is None else str(value))]
-IsSet = Annotated[bool, Parsed(lambda value, _: value is True)]
 Lacking = Annotated[Unmet | None, Otherwise(None)]
-ByRank = Mapping[Annotated[int, Parsed(_rank_of)], str]
 
 
 @spelt
@@ -150,9 +136,7 @@ class CaseRow:
     case: CaseIndex
     status: RowStatus
     detail: Words = ""
-    seconds: Annotated[float, Parsed(lambda value, context: _number(value, context) / 1000)] = field(
-        default=0.0, metadata=written("ms")
-    )
+    seconds: Seconds = field(default=0.0, metadata=written("ms"))
     call: str = field(default="", metadata=written("sig"))
     micros: Annotated[tuple[float, ...], Parsed(_times)] = field(default=(), metadata=written("measured"))
     unmet: Lacking = None
@@ -188,7 +172,7 @@ class ManifestRow:
     run: str
     rank: Rank
     mismatch: Mapping[str, tuple[Rank, ...]] = field(default_factory=dict)
-    values: Mapping[str, Mapping[Annotated[int, Parsed(_rank_of)], Words]] = field(default_factory=dict)
+    values: Mapping[str, Mapping[RankKey, Words]] = field(default_factory=dict)
     warnings: Mapping[str, tuple[Rank, ...]] = field(default_factory=dict)
 
 
@@ -313,9 +297,7 @@ class HaltEvent:
     where: tuple[RankPlace, ...] = ()
     exits: tuple[ProcessEnd, ...] = ()
     output: ByRank = field(default_factory=dict)
-    stacks: Mapping[Annotated[int, Parsed(_rank_of)], Annotated[tuple[Words, ...], Checked(_stack)]] = field(
-        default_factory=dict
-    )
+    stacks: Mapping[RankKey, Annotated[tuple[Words, ...], Checked(_stack)]] = field(default_factory=dict)
     limit: Number = 0.0
     silent: Number = 0.0
     owner: StoreOwner = field(default_factory=StoreOwner)
@@ -353,50 +335,6 @@ class SkippedStep:
 
 @spelt
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuHealth:
-    """A GPU as NVML sees it. ``counters`` are its states and counters by our names of them."""
-
-    index: Rank
-    name: str = ""
-    uuid: str = ""
-    arch: str = ""
-    is_lost: IsSet = field(default=False, metadata=written("lost"))
-    counters: Mapping[str, Whole] = field(default_factory=dict, metadata=written("health"))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HealthReport:
-    """What NVML says of a machine. ``pairs`` are pairs of GPUs by the way on which they reach each other.
-
-    ``xids`` are GPU and number of what the driver reported. ``silent`` is for how many seconds NVML did not answer.
-    ``cuda_level`` is the newest CUDA of the driver, as NVML counts.
-    """
-
-    driver: Words = ""
-    cuda_level: Whole | None = None
-    gpus: tuple[GpuHealth, ...] = ()
-    pairs: Mapping[str, tuple[tuple[Rank, Rank], ...]] = field(default_factory=dict)
-    xids: tuple[tuple[Whole, Whole], ...] = ()
-    silent: Number = 0.0
-
-    @property
-    def counters(self) -> Mapping[int, Mapping[str, int]]:
-        """Return each GPU's states and counters."""
-        return {gpu.index: gpu.counters for gpu in self.gpus}
-
-
-@spelt
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RdmaCards:
-    """Cards with an active port by their link layer, and what lets NCCL use them."""
-
-    active: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    has_devices: IsSet = field(default=False, metadata=written("devices"))
-    has_peer_memory: IsSet = field(default=False, metadata=written("peer_memory"))
-
-
-@spelt
-@dataclass(frozen=True, kw_only=True, slots=True)
 class HealthEvent:
     """A machine before and after a run of ``seconds``. ``used`` are the GPUs of the run, ``None`` where unknown.
 
@@ -411,16 +349,6 @@ class HealthEvent:
     cards: RdmaCards = field(default_factory=RdmaCards, metadata=written("network"))
     variables: tuple[str, ...] = ()
     facts: Facts = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LimitFinding:
-    """What of the machine is too small: ``error`` when the run cannot work, ``warning`` or ``note``."""
-
-    limit: str
-    severity: str
-    message: str
-    fix: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

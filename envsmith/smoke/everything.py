@@ -28,7 +28,7 @@ from envsmith.base.schema import parse_json, parse_value
 from envsmith.errors import SmokeError
 from envsmith.model.record import Unmet
 from envsmith.smoke.cases import Case
-from envsmith.smoke.events import Rank
+from envsmith.smoke.fields import Rank
 from envsmith.smoke.parse_events import parse_loaded
 from envsmith.smoke.plan import TWO_ENGINES, Plan, Tier, Timeouts
 from envsmith.smoke.result import SmokeResult

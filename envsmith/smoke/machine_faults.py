@@ -9,11 +9,15 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from envsmith.agent.protocol import Exit
 from envsmith.base.schema import AsJson, parse_json, parse_value, strict
-from envsmith.smoke.events import Events, HealthReport, LimitFinding, RdmaCards
-from envsmith.smoke.nccl_text import Transports
+from envsmith.smoke.health import HealthReport, LimitFinding, RdmaCards
+
+if TYPE_CHECKING:
+    from envsmith.smoke.events import Events
+    from envsmith.smoke.nccl_text import Transports
 
 # nvmlDeviceGpuRecoveryAction_t (nvml.h), and what NVIDIA says to do about each ("Error Recovery and Response Flags",
 # docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).

@@ -25,7 +25,6 @@ from envsmith.smoke.events import (
     HealthEvent,
     Hello,
     HostEvent,
-    LimitFinding,
     LoadedEvent,
     ManifestRow,
     NodeRow,
@@ -37,6 +36,7 @@ from envsmith.smoke.events import (
     StepBegin,
     StepRow,
 )
+from envsmith.smoke.health import LimitFinding
 
 _START = '{"event":"'
 # The value of each kind of event, and where it is kept: the lists of `Events`, or the field of its first one.

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from envsmith.base.json_types import JsonDict
 from envsmith.model.record import CaseOutcome, Facts, Fault, StepOutcome, Unmet, Verdict
 from envsmith.smoke.bandwidth import Measurement
-from envsmith.smoke.events import CudaAnswer, LimitFinding
+from envsmith.smoke.events import CudaAnswer
 from envsmith.smoke.fault import CELL, Attribution
+from envsmith.smoke.health import LimitFinding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

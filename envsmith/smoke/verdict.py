@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from envsmith.agent.protocol import TIME_IS_OVER, Exit
 from envsmith.base.json_types import JsonDict
@@ -13,7 +14,7 @@ from envsmith.smoke.blame import blame_halt, blame_unsupervised
 from envsmith.smoke.case_verdict import CODES, held_against_floors, judge_cases
 from envsmith.smoke.charge import Charge
 from envsmith.smoke.coverage import too_little
-from envsmith.smoke.events import Events, LimitFinding, ManifestRow
+from envsmith.smoke.events import Events, ManifestRow
 from envsmith.smoke.fault import CELL, Attribution, cause_of
 from envsmith.smoke.machine_faults import fault_of, machine_problems
 from envsmith.smoke.nccl_text import Transports, transports
@@ -23,6 +24,9 @@ from envsmith.smoke.plan import Plan, Tier
 from envsmith.smoke.result import SmokeResult
 from envsmith.smoke.step_blame import outcome_of_step
 from envsmith.smoke.step_verdict import compare_families
+
+if TYPE_CHECKING:
+    from envsmith.smoke.health import LimitFinding
 
 _INCOMPLETE = "some cases or steps were not run, or a rank ended with an error after its last case"
 # The parts of a run in which the cases can be stopped.

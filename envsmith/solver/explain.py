@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from envsmith.base.schema import AsJson, written
 from envsmith.errors import UsageError
+from envsmith.knowledge.graph.compile import Compiled, CompiledRow
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.model.cell import Cell, CellId, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
@@ -339,7 +340,7 @@ def _versions(wishes: Iterable[Wish]) -> dict[str, str]:
 def _lift(solver: Solver, tried: Posed, wish: Wish) -> str:
     """Return what would have to change to have it, or nothing where it cannot be had."""
     wishes = [w for w in tried.problem.wishes if w is not wish]
-    posed = tried.with_wishes([*wishes, replace(wish, host=True)])
+    posed = tried.with_wishes([*wishes, wish._replace(host=True)])
     repairs = solver.repairs(posed, limit=1)
     if not repairs or any(c.component == wish.component for c in repairs[0].changes):
         return ""
@@ -678,21 +679,27 @@ def _lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Fin
     for compiled in solver.compiled.rules_of(parts):
         if not compiled.locking or (compiled.policies and policy not in compiled.policies):
             continue
-        rule = solver.rule(compiled.id)
-        for row in (r for r in rule.rows if r.severity is Severity.NOTE):
-            if (not row.platforms or cell.platform in row.platforms) and all(
-                name in parts and spec.contains(parts[name]) for name, spec in row.when.items()
-            ):
+        notes = (row for row in compiled.rows if row.severity is Severity.NOTE)
+        for note in (row for row in notes if not row.platforms or cell.platform.value in row.platforms):
+            if _is_so(solver.compiled, note, parts):
+                rule = solver.rule(compiled.id)
+                row = rule.rows[note.number]
                 first = next(iter(row.when))
                 message = rule_sentence(rule, [replace(row, when={first: Spec("*")})], {})
                 yield finding_of_row(rule, row, row.severity, {c: parts[c] for c in row.when}, message)
                 break
 
 
+def _is_so(compiled: Compiled, row: CompiledRow, parts: Mapping[str, str]) -> bool:
+    """Return whether these releases are those of which a row speaks. What it says that they need is not looked at."""
+    when = (compiled.specs[number] for number in row.nogoods[0] if number >= 0)
+    return all(name in parts and Spec.parse(text).contains(parts[name]) for name, text, _ in when)
+
+
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:
     """Return at most three cells: with the newest torch at all, and with the CUDA majors next to this one."""
     order = Preference(posed.problem, posed.preference.frameworks, posed.preference.companions, supported_first=False)
-    candidates = [] if posed.request.date else [solver.best(replace(posed, preference=order))]
+    candidates = [] if posed.request.date else [solver.best(posed._replace(preference=order))]
     cuda = posed.problem.variable("cuda")
     if cuda is not None and not any(w.component == "cuda" and not w.reason for w in posed.problem.wishes):
         majors: dict[str, int] = {}

@@ -192,7 +192,7 @@ def _without_unlisted(solver: Solver, problem: Problem, key: Hashable, named: Ma
         )
 
     def make() -> Problem:
-        groups = (replace(g, nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
+        groups = (g._replace(nogoods=tuple(n for n in g.nogoods if proves(n[1]))) for g in problem.groups)
         return replace(problem, groups=tuple(groups), _nets={})
 
     return solver.problems.get((key, unnamed, unlisted), make)
@@ -501,7 +501,7 @@ def _repair(
     problem, _ = _posed(case.solver, platform, names, case.subject, case.features, gaps=True)
     raised = [g for g in problem.groups if g.severity is Severity.WARNING and g.rule in broken]
     if raised:
-        groups = (replace(g, severity=Severity.ERROR) if g in raised else g for g in problem.groups)
+        groups = (g._replace(severity=Severity.ERROR) if g in raised else g for g in problem.groups)
         problem = replace(problem, groups=tuple(groups), _nets={})
     carried = {n for n in CARRIED if n in case.subject.masks and "torch" in case.subject.masks and _agrees(case, n)}
     wishes = [w for w in _wishes(case, problem) if w.component not in carried]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from envsmith.model.version import minor_of, public, version_key
 from envsmith.solver.kernel import Domains, Step, bits
@@ -41,17 +41,19 @@ A_PROOF = timedelta(days=365)
 A_STEP = timedelta(days=91)
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Which torch releases are known to be tested with a framework: in any build, and the builds that ran."""
+class Support(NamedTuple):
+    """Which torch releases are tested with each release of a framework: in any build, and the builds that ran.
 
-    lines: tuple[tuple[int, int], ...]
+    ``is_known`` says that somebody tested the framework at all.
+    """
+
+    is_known: bool
     of_release: tuple[int, ...]
     builds: tuple[int, ...]
 
     @classmethod
     def of(cls, problem: Problem, framework: str) -> Support:
-        """Return the tested lines of a framework, and for each release the torch releases tested with it.
+        """Return for each release of a framework the torch releases tested with it.
 
         They are those of its own lines, else those of its minor series.
         """
@@ -65,20 +67,12 @@ class Support:
                 builds[release] |= ran
         keys = [version_key(value) if value else None for value in values]
         minors = [key.release[:2] if key else () for key in keys]
-        return cls(tuple((f, t) for _, f, t, _ in lines), _of_series(minors, own), _of_series(minors, builds))
+        return cls(bool(lines), _of_series(minors, own), _of_series(minors, builds))
 
     def torch(self, release: int, *, exact: bool = False) -> int:
         """Return the mask of torch releases tested with release number ``release``, or (``exact``) of builds that ran."""
         masks = self.builds if exact else self.of_release
         return masks[release] if release < len(masks) else 0
-
-    def tested_with(self, releases: int) -> int:
-        """Return the mask of torch releases tested with one of these releases of the framework."""
-        tested = 0
-        for frameworks, torches in self.lines:
-            if frameworks & releases:
-                tested |= torches
-        return tested
 
     @property
     def releases(self) -> int:
@@ -122,7 +116,7 @@ class Preference:
         steps: list[Step] = []
         for name in self.frameworks:
             variable = problem.names.index(name)
-            if self.supported_first and self.support[name].lines:
+            if self.supported_first and self.support[name].is_known:
                 steps.append((variable, self._tested_release(name)))
             steps.append((variable, _listed(variable, self._newest(variable))))
         if with_cuda := problem.with_cuda():
@@ -231,7 +225,7 @@ class Preference:
         tiers: list[int] = []
         for name in self.frameworks:
             support = self.support[name]
-            if not support.lines:
+            if not support.is_known:
                 continue
             torches = support.torch(domains[self.problem.names.index(name)].bit_length() - 1, exact=exact)
             if not tiers:

@@ -15,6 +15,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from envsmith.knowledge.graph.compile import Compiled, CompiledRule
 from envsmith.model.cell import Platform, WheelPolicy
@@ -29,8 +30,7 @@ _PATCHES = range(40)
 _KEEP_PROBLEMS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """Something that the request asks for: all of ``masks`` hold together.
 
     ``reason`` is set when the program added it itself.
@@ -43,8 +43,7 @@ class Wish:
     host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RuleNogoods:
+class RuleNogoods(NamedTuple):
     """The nogoods of one rule over the variables of a problem: ``(row number, nogood)``."""
 
     rule: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import date
+from typing import NamedTuple
 
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.compile import Compiled
@@ -25,8 +25,7 @@ FOLLOWS = ("nccl", "cudnn", "triton")
 MEANS_CUDA = frozenset({"driver", "gpu", "toolkit"})
 
 
-@dataclass(frozen=True, slots=True)
-class Posed:
+class Posed(NamedTuple):
     """A problem with its preference and the wish to avoid what was not asked for.
 
     ``chosen`` are the names of a cell's id.
@@ -41,7 +40,7 @@ class Posed:
 
     def with_wishes(self, wishes: Iterable[Wish]) -> Posed:
         """Return the same with other wishes."""
-        return replace(self, problem=self.problem.with_wishes(wishes))
+        return self._replace(problem=self.problem.with_wishes(wishes))
 
     def and_also(self, *wishes: Wish) -> Posed:
         """Return the same with further wishes."""
@@ -158,7 +157,7 @@ def _wishes(problem: Problem, request: Request, specs: Mapping[str, Spec]) -> li
             wish = problem.wish(name, spec)
             also = cuda if name in MEANS_CUDA and spec.text != "none" else ()
             host = problem.compiled.roles[name] is Role.HOST
-            wishes.append(replace(wish, masks=(*wish.masks, *also), host=host))
+            wishes.append(wish._replace(masks=(*wish.masks, *also), host=host))
     wishes += [problem.wish(name, spec, reason=reason) for name, (spec, reason) in request.narrowed.items()]
     named = {} if request.driver is None else {"driver": ("driver", _version(request.driver, "--driver"))}
     gpus = [n for n, c in zip(problem.names, problem.components, strict=False) if c == "gpu" and n not in specs]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from envsmith.knowledge.graph.compile import Compiled
 from envsmith.knowledge.graph.load import VersionGraph, version_graph
@@ -23,8 +24,7 @@ Masks = Sequence[tuple[int, int]]
 _TROUBLE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """The best cell, as assignment and as value, and what could not be avoided in it."""
 
     cell: Cell
@@ -32,8 +32,7 @@ class Answer:
     avoided: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(NamedTuple):
     """A smallest set of wishes and rules that cannot hold together."""
 
     wishes: tuple[Wish, ...]
@@ -177,7 +176,7 @@ class Solver:
         answer = self.best(posed, wishes=wishes)
         if answer is None or "warning" in answer.avoided or not warned:
             return answer, 0 if answer and "warning" in answer.avoided else _TROUBLE
-        milder = self.best(replace(posed, problem=posed.problem.without_warnings(warned)), wishes=wishes)
+        milder = self.best(posed._replace(problem=posed.problem.without_warnings(warned)), wishes=wishes)
         return (milder, 1) if milder and "warning" in milder.avoided else (answer, _TROUBLE)
 
 

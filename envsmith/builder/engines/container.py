@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from envsmith.base.cache import read_cache, write_cache
 from envsmith.base.files import scratch
@@ -34,6 +34,7 @@ from envsmith.builder.image.dockerfile import ImageOptions, labels
 from envsmith.errors import BuildError, ContentError, EngineError, storage_error
 from envsmith.model import plain
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of, public
 from envsmith.net.oci.canonical import Form, repack, to_layout
 from envsmith.net.oci.saved import loadable, read_saved
@@ -452,7 +453,7 @@ def _unmet(path: Path, lock: Lock) -> list[str]:
     for requirement in required:
         if requirement.marker is not None and not requirement.marker.evaluate(environment):
             continue
-        pin = lock.pin(canonicalize_name(requirement.name))
+        pin = lock.pin(normal_name(requirement.name))
         if pin is None:
             unmet.append(
                 f"{path.name}: requires {requirement}, which the lock does not have: "

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from envsmith.base.about import DISTRIBUTION, VERSION
 from envsmith.base.files import read_bounded, scratch
@@ -23,6 +23,7 @@ from envsmith.lock.index.interpreters import find_interpreter, running_interpret
 from envsmith.lock.index.metadata import active, parse_metadata
 from envsmith.lock.index.uv import Uv
 from envsmith.model.lock import Artifact, Lock, Pin
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
 from envsmith.project.declared import read_toml
 from envsmith.project.folder import PYPROJECT, SETUP_CFG, SETUP_PY
@@ -132,7 +133,7 @@ def project_wheel(project: UserPackage, lock: Lock, tags: Collection[str], uv: U
             hint=f"Run envsmith pack on such a machine, with a Python {minor} on PATH.",
         )
     unmet = wheel.unmet_by(lock)
-    if problems := [text for name, text in unmet.items() if name not in set(map(canonicalize_name, project.leave_out))]:
+    if problems := [text for name, text in unmet.items() if name not in set(map(normal_name, project.leave_out))]:
         raise UsageError(
             f"Cannot pack {folder}: {lock.cell.id} does not meet {len(problems)} of its requirements.",
             details=problems,

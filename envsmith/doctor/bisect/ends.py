@@ -10,7 +10,6 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_text as read_file
 from envsmith.base.files import write_whole
@@ -24,6 +23,7 @@ from envsmith.doctor.read import clean, read_text
 from envsmith.errors import LockError, NetworkError, UsageError
 from envsmith.lock.index.index import PackageIndex
 from envsmith.lock.index.uv import Uv
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
 from envsmith.project.folder import ProjectPart, read_folder
 
@@ -60,7 +60,7 @@ def _of_environment(path: Path, uv: Uv) -> PackageSet:
     for line in answer.stdout.splitlines():
         name, equals, version = line.partition("==")
         if equals:
-            pins[canonicalize_name(name)] = version.strip()
+            pins[normal_name(name)] = version.strip()
         elif line.strip():
             unpinned.append(line.strip())
     # A project that is installed from its folder is the user's own code: it is the same at both ends.
@@ -82,7 +82,7 @@ def _of_file(path: Path, python: str) -> PackageSet:
     draft = Draft()
     read_text(clean(text), draft, path.name)
     facts = draft.done()
-    pins: dict[str, str] = {canonicalize_name(name): version for name, version in facts.distributions.items()}
+    pins: dict[str, str] = {normal_name(name): version for name, version in facts.distributions.items()}
     pins |= _exact(text)
     if not pins:
         raise UsageError(f"Cannot read {path}: it pins no package.", hint=_HINT)
@@ -100,7 +100,7 @@ def _exact(text: str) -> dict[str, str]:
             continue
         specifiers = list(requirement.specifier)
         if len(specifiers) == 1 and specifiers[0].operator == "==" and not specifiers[0].version.endswith("*"):
-            pins[canonicalize_name(requirement.name)] = specifiers[0].version
+            pins[normal_name(requirement.name)] = specifiers[0].version
     return pins
 
 

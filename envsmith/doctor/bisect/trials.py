@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from envsmith.base.files import read_bounded, read_text, write_whole
 from envsmith.base.interpreter import python_in
@@ -27,6 +26,7 @@ from envsmith.lock.index.interpreters import find_interpreter
 from envsmith.lock.index.metadata import active, parse_metadata
 from envsmith.lock.index.uv import Uv
 from envsmith.model.cell import Platform
+from envsmith.model.project_name import normal_name
 
 # Seconds: a run may take five times as long as the slower end, and a minute at least.
 _PATIENCE, _SLOWER = 60.0, 5.0
@@ -138,7 +138,7 @@ class Trials:
         for path in self._site(packages).glob("*.dist-info/METADATA"):
             metadata = parse_metadata(read_bounded(path, _METADATA), path.parent.name)
             requires = active(metadata.requires, python=packages.python, platform=Platform.host())
-            name = next((n for n in packages.pins if n == canonicalize_name(metadata.name)), None)
+            name = next((n for n in packages.pins if n == normal_name(metadata.name)), None)
             if name:
                 self._requires[name, packages.pins[name]] = requires
 
@@ -262,6 +262,6 @@ def _outcome(row: JsonFields) -> TrialOutcome:
 def _top_levels(site: Path, name: str) -> Iterator[str]:
     """Yield the first part of each path that an installed distribution records."""
     for record in site.glob("*.dist-info/RECORD"):
-        if canonicalize_name(record.parent.name.partition("-")[0]) == name:
+        if normal_name(record.parent.name.partition("-")[0]) == name:
             lines = read_text(record, errors="replace").splitlines()
             yield from {line.partition(",")[0].partition("/")[0] for line in lines if line}

@@ -18,6 +18,7 @@ from envsmith.base.text import clean
 from envsmith.doctor.mend.owned import packages_folders, recorded
 from envsmith.errors import EnvsmithError, UsageError
 from envsmith.lock.index.metadata import MAX_MEMBER, parse_metadata, parse_requires_txt
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
 
 CONFIG = "pyvenv.cfg"
@@ -56,7 +57,7 @@ class Environment:
 
     def has(self, requirement: Requirement) -> bool:
         """Return whether a requirement is met by what is installed."""
-        installed = self.distributions.get(canonicalize_name(requirement.name))
+        installed = self.distributions.get(normal_name(requirement.name))
         return installed is not None and _admits(requirement, installed.version)
 
 

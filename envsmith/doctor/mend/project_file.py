@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.specifiers import Specifier, SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import read_text, write_whole
@@ -23,6 +22,7 @@ from envsmith.lock.query import Query, cutoff, last_day, resolve
 from envsmith.lock.uv_output import is_of_torch
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of
 from envsmith.project.demand import Demand, Demands
 from envsmith.project.uv_and_pixi import difference
@@ -83,7 +83,7 @@ def propose_for_file(
     named = {demand.name: demand for demand in reversed(demands.demands)}
     minor = minor_of(judgement.repair.cell.components["python"])
     treatment = treatment_of_repair(judgement.repair, judgement.findings, _as_environment(path, named, minor))
-    names = set(map(canonicalize_name, keep))
+    names = set(map(normal_name, keep))
     if fixed := sorted(names & treatment.names):
         raise LockError(
             f"Cannot mend {path}: {', '.join(fixed)} would have to change, and --keep holds it.",

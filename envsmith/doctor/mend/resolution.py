@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.schema import AsJson, written
@@ -21,6 +20,7 @@ from envsmith.lock.resolve import build_pins
 from envsmith.lock.uv_output import closure, is_of_torch, to_pins
 from envsmith.model.cell import Platform
 from envsmith.model.lock import Pin
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of, public
 from envsmith.net.http import HttpClient
 
@@ -125,10 +125,10 @@ def _widening(environment: Environment, treatment: Treatment, keep: Collection[s
         name
         for name in environment.distributions
         for requirement in environment.edges(name)
-        if canonicalize_name(requirement.name) in touched
+        if normal_name(requirement.name) in touched
     }
     for name in touched & set(environment.distributions):
-        neighbours |= {canonicalize_name(requirement.name) for requirement in environment.edges(name)}
+        neighbours |= {normal_name(requirement.name) for requirement in environment.edges(name)}
     yield frozenset()
     yield movable & neighbours
     yield movable
@@ -155,7 +155,7 @@ def _query(environment: Environment, treatment: Treatment, free: frozenset[str],
 
 def _of_torch(environment: Environment) -> frozenset[str]:
     """Return what only the installed torch asks for: its libraries go where it goes."""
-    edges = {name: [canonicalize_name(r.name) for r in environment.edges(name)] for name in environment.distributions}
+    edges = {name: [normal_name(r.name) for r in environment.edges(name)] for name in environment.distributions}
     own = {name for name in closure(["torch"], edges) if is_of_torch(name) and name != "torch"}
     elsewhere = {target for name, targets in edges.items() if name not in {*own, "torch"} for target in targets}
     return frozenset(own - elsewhere)
@@ -166,7 +166,7 @@ def _stay(environment: Environment, name: str, treatment: Treatment) -> Installe
     requires = [
         str(requirement)
         for requirement in environment.edges(name)
-        if canonicalize_name(requirement.name) not in treatment.remove and environment.has(requirement)
+        if normal_name(requirement.name) not in treatment.remove and environment.has(requirement)
     ]
     return replace(environment.distributions[name], requires=tuple(requires))
 
@@ -193,7 +193,7 @@ def _why(name: str, environment: Environment, treatment: Treatment) -> str:
     users = [
         user
         for user in environment.distributions
-        if user in treatment.names and name in {canonicalize_name(r.name) for r in environment.edges(user)}
+        if user in treatment.names and name in {normal_name(r.name) for r in environment.edges(user)}
     ]
     return f"{', '.join(users)} needs another release" if users else "the new releases need it"
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
@@ -20,6 +19,7 @@ from envsmith.doctor.report import backend_of
 from envsmith.knowledge.graph.load import components
 from envsmith.model.component import Component, Role
 from envsmith.model.finding import Finding, Repair
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 
 # What torch brings. Where torch changes, its own metadata decides about them.
@@ -66,7 +66,7 @@ class _Draft:
 
     def add(self, requirement: str, reason: str) -> None:
         """Ask for a requirement, unless the repair has asked for the same distribution."""
-        name = canonicalize_name(Requirement(requirement).name)
+        name = normal_name(Requirement(requirement).name)
         if self.install.setdefault(name, requirement) == requirement:
             self.reasons.setdefault(name, reason)
 
@@ -107,7 +107,7 @@ def _concerned(findings: Iterable[Diagnosed], environment: Environment) -> froze
     errors = (d.finding for d in findings if d.finding.severity is Severity.ERROR)
     find = components().by_name.get
     named = (find(name) for finding in errors for name in finding.components)
-    names = {canonicalize_name(name) for component in named if component for name in component.distributions}
+    names = {normal_name(name) for component in named if component for name in component.distributions}
     return frozenset(names & environment.distributions.keys())
 
 
@@ -137,7 +137,7 @@ def _add_repair(repair: Repair, findings: Sequence[Finding], draft: _Draft) -> N
 
 def _distributions_of(component: Component, cuda: str, environment: Environment) -> list[str]:
     """Return the distributions of a component that are installed, else its first. A library has one for each CUDA."""
-    names: list[str] = [canonicalize_name(name) for name in component.distributions]
+    names: list[str] = [normal_name(name) for name in component.distributions]
     of_cuda = [name for name in names if name.endswith(f"-cu{cuda.partition('.')[0]}")]
     installed = [name for name in names if name in environment.distributions]
     return of_cuda or installed or names[:1]
@@ -169,7 +169,7 @@ def _add_line(line: str, reason: str, draft: _Draft) -> bool:
     if odd or not names or not all(map(_is_exact_or_open, names)):
         return False
     if words[1] == "uninstall":
-        removed = {canonicalize_name(name) for name in names}
+        removed = {normal_name(name) for name in names}
         draft.remove |= removed
         draft.reasons.update(dict.fromkeys(removed, reason))
         return True
@@ -181,7 +181,7 @@ def _add_line(line: str, reason: str, draft: _Draft) -> bool:
 def _add_installed(names: Iterable[str], reason: str, draft: _Draft, *, again: bool) -> None:
     for text in names:
         requirement = Requirement(text)
-        name = canonicalize_name(requirement.name)
+        name = normal_name(requirement.name)
         installed = draft.environment.distributions.get(name)
         same = installed is not None and requirement.specifier.contains(installed.version, prereleases=True)
         if same and not again and name not in draft.remove:

@@ -20,7 +20,7 @@ from envsmith.doctor.read.lines import component_of, note_container, note_distri
 from envsmith.doctor.read.pasted import clean
 from envsmith.errors import EnvsmithError
 from envsmith.lock.conda import foreign as conda_read
-from envsmith.lock.index.metadata import holds_somewhere
+from envsmith.lock.index.markers import holds_somewhere
 from envsmith.model.cell import Platform
 from envsmith.project.declared import MAX_BYTES, PYTHONS
 from envsmith.project.demand import Demands

@@ -11,98 +11,93 @@ import warnings
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from envsmith.base.packed import Lazy
-from envsmith.errors import LeftAsideWarning
+from envsmith.errors import DataError, LeftAsideWarning
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.compile import Compiled, compile_knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
-from envsmith.knowledge.graph.tables import Table
+from envsmith.knowledge.graph.tables import FileState, Table
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Knowledge, PassedRun, Rule, Tested
 from envsmith.model.version import Spec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """What is kept of a graph. ``rest`` is the knowledge without its rules and without what was run."""
+class _Tables:
+    """What every answer needs of a graph."""
 
     compiled: Compiled
     components: ComponentTable
+    left_aside: tuple[str, ...]
+
+
+class _Texts(NamedTuple):
+    """What is shown of a graph. ``rest`` is the knowledge without its rules and without what was run."""
+
+    digest: str
     rules: Mapping[str, Lazy[Rule]]
     tested: Lazy[tuple[Tested, ...]]
     runs: Lazy[tuple[PassedRun, ...]]
     rest: Lazy[Knowledge]
-    left_aside: tuple[str, ...]
 
     @classmethod
-    def of(cls, knowledge: Knowledge) -> _Kept:
+    def of(cls, knowledge: Knowledge) -> _Texts:
         return cls(
-            compile_knowledge(knowledge),
-            knowledge.components,
+            knowledge.digest,
             {rule.id: Lazy(rule) for rule in knowledge.rules},
             Lazy(knowledge.tested),
             Lazy(knowledge.runs),
             Lazy(replace(knowledge, rules=(), tested=(), runs=())),
-            knowledge.left_aside,
         )
+
+    def knowledge(self) -> Knowledge:
+        rules = tuple(rule.value for rule in self.rules.values())
+        return replace(self.rest.value, rules=rules, tested=self.tested.value, runs=self.runs.value)
 
 
 @dataclass(slots=True)
 class VersionGraph:
     """The compiled tables, and the texts behind them."""
 
-    _kept: _Kept
+    compiled: Compiled
+    components: ComponentTable
+    _texts: Lazy[_Texts]
     _knowledge: Knowledge | None = None
 
     @classmethod
     def of(cls, knowledge: Knowledge) -> VersionGraph:
         """Compile a knowledge."""
-        return cls(_Kept.of(knowledge), knowledge)
-
-    @property
-    def compiled(self) -> Compiled:
-        """Return the numbers that the solver works with."""
-        return self._kept.compiled
-
-    @property
-    def components(self) -> ComponentTable:
-        """Return every component."""
-        return self._kept.components
-
-    @property
-    def left_aside(self) -> tuple[str, ...]:
-        """Return a line for each record that is not one."""
-        return self._kept.left_aside
+        return cls(compile_knowledge(knowledge), knowledge.components, Lazy(_Texts.of(knowledge)), knowledge)
 
     @property
     def tested(self) -> tuple[Tested, ...]:
         """Return what others ran or ship, and what was run here."""
-        return self._kept.tested.value
+        return self._texts.value.tested.value
 
     @property
     def runs(self) -> tuple[PassedRun, ...]:
         """Return each run here that passed, with all its releases."""
-        return self._kept.runs.value
+        return self._texts.value.runs.value
 
     def rule(self, rule_id: str) -> Rule:
         """Return one rule. ``KeyError`` when there is none of that id."""
-        return self._kept.rules[rule_id].value
+        return self._texts.value.rules[rule_id].value
 
     def knowledge(self) -> Knowledge:
         """Return everything that the files say."""
         if self._knowledge is None:
-            rules = tuple(rule.value for rule in self._kept.rules.values())
-            self._knowledge = replace(self._kept.rest.value, rules=rules, tested=self.tested, runs=self.runs)
+            self._knowledge = self._texts.value.knowledge()
         return self._knowledge
 
     def without(self, rules: Container[str]) -> VersionGraph:
         """Return a graph that knows everything but ``rules``. The tables of this one are used again."""
-        tables, compiled = self._kept, self.compiled
+        compiled, texts = self.compiled, self._texts.value
         gone = {number for number, rule in enumerate(compiled.rules) if rule.value.id in rules}
         about = {name: tuple(n for n in numbers if n not in gone) for name, numbers in compiled.about.items()}
-        remaining = {rule_id: rule for rule_id, rule in tables.rules.items() if rule_id not in rules}
-        return VersionGraph(replace(tables, compiled=replace(compiled, about=about), rules=remaining))
+        remaining = {rule_id: rule for rule_id, rule in texts.rules.items() if rule_id not in rules}
+        return VersionGraph(replace(compiled, about=about), self.components, Lazy(texts._replace(rules=remaining)))
 
     def released_on(self, name: str, version: str) -> str:
         """Return the day on which a release of a component came out, ``""`` where it is not known."""
@@ -119,22 +114,42 @@ class VersionGraph:
         return any(spec.contains(version) for version in self.compiled.versions.get(name, ()))
 
 
-def _read(files: DataFiles) -> _Kept:
+def _read_texts(files: DataFiles) -> _Texts:
     from envsmith.knowledge.graph.read import read_knowledge
 
-    return _Kept.of(read_knowledge(files.root))
+    return _Texts.of(read_knowledge(files.root))
+
+
+def _compile_texts(files: DataFiles) -> _Tables:
+    knowledge = TEXTS.load(files).knowledge()
+    return _Tables(compile_knowledge(knowledge), knowledge.components, knowledge.left_aside)
+
+
+def _installed() -> DataFiles:
+    return list_files(find_matrix())
 
 
 def _frameworks() -> object:
     return [(f.name, f.short, f.title, f.distributions, f.aliases) for f in FRAMEWORKS.values()]
 
 
-GRAPH = Table("graph", lambda: list_files(find_matrix()), _Kept, _read, _frameworks)
+TEXTS = Table("texts", _installed, _Texts, _read_texts, _frameworks)
+GRAPH = Table("graph", _installed, _Tables, _compile_texts, _frameworks)
 
 
 @cache
-def _graph_of(tables: _Kept) -> VersionGraph:
-    return VersionGraph(tables)
+def _graph_of(tables: _Tables, state: FileState) -> VersionGraph:
+    return VersionGraph(tables.compiled, tables.components, Lazy(read=lambda: _texts_of(tables, state)))
+
+
+def _texts_of(tables: _Tables, state: FileState) -> _Texts:
+    texts = TEXTS.of(state)
+    if texts.digest != tables.compiled.digest:
+        raise DataError(
+            f"Cannot read the knowledge in {state.files.root}: its files changed meanwhile.",
+            hint="Run the same command again.",
+        )
+    return texts
 
 
 def version_graph(files: DataFiles | None = None) -> VersionGraph:
@@ -142,10 +157,11 @@ def version_graph(files: DataFiles | None = None) -> VersionGraph:
 
     A record that is not one is left aside with a warning.
     """
-    graph = _graph_of(GRAPH.load(files))
-    for line in graph.left_aside:
+    state = GRAPH.state(files)
+    tables = GRAPH.of(state)
+    for line in tables.left_aside:
         warnings.warn(line, LeftAsideWarning, stacklevel=2)
-    return graph
+    return _graph_of(tables, state)
 
 
 def knowledge(files: DataFiles | None = None) -> Knowledge:

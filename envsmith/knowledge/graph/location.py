@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from envsmith.base.files import read_bounded
 from envsmith.errors import DataError, UsageError
@@ -17,8 +17,7 @@ _PARTS = (("releases", ".yaml"), ("rules", ".yaml"), ("tested", ".yaml"), ("whee
 MAX_FILE_BYTES = 8_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class DataFiles:
+class DataFiles(NamedTuple):
     """``root`` and the files below it that make up the knowledge, as relative names in a stable order."""
 
     root: Path

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from envsmith.base.about import VERSION
 from envsmith.base.cache import cached, entry_of, load_entry
@@ -26,24 +26,31 @@ _Value = TypeVar("_Value")
 # Where a wheel brings its tables.
 BROUGHT = Path(__file__).resolve().parents[2] / "_tables"
 # Raised when the same files make another value.
-_MAKING = 12
+_MAKING = 13
 
 
-# The tables of one state of the files, by kind.
-_STATE: ContextVar[dict[str, Any] | None] = ContextVar("state", default=None)
+class FileState(NamedTuple):
+    """Files of the knowledge, and the stamp that they had when they were looked at."""
+
+    files: DataFiles
+    stamp: str
+
+
+# The state of the installed files, by kind of table.
+_STATES: ContextVar[dict[str, FileState] | None] = ContextVar("states", default=None)
 
 
 @contextmanager
 def one_state() -> Iterator[None]:
     """Answer all that is asked within from one state of the files. They are looked at once for each table."""
-    if _STATE.get() is not None:
+    if _STATES.get() is not None:
         yield
         return
-    token = _STATE.set({})
+    token = _STATES.set({})
     try:
         yield
     finally:
-        _STATE.reset(token)
+        _STATES.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +69,30 @@ class Table(Generic[_Value]):
 
     def load(self, files: DataFiles | None = None) -> _Value:
         """Return the value of ``files``: in this process once, from the cache while none of them changes."""
-        state = _STATE.get()
-        if files is not None or state is None:
-            return self._load(files or self.files())
-        if self.kind not in state:
-            state[self.kind] = self._load(self.files())
-        value: _Value = state[self.kind]
-        return value
+        return self.of(self.state(files))
 
-    def _load(self, files: DataFiles) -> _Value:
-        stamp = files.stamp()
-        if stamp not in self._values:
-            self._values[stamp] = cached(
+    def state(self, files: DataFiles | None = None) -> FileState:
+        """Return ``files`` (default: the installed ones) as they are."""
+        states = _STATES.get()
+        if files is not None or states is None:
+            files = files or self.files()
+            return FileState(files, files.stamp())
+        if self.kind not in states:
+            installed = self.files()
+            states[self.kind] = FileState(installed, installed.stamp())
+        return states[self.kind]
+
+    def of(self, state: FileState) -> _Value:
+        """Return the value of a state of files, also when it is kept and they have changed since."""
+        if state.stamp not in self._values:
+            self._values[state.stamp] = cached(
                 self.kind,
-                self.key(stamp),
-                lambda: self.make(files),
+                self.key(state.stamp),
+                lambda: self.make(state.files),
                 shape=self.shape,
-                brought=lambda: self._brought(files),
+                brought=lambda: self._brought(state.files),
             )
-        return self._values[stamp]
+        return self._values[state.stamp]
 
     def forget(self) -> None:
         """Forget what was loaded in this process."""

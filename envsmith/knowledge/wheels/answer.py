@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.runtime import StatedText, load_runtime
 from envsmith.knowledge.wheels.offers import Offer, offers, target_of
 from envsmith.model.cell import Cell, WheelPolicy
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import Spec
 from envsmith.model.wheel import ReadyWheel, glibc_of
 
@@ -78,7 +79,7 @@ def proof_of(wheel: ReadyWheel) -> dict[str, Any]:
 def distributions_of(name: str) -> tuple[str, ...]:
     """Return the distributions of a component, or the one of that name."""
     component = components().find(name)
-    return component.distributions or (component.name,) if component else (canonicalize_name(name),)
+    return component.distributions or (component.name,) if component else (normal_name(name),)
 
 
 def answer(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from envsmith.knowledge.graph.load import knowledge
 from envsmith.knowledge.graph.wheels import ready_wheels
@@ -17,8 +17,7 @@ from envsmith.model.wheel import ReadyWheel, WheelTarget
 Ready = Callable[[str, str, Cell], "ReadyWheel | None"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """A wheel of the catalogue, held against a target. It fits when nothing speaks ``against`` it."""
 
     wheel: ReadyWheel

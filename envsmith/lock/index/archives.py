@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from urllib.request import url2pathname
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import expand_home, read_bounded, read_toml
@@ -31,6 +30,7 @@ from envsmith.errors import ContentError, LockError, NetworkError, UsageError
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.metadata import MAX_MEMBER, tar_members
 from envsmith.model.lock import Artifact, GivenArchive
+from envsmith.model.project_name import normal_name
 from envsmith.net.address import parts_of
 from envsmith.net.http import HttpClient
 
@@ -88,9 +88,7 @@ def parse_wish(text: str) -> SourceWish:
         version = str(Version(match["version"])) if match["version"] else None
     except InvalidVersion:
         raise UsageError(f"Cannot use --source {match['name']}: {match['version'][:40]!r} is not a version.") from None
-    return SourceWish(
-        name=canonicalize_name(match["name"]), version=version, place=place, sha256=match["sha256"].lower()
-    )
+    return SourceWish(name=normal_name(match["name"]), version=version, place=place, sha256=match["sha256"].lower())
 
 
 def read_archive(wish: SourceWish, fetcher: Fetcher) -> GivenArchive:
@@ -104,7 +102,7 @@ def read_archive(wish: SourceWish, fetcher: Fetcher) -> GivenArchive:
     metadata, cuda = _members(data, wish)
     project = _stated(metadata, wish.name)
     name = project.name or wish.name
-    if canonicalize_name(name) != wish.name:
+    if normal_name(name) != wish.name:
         raise LockError(
             f"Cannot use --source {wish.name}: the archive is that of {name[:80]!r}.",
             hint="Give it under its own name.",

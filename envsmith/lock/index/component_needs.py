@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.base.json_types import JsonDict
 from envsmith.lock.index.metadata import active
 from envsmith.model.cell import Platform
 from envsmith.model.component import Component, ComponentTable, Role
+from envsmith.model.project_name import normal_name
 
 # The minors among which a marker must hold everywhere before a requirement becomes a rule; wide enough for every
 # release that is listed.
@@ -156,9 +156,7 @@ class ComponentNeeds:
         """Return the requirements that this reading is about: the others need no evaluation of their markers."""
         named = [(match[0], line) for line in self.requires if (match := _NAME.match(line))]
         core = f"{self.cuda_core}-cu" if self.cuda_core else None
-        return [
-            line for name, line in named if self._component(name) or (core and canonicalize_name(name).startswith(core))
-        ]
+        return [line for name, line in named if self._component(name) or (core and normal_name(name).startswith(core))]
 
     def _by_place(self) -> dict[str, dict[tuple[Platform, str], str | None]]:
         """Return for each distribution what is asked of it by platform and Python, ``None`` where it is not required."""

@@ -19,13 +19,14 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
-from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, canonicalize_name, parse_sdist_filename
+from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.schema import parse_json
 from envsmith.base.text import clean
 from envsmith.errors import NetworkError
 from envsmith.lock.index.uv import SHOWN, Uv
+from envsmith.model.project_name import normal_name
 from envsmith.model.wheel_name import read_wheel_name, variant_of
 from envsmith.net.address import follow, origin, parts_of, redact
 from envsmith.net.http import Fetcher, HttpClient, NotFoundError, Reply
@@ -348,16 +349,16 @@ class PackageIndex:
 
         ``NotFoundError`` when the index has none, ``NetworkError`` when it cannot be read.
         """
-        page = urljoin(self.url, quote(canonicalize_name(name)) + "/")
+        page = urljoin(self.url, quote(normal_name(name)) + "/")
         listing = self._listing(page, name, _ACCEPT, _parse_page)
         files = tuple(listing.files)
         if any(file.uploaded is None or file.size is None for file in files) or not files:
             files = _joined(files, self._document(name))
-        return IndexProject(name=canonicalize_name(name), files=files, left_out=tuple(listing.left_out))
+        return IndexProject(name=normal_name(name), files=files, left_out=tuple(listing.left_out))
 
     def _document(self, name: str) -> tuple[IndexFile, ...]:
         """Return the project document, which tells times and sizes that a page in HTML does not, or nothing."""
-        page = urljoin(self.url, f"../pypi/{quote(canonicalize_name(name))}/json")
+        page = urljoin(self.url, f"../pypi/{quote(normal_name(name))}/json")
         try:
             listing = self._listing(page, name, "application/json", lambda body, _, li: parse_project_json(body, li))
         except NetworkError:
@@ -369,7 +370,7 @@ class PackageIndex:
         listings: list[Listing] = []
 
         def read(reply: Reply) -> None:
-            listing = Listing(_base(page, reply.url), canonicalize_name(name))
+            listing = Listing(_base(page, reply.url), normal_name(name))
             parse(reply.body, reply.content_type.lower(), listing)
             listings.append(listing)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from envsmith.errors import ContentError
@@ -13,6 +13,7 @@ from envsmith.knowledge.wheels.offers import Offer
 from envsmith.lock.index.distribution import read_release
 from envsmith.lock.index.index import IndexFile, IndexProject, PackageIndex
 from envsmith.model.cell import Platform
+from envsmith.model.project_name import normal_name
 from envsmith.model.version import public
 from envsmith.model.wheel import ReadyWheel, WheelTarget
 from envsmith.net.http import Fetcher
@@ -93,7 +94,7 @@ def _readable(filename: str) -> bool:
 
 def _wheel(name: str, file: IndexFile, requires: tuple[str, ...]) -> ReadyWheel:
     return ReadyWheel(
-        distribution=canonicalize_name(name),
+        distribution=normal_name(name),
         version=file.version,
         address=file.url,
         sha256=file.sha256 or "",
@@ -114,5 +115,5 @@ def _torch(requires: Iterable[str], target: WheelTarget) -> Iterator[str]:
         except InvalidRequirement:
             continue
         release = public(target.torch)
-        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(release, True):  # noqa: FBT003
+        if normal_name(requirement.name) == "torch" and not requirement.specifier.contains(release, True):  # noqa: FBT003
             yield f"its METADATA asks for torch{requirement.specifier}, not {release}"

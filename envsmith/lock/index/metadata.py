@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.base.text import clean
 from envsmith.errors import NetworkError
 from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.markers import environment_of
 from envsmith.model.cell import Platform
+from envsmith.model.project_name import normal_name
 from envsmith.net.http import Fetcher
 
 # The largest METADATA, setup.py and the like that is read.
@@ -68,7 +68,7 @@ def metadata_of(file: IndexFile, data: bytes) -> Metadata:
     """Parse ``METADATA`` or ``PKG-INFO`` of a file. ``NetworkError`` when it is of another project or version."""
     metadata = parse_metadata(data, file.filename)
     try:
-        is_own = (canonicalize_name(metadata.name), Version(metadata.version).public) == (
+        is_own = (normal_name(metadata.name), Version(metadata.version).public) == (
             file.project,
             Version(file.version).public,
         )
@@ -105,41 +105,6 @@ def parse_requires_txt(data: bytes) -> tuple[str, ...]:
     return tuple(requirements)
 
 
-def _environment(python: str, platform: Platform) -> dict[str, str]:
-    """Return what markers see on a platform with a minor of Python."""
-    return {
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": platform.machine,
-        "platform_release": "",
-        "platform_version": "",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "implementation_version": f"{python}.0",
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "extra": "",
-    }
-
-
-def _holds(marker: Marker, python: str, platform: Platform) -> bool:
-    try:
-        return marker.evaluate(_environment(python, platform))
-    except (UndefinedComparison, UndefinedEnvironmentName):
-        return True
-
-
-def holds_somewhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
-    """Return whether a marker holds on a platform for one of some minors of Python."""
-    return marker is None or any(_holds(marker, python, platform) for python in pythons)
-
-
-def holds_everywhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
-    """Return whether a marker holds on a platform for all of some minors of Python."""
-    return marker is None or all(_holds(marker, python, platform) for python in pythons)
-
-
 def active(
     requires: Iterable[str], *, python: str, platform: Platform, extras: Iterable[str] = ()
 ) -> dict[str, Requirement]:
@@ -149,7 +114,7 @@ def active(
 
     Two lines of one name are joined (their specifiers intersect).
     """
-    environment = _environment(python, platform)
+    environment = environment_of(python, platform)
     by_name: dict[str, Requirement] = {}
     for line in requires:
         try:
@@ -161,7 +126,7 @@ def active(
             continue
         if not is_active:
             continue
-        name = canonicalize_name(requirement.name)
+        name = normal_name(requirement.name)
         if name in by_name:
             requirement.specifier &= by_name[name].specifier
         by_name[name] = requirement

@@ -20,8 +20,9 @@ def minors_here(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     env = dict(os.environ if environ is None else environ)
     data = Path(env.get("XDG_DATA_HOME") or expand_home("~/.local/share", env))
     managed = Path(env.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python").glob("cpython-3.*/bin")
-    folders = [*map(Path, search_path(env).split(os.pathsep)), *managed]
-    minors = {minor for minor in _MINORS for each in folders if is_python(each / f"python3.{minor}")}
+    folders = [*search_path(env).split(os.pathsep), *map(str, managed)]
+    programs = [(minor, f"{folder}/python3.{minor}") for minor in _MINORS for folder in folders]
+    minors = {minor for minor, program in programs if os.access(program, os.X_OK) and is_python(Path(program))}
     named = {minor_of(platform.python_version()), *(f"3.{minor}" for minor in minors)}
     return tuple(sorted(named, key=Version, reverse=True))
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envsmith.errors import EnvsmithError, NetworkError
 from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import PackageIndex, find_index
+from envsmith.model.project_name import normal_name
 from envsmith.net.http import HttpClient, NotFoundError
 from envsmith.project.declared import FILES, Declaration, Declared, read_metadata
 
@@ -78,7 +78,7 @@ def as_published(declaration: Declaration, read: Callable[[str], Declaration] = 
 
 
 def _key(line: Declared) -> tuple[str, str]:
-    return canonicalize_name(line.name), canonicalize_name(line.extra or "")
+    return normal_name(line.name), normal_name(line.extra or "")
 
 
 def _ceilings(line: Declared) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envsmith.knowledge.graph.load import components
@@ -17,6 +16,7 @@ from envsmith.knowledge.names.guards import Guard
 from envsmith.knowledge.names.presence import Presence
 from envsmith.knowledge.names.uses import Use
 from envsmith.model.finding import Finding
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, Severity
 from envsmith.model.version import public
 from envsmith.project.code.reading import ProjectUses, UsePlace
@@ -240,7 +240,7 @@ def by_distribution(versions: Mapping[str, str]) -> dict[str, str]:
     for name, version in versions.items():
         component = table.find(name)
         if version[:1].isdigit():
-            names = component.distributions if component and component.distributions else (canonicalize_name(name),)
+            names = component.distributions if component and component.distributions else (normal_name(name),)
             releases |= dict.fromkeys(names, public(version))
     return releases
 

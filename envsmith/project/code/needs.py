@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
-from envsmith.base.files import read_bounded
-from envsmith.base.schema import parse_document
 from envsmith.errors import ContradictionError, LockError
 from envsmith.knowledge.graph.load import version_graph
-from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.names.modules import distributions_behind, distributions_by_module
 from envsmith.knowledge.names.presence import spec_of
 from envsmith.lock.later import Later, later_wheel
 from envsmith.model.cell import Request
 from envsmith.model.component import ComponentTable, Role
 from envsmith.model.finding import Solution, UnsatisfiableError
 from envsmith.model.lock import Lock, Pin
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Severity
 from envsmith.model.version import minor_of, public
 from envsmith.project.code.judge_uses import Assumed, Index, NameNeed, Questions, is_guarded, outermost, severity_of
@@ -32,9 +28,6 @@ from envsmith.solver import solve
 # More exclusions than this make no specifier that anybody reads.
 _MOST_HOLES = 8
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-# Which distribution brings a module, where its name does not say it: read from the wheels, never guessed.
-_FILE = "modules.yaml"
-_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +106,7 @@ def _owners(
     tops = {p.use.chain[0] for p in uses.uses if severity_of(p.use) is Severity.ERROR}
     for place in uses.uses:
         top = place.use.chain[0]
-        same = canonicalize_name(top)
+        same = normal_name(top)
         component = table.find(same)
         distribution = questions.distribution(place.use) or distributions_by_module().get(top)
         if distribution is None and (requirements.of([same]) or (component and same in component.distributions)):
@@ -244,31 +237,6 @@ def exact_versions(requirements: Demands) -> dict[str, str]:
     """Return the releases that a project pins exactly, without their builds."""
     pins = ((demand.name, demand.exact) for demand in requirements.demands)
     return {name: public(version) for name, version in pins if version}
-
-
-@lru_cache(maxsize=1)
-def _document() -> Mapping[str, Any]:
-    path = find_matrix() / _FILE
-    document: Mapping[str, Any] = parse_document(_FILE, read_bounded(path, _MAX_BYTES)) if path.is_file() else {}
-    return document
-
-
-@lru_cache(maxsize=1)
-def distributions_by_module() -> dict[str, str]:
-    """Return the distribution of each module that ``matrix/modules.yaml`` lists."""
-    modules: dict[str, str] = {}
-    for distribution, row in _document().get("distributions", {}).items():
-        for module in row["modules"]:
-            modules.setdefault(module, distribution)
-    return modules
-
-
-def distributions_behind(chain: Sequence[str]) -> Iterator[str]:
-    """Yield distributions that a module imports, though the one it belongs to does not require them."""
-    path = ".".join(chain) + "."
-    for module, row in _document().get("behind", {}).items():
-        if path.startswith(f"{module}."):
-            yield row["distribution"]
 
 
 # What code and its requirements ask for, less what no cell can have: a pin of years ago is a wish, not an order.

@@ -57,6 +57,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "a word": (Tree, Tree(word="x", kind="b", check=("x", {"a": [1, 2.5, None, True]}))),
     "words": (Tree, Tree(word=("x", "y"))),
     "a later part": (Tree, Tree(later=Lazy(LEAF))),
+    "a long later part": (Tree, Tree(later=Lazy(Leaf("one" * 4000)))),
     "later parts in parts": (Mapping[str, Lazy[Tree]], {"x": Lazy(Tree(later=Lazy(LEAF), leaves=(LEAF,)))}),
 }
 
@@ -124,6 +125,12 @@ def test_an_enumeration_whose_values_changed_since_is_not_read_even_in_a_later_p
 def test_content_that_is_not_whole_is_not_read(change: Any) -> None:
     with pytest.raises(ValueError):
         unpack(Lazy[Leaf], change(pack(Lazy[Leaf], Lazy(LEAF))))
+
+
+def test_a_long_part_takes_less_room_than_its_text() -> None:
+    text = "one" * 4000
+
+    assert len(pack(Lazy[str], Lazy(text))) < len(text) / 10
 
 
 def test_a_part_is_read_when_it_is_asked_for_and_once() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.base.ssh import SUFFIX, SshSigner, is_ssh_key, sign_file, signer_of
+from envsmith.base.ssh import SUFFIX, SshSigner, sign_file, signer_of
 from envsmith.errors import ContentError, EngineError, UsageError
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
@@ -81,11 +81,3 @@ def test_a_host_without_ssh_keygen_says_so(record: Path, key: Path, monkeypatch:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EngineError, match="ssh-keygen is not installed"):
         sign_file(record, key)
-
-
-def test_keys_of_ssh_are_told_from_pem(tmp_path: Path, key: Path) -> None:
-    (tmp_path / "key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
-    assert is_ssh_key(key)
-    assert is_ssh_key(key.with_name("id_ed25519.pub"))
-    assert not is_ssh_key(tmp_path / "key.pem")
-    assert not is_ssh_key(tmp_path / "absent")

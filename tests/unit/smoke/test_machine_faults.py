@@ -9,8 +9,8 @@ import pytest
 from envsmith.agent.protocol import Exit
 from envsmith.base.schema import parse_value
 from envsmith.model.record import Rung
-from envsmith.smoke.events import HealthReport, RdmaCards
 from envsmith.smoke.failure import failure_of
+from envsmith.smoke.health import HealthReport, RdmaCards
 from envsmith.smoke.machine_faults import (
     MachineFault,
     fault_of,

@@ -21,16 +21,21 @@ from envsmith.knowledge.graph.read import read_knowledge
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
+
+
+def forget():
     load.GRAPH.forget()
+    load.TEXTS.forget()
 
 
 @pytest.fixture
 def kept(matrix, monkeypatch):
-    """The graph, read from its files once, and its file in the cache."""
+    """The graph, read from its files once, and its files in the cache by kind of table."""
     graph = version_graph(list_files(matrix.root))
-    (path,) = cache_folder().glob("graph-*")
-    load.GRAPH.forget()
-    return graph, path
+    paths = {path.name.partition("-")[0]: path for path in cache_folder().iterdir()}
+    forget()
+    return graph, paths
 
 
 def test_second_reading_comes_from_the_cache_and_is_equal(matrix, kept, monkeypatch):
@@ -39,6 +44,24 @@ def test_second_reading_comes_from_the_cache_and_is_equal(matrix, kept, monkeypa
     assert again.compiled == kept[0].compiled
     assert again.rule("alpha-old") == kept[0].rule("alpha-old")
     assert again.knowledge() == read_knowledge(matrix.root)
+
+
+def test_texts_are_those_of_the_graph_though_a_file_has_changed_since(matrix, kept):
+    again = version_graph(list_files(matrix.root))
+
+    matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+
+    assert again.knowledge() == kept[0].knowledge()
+
+
+def test_texts_of_another_state_are_not_taken_for_those_of_the_graph(matrix, kept):
+    again = version_graph(list_files(matrix.root))
+    kept[1]["texts"].unlink()
+
+    matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
+
+    with pytest.raises(DataError, match="its files changed meanwhile"):
+        again.rule("alpha-old")
 
 
 def test_changed_file_is_read_again(matrix, kept):
@@ -61,6 +84,7 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
+@pytest.mark.parametrize("kind", ["graph", "texts"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -70,19 +94,22 @@ class Evil:
     ],
     ids=["empty", "cut", "a bit flipped"],
 )
-def test_damaged_cache_is_made_again(matrix, kept, change):
-    graph, path = kept
-    path.write_bytes(change(path.read_bytes()))
-    assert version_graph(list_files(matrix.root)).knowledge() == graph.knowledge()
+def test_damaged_cache_is_made_again(matrix, kept, change, kind):
+    graph, paths = kept
+    paths[kind].write_bytes(change(paths[kind].read_bytes()))
+    again = version_graph(list_files(matrix.root))
+    assert (again.compiled, again.knowledge()) == (graph.compiled, graph.knowledge())
 
 
+@pytest.mark.parametrize("table", [load.GRAPH, load.TEXTS], ids=["graph", "texts"])
 @pytest.mark.parametrize("content", [pickle.dumps(Evil()), b"[]", b"{}\n", b"[{},[],[],[0]]\n", b""])
-def test_foreign_content_runs_no_code_and_is_made_again(matrix, kept, monkeypatch, tmp_path, content):
-    graph, path = kept
+def test_foreign_content_runs_no_code_and_is_made_again(matrix, kept, monkeypatch, tmp_path, content, table):
+    graph, paths = kept
     monkeypatch.chdir(tmp_path)
     files = list_files(matrix.root)
-    store_entry(path, load.GRAPH.key(files.stamp()), content)
-    assert version_graph(files).knowledge() == graph.knowledge()
+    store_entry(paths[table.kind], table.key(files.stamp()), content)
+    again = version_graph(files)
+    assert (again.compiled, again.knowledge()) == (graph.compiled, graph.knowledge())
     assert not (tmp_path / "evil").exists()
 
 
@@ -90,18 +117,19 @@ def test_tables_of_the_wheel_are_taken_where_their_files_are_as_they_were(matrix
     files = list_files(matrix.root)
     graph = version_graph(files)
     (tmp_path / "brought").mkdir()
-    (tmp_path / "brought/graph").write_bytes(load.GRAPH.entry(files))
+    for table in (load.GRAPH, load.TEXTS):
+        (tmp_path / "brought" / table.kind).write_bytes(table.entry(files))
     monkeypatch.setattr(tables, "BROUGHT", tmp_path / "brought")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     copy = list_files(shutil.copytree(matrix.root, tmp_path / "installed"))
     with monkeypatch.context() as during:
         during.setattr("envsmith.knowledge.graph.read.read_knowledge", lambda root: pytest.fail("read again"))
-        installed = version_graph(copy)
+        installed = version_graph(copy).knowledge()
     (tmp_path / "installed/rules/alpha.yaml").write_text((matrix.root / "rules/alpha.yaml").read_text() + "\n")
 
     changed = version_graph(copy)
 
-    assert installed.knowledge() == graph.knowledge()
+    assert installed == graph.knowledge()
     assert changed.compiled.digest != graph.compiled.digest
 
 
@@ -113,14 +141,15 @@ def test_tables_of_a_wheel_are_the_same_bytes_wherever_they_are_made(matrix, tmp
 
 
 def test_the_whole_compiled_graph_of_another_matrix_is_not_taken_for_this_one(matrix, kept, monkeypatch):
-    graph, path = kept
-    content = path.read_bytes()
+    graph, paths = kept
+    content = {kind: path.read_bytes() for kind, path in paths.items()}
     matrix.change("rules/alpha.yaml", "it is old", "it is quite old")
     changed = version_graph(list_files(matrix.root)).knowledge()
-    (other,) = (p for p in cache_folder().glob("graph-*") if p != path)
-    load.GRAPH.forget()
+    others = [path for path in cache_folder().iterdir() if path not in paths.values()]
+    forget()
 
-    other.write_bytes(content)
+    for other in others:
+        other.write_bytes(content[other.name.partition("-")[0]])
 
     assert version_graph(list_files(matrix.root)).knowledge() == changed != graph.knowledge()
 
