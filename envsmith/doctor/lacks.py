@@ -330,11 +330,12 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
             if lack.kind == "required":
                 presence = _not_required(presence, index)
             weight = _weight(presence, facts)
-            if (best is None or weight > best[0]) and not (question.is_guess and weight < 2):
+            is_better = best is None or weight > best[0] or (weight == best[0] and best[1].is_guess > question.is_guess)
+            if is_better and not (question.is_guess and weight < 2):
                 best = (weight, question, presence)
             if weight == 3:
                 break
-        if best is not None and best[0] > 0:
+        if best is not None and best[0] > 0 and not best[1].is_guess:
             break
     if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
         return None
@@ -364,11 +365,11 @@ def rivals(lack: Lack, question: Question, facts: Facts, index: NameIndex) -> tu
 def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
     """Return the method of a package that calls a method of one's own in its place, with an argument that this lacks.
 
-    The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
+    The releases of the answer are those that call it as it is written. ``None`` where all do, or none.
     """
     owner, _, method = lack.owner.rpartition(".")
     is_method = owner or (lack.frames and f"self.{method}(" in lack.frames[-1].source)  # before Python 3.10: no class
-    if lack.kind not in {"argument", "positional"} or not is_method or method in _CONSTRUCTORS:
+    if lack.kind not in {"argument", "positional", "required"} or not is_method or method in _CONSTRUCTORS:
         return None
     if lack.frames and lack.frames[-1].package:
         paths = tuple(index.classes_with(module_of(lack.frames[-1].file), method))
@@ -379,6 +380,8 @@ def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None
         argument = by_position(name, lack.name) if lack.kind == "positional" else lack.name
         presence = index.ask(name, argument)
         if presence is not None and presence.present and presence.absent:
+            if lack.kind == "required":
+                return Question(path=name, argument=argument), dataclasses.replace(presence, successor=None)
             inverse = dataclasses.replace(presence, present=presence.absent, absent=presence.present, successor=None)
             return Question(path=name, argument=argument), inverse
     return None
@@ -386,8 +389,9 @@ def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None
 
 def _not_required(presence: Presence, index: NameIndex) -> Presence:
     """Return the releases that can be called without the argument as those that have what is asked for."""
-    optional = index.optional(presence.path, presence.argument or "")
-    present, absent = presence.absent | optional, presence.present - optional
+    called, optional = index.ask(presence.path), index.optional(presence.path, presence.argument or "")
+    present = presence.absent & (called.present if called else frozenset()) | optional
+    absent = frozenset(presence.releases) - present - presence.unknown
     return dataclasses.replace(presence, present=present, absent=absent, successor=None)
 
 

@@ -40,6 +40,7 @@ from envsmith.model.finding import Finding
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import Spec
 
+_OF_PYTHON_2 = frozenset({"long", "unicode"})
 _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
 _BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
@@ -94,7 +95,7 @@ def explain(
         return _shadowed(lack, shadow)
     if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):
         return _damaged(lack)
-    if lack.kind == "attribute" and isinstance(getattr(builtins, lack.name, None), type):
+    if lack.kind == "attribute" and (lack.name in _OF_PYTHON_2 or isinstance(getattr(builtins, lack.name, None), type)):
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
@@ -316,7 +317,7 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
 
 
 def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
-    """Explain a method of one's own that a package calls with an argument that it did not give before."""
+    """Explain a method of one's own that a package calls with an argument more or less than before."""
     answer = overridden(lack, index)
     if answer is None:
         return None
@@ -327,12 +328,16 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplan
         return None
     is_positional = lack.kind == "positional"
     argument = f"{lack.name} arguments by position" if is_positional else question.argument
-    one_more = " and *args" if is_positional else ""
+    if lack.kind == "required":
+        fault = f"wants {argument}, which {name} does not give it: {name}{spec} does"
+        change = f"do without {argument}"
+    else:
+        fault = f"does not take {argument}, which {name} gives it: {name}{spec} does not"
+        change = f"take {argument}, or **kwargs{' and *args' if is_positional else ''}"
     return MissingNameExplanation(
         rule="override-lacks-argument",
-        message=f"{lack.owner} stands in the place of {question.path} and does not take {argument}, which {name} gives it:"
-        f" {name}{spec} does not.",
-        fix=f"Let {lack.owner} take {argument}, or **kwargs{one_more}. Or install {name}{spec}.",
+        message=f"{lack.owner} stands in the place of {question.path} and {fault}.",
+        fix=f"Let {lack.owner} {change}. Or install {name}{spec}.",
         confidence="high" if version else "medium",
         components={name: version or "*"},
         needs={name: spec},

@@ -83,6 +83,8 @@ def first(text: str, index: NameIndex):
         ("import datasets\nTypeError: Store.put() missing 1 required positional argument: 'scope'", "<2.0"),
         ("ImportError: 无法从 'datasets.old' 导入名称 'gone'", "<2.0"),
         ("ModuleNotFoundError: Kein Modul namens 'datasets.new'", ">=2.0"),
+        ("loader = datasets.Loader(batch=1)\nTypeError: Unexpected keyword argument 'batch'", "<2.0"),
+        ("AttributeError: 'datasets.core.Loader' object has no attribute 'seek'", "<2.0"),
     ],
 )
 def test_a_name_that_some_releases_have_names_them(message, spec, index):
@@ -207,6 +209,16 @@ def test_a_method_of_ones_own_that_lacks_an_argument_is_told_from_which_release_
     assert finding.rule == "override-lacks-argument"
     assert finding.needs == {"datasets": "<2.0"}
     assert finding.message.startswith("MyStore.get stands in the place of datasets.core.Store.get")
+
+
+def test_a_method_of_ones_own_that_wants_an_argument_is_told_until_which_release_the_package_gives_it():
+    finding = first(
+        "TypeError: MyTrainer._save_checkpoint() missing 1 required positional argument: 'metrics'",
+        NameIndex.installed(),
+    ).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("override-lacks-argument", {"transformers": ">=3.4.0,<4.47.0"})
+    assert "wants metrics, which transformers does not give it" in finding.message
 
 
 def test_an_argument_that_no_release_of_the_package_gives_is_the_scripts_own(index):
@@ -499,3 +511,23 @@ def test_pip_is_given_the_name_of_the_package_and_none_for_a_part_of_a_project()
 
     assert package.lines == ("python -m pip install opencv-python",)
     assert part.lines == ()
+
+
+def test_a_class_below_its_package_that_wants_an_argument_is_asked_of_the_releases_that_have_it():
+    text = "TypeError: LlamaRotaryEmbedding.__init__() missing 1 required positional argument: 'config'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"transformers": ">=4.28.0,<4.48.0"}
+
+
+def test_the_package_that_a_class_belongs_to_wins_over_one_that_has_a_class_of_that_name():
+    text = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"protobuf": "<6.30.0"}
+
+
+def test_numpys_name_of_a_type_of_python_2_is_not_said_to_be_in_every_release():
+    text = "AttributeError: module 'numpy' has no attribute 'long'. Did you mean: 'log'?"
+    assert "Every release" not in first(text, NameIndex.installed()).finding.message
+
+
+def test_an_operator_that_no_library_registered_is_no_name_of_its_package():
+    text = "AttributeError: '_OpNamespace' 'torchvision' object has no attribute 'nms'"
+    assert first(text, NameIndex.installed()).finding.rule == "torchvision-pair"
