@@ -324,7 +324,7 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     best: tuple[int, Question, Presence] | None = None
     for search in (False, True):
         for question in itertools.islice(questions(lack, facts, index, search=search), _QUESTIONS):
-            presence = index.ask(question.path, question.argument)
+            presence = _asked(question, lack, index)
             if presence is None or (lack.kind == "positional" and not _has_taken(question, lack, index)):
                 continue
             if lack.kind == "required":
@@ -335,11 +335,18 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
                 best = (weight, question, presence)
             if weight == 3:
                 break
-        if best is not None and best[0] > 0 and not best[1].is_guess:
+        if best is not None and best[0] > 0 and not (best[1].is_guess and owner_of(lack.owner.partition(".")[0])):
             break
     if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
         return None
     return best[1], best[2]
+
+
+def _asked(question: Question, lack: Lack, index: NameIndex) -> Presence | None:
+    """Return the answer to a question. A function that is named like a module cannot be imported as one."""
+    presence = index.ask(question.path, question.argument)
+    module = index.ask_module(question.path) if lack.kind == "module" else None
+    return dataclasses.replace(module, successor=presence.successor) if presence and module else presence
 
 
 def _has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
@@ -362,29 +369,45 @@ def rivals(lack: Lack, question: Question, facts: Facts, index: NameIndex) -> tu
     return tuple(answers.values())
 
 
-def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
+def overridden(lack: Lack, index: NameIndex, *, is_known: bool) -> tuple[Question, Presence] | None:
     """Return the method of a package that calls a method of one's own in its place, with an argument that this lacks.
 
-    The releases of the answer are those that call it as it is written. ``None`` where all do, or none.
+    The releases of the answer are those that call it as it is written. ``None`` where all do, or none. A method that is
+    not ``is_known`` may be told by its argument alone.
     """
+    for path in _overridden_paths(lack, index):
+        argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
+        presence = index.ask(path, argument)
+        if presence is not None and presence.present and presence.absent:
+            given, others = presence.present, presence.absent
+            present, absent = (given, others) if lack.kind == "required" else (others, given)
+            answer = dataclasses.replace(presence, present=present, absent=absent, successor=None)
+            return Question(path=path, argument=argument), answer
+    return None if is_known else _given(lack, index)
+
+
+def _given(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
+    """Return the method of which an argument alone tells the package, that gives it from some release on."""
+    path = words().given_arguments.get(lack.name, "") if lack.kind == "argument" else ""
+    presence = index.ask(path, lack.name) if path.rpartition(".")[2] == lack.owner.rpartition(".")[2] else None
+    if presence is None or not presence.present:
+        return None
+    before = frozenset(presence.releases[: min(map(presence.releases.index, presence.present))])
+    later = frozenset(presence.releases) - before
+    answer = dataclasses.replace(presence, present=before, absent=later, unknown=frozenset(), successor=None)
+    return Question(path=path, argument=lack.name), answer
+
+
+def _overridden_paths(lack: Lack, index: NameIndex) -> Iterator[str]:
+    """Yield the methods in whose place a method of one's own may stand."""
     owner, _, method = lack.owner.rpartition(".")
     is_method = owner or (lack.frames and f"self.{method}(" in lack.frames[-1].source)  # before Python 3.10: no class
     if lack.kind not in {"argument", "positional", "required"} or not is_method or method in _CONSTRUCTORS:
-        return None
+        return
     if lack.frames and lack.frames[-1].package:
-        paths = tuple(index.classes_with(module_of(lack.frames[-1].file), method))
-    else:
-        paths = (base,) if not lack.frames and (base := _base_of(owner)) else ()
-    for path in paths:
-        name = f"{path}.{method}"
-        argument = by_position(name, lack.name) if lack.kind == "positional" else lack.name
-        presence = index.ask(name, argument)
-        if presence is not None and presence.present and presence.absent:
-            if lack.kind == "required":
-                return Question(path=name, argument=argument), dataclasses.replace(presence, successor=None)
-            inverse = dataclasses.replace(presence, present=presence.absent, absent=presence.present, successor=None)
-            return Question(path=name, argument=argument), inverse
-    return None
+        yield from (f"{path}.{method}" for path in index.classes_with(module_of(lack.frames[-1].file), method))
+    elif not lack.frames and (base := _base_of(owner)):
+        yield f"{base}.{method}"
 
 
 def _not_required(presence: Presence, index: NameIndex) -> Presence:

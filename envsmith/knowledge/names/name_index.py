@@ -83,6 +83,12 @@ class NameIndex:
         walk = self._walk(name) if name else None
         return walk is not None and walk.is_compiled(path)
 
+    def is_compiled_module(self, path: str) -> bool:
+        """Return whether a path is a compiled module in some release."""
+        name = self.distribution_of(path)
+        facts = walk.module(path) if name and (walk := self._walk(name)) else None
+        return facts is not None and bool(facts.of("*")) and facts.of("*")[0][0] == "!"
+
     def is_set_later(self, path: str) -> bool:
         """Return whether a member is one that methods set on an instance: before they run, no release has it."""
         name = self.distribution_of(path)
@@ -159,6 +165,7 @@ def _presence(
         argument=argument,
         releases=walk.releases,
         date=walk.date,
+        root=walk.root_of(path),
         present=walk.versions(present),
         unknown=walk.versions(unknown),
         absent=walk.versions(everything & ~present & ~unknown),

@@ -129,9 +129,13 @@ class Walk:
         """Return the paths of the classes that take an argument of that name when they are made, in any release."""
         return self._file.classes_taking(argument)
 
+    def root_of(self, path: str) -> str:
+        """Return the import root of the distribution that a path begins with, empty for another one."""
+        return max((r for r in self._roots if f"{path}.".startswith(f"{r}.")), key=len, default="")
+
     def follow(self, path: str) -> Reached:
         """Return what a dotted path names."""
-        root = max((r for r in self._roots if f"{path}.".startswith(f"{r}.")), key=len, default="")
+        root = self.root_of(path)
         if not root:
             return Reached(unknown=self._everything)
         facts = self.module(root)

@@ -531,3 +531,35 @@ def test_numpys_name_of_a_type_of_python_2_is_not_said_to_be_in_every_release():
 def test_an_operator_that_no_library_registered_is_no_name_of_its_package():
     text = "AttributeError: '_OpNamespace' 'torchvision' object has no attribute 'nms'"
     assert first(text, NameIndex.installed()).finding.rule == "torchvision-pair"
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "spec"),
+    [
+        ("LlavaLlamaForCausalLM.forward", "cache_position", "<4.38.0"),
+        ("forward", "cache_position", "<4.38.0"),
+        ("MyAttention.forward", "position_embeddings", "<4.43.0"),
+        ("compute_loss", "num_items_in_batch", "<4.46.0"),
+    ],
+)
+def test_an_argument_that_one_package_alone_gives_tells_whose_method_is_overridden(method, argument, spec):
+    text = f"TypeError: {method}() got an unexpected keyword argument '{argument}'"
+
+    finding = first(text, NameIndex.installed()).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("override-lacks-argument", {"transformers": spec})
+
+
+def test_a_function_that_is_named_like_a_module_is_not_one_that_can_be_imported():
+    text = "timm: 0.9.2\nModuleNotFoundError: No module named 'timm.models.layers.conv2d_same'"
+    assert first(text, NameIndex.installed()).finding.message.startswith("timm 0.9.2 does not have the module")
+
+
+def test_a_compiled_module_that_is_not_there_is_a_matter_of_the_files():
+    text = "ImportError: cannot import name '_imaging' from 'PIL' (/venv/lib/python3.11/site-packages/PIL/__init__.py)"
+    assert first(text, NameIndex.installed()).finding.rule == "broken-installation"
+
+
+def test_what_is_imported_is_looked_at_by_the_root_of_the_package_in_a_folder_of_several():
+    text = "ImportError: cannot import name 'descriptor' from 'google.protobuf'"
+    assert "import google.protobuf as m" in first(text, NameIndex.installed()).finding.fix
