@@ -233,7 +233,9 @@ def _callables(lack: Lack) -> Iterator[str]:
         return
     before = lack.around[: min(lack.hit.position, _REACH)]
     yield from reversed(_CLASS_PATH.findall(before[-600:]))
-    calls = [c for line in reversed(before.split("\n")[-8:]) for c in _CALL.findall(line) if c not in _OWN]
+    innermost = lack.frames[-1].source if lack.frames else ""
+    lines = [innermost] if _CALL.search(innermost) else reversed(before.split("\n")[-8:])
+    calls = [c for line in lines for c in _CALL.findall(line) if c not in _OWN]
     yield from dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))
     yield from dict.fromkeys(_CLASS_NAME.findall(before[-400:]))
     yield from dict.fromkeys(
@@ -343,10 +345,22 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
 
 
 def _asked(question: Question, lack: Lack, index: NameIndex) -> Presence | None:
-    """Return the answer to a question. A function that is named like a module cannot be imported as one."""
+    """Return the answer to a question. A function that is named like a module cannot be imported as one.
+
+    A class has a member or an argument also in releases in which only the module that it is written in has the class.
+    """
     presence = index.ask(question.path, question.argument)
-    module = index.ask_module(question.path) if lack.kind == "module" else None
-    return dataclasses.replace(module, successor=presence.successor) if presence and module else presence
+    if presence is None:
+        return None
+    if lack.kind == "module" and (module := index.ask_module(question.path)):
+        return dataclasses.replace(module, successor=presence.successor)
+    path = index.definition(question.path) if lack.kind in {"argument", "member"} else question.path
+    written = index.ask(path, question.argument) if path != question.path else None
+    if written is None or written.distribution != presence.distribution:
+        return presence
+    present, unknown = presence.present | written.present, presence.unknown | written.unknown
+    absent = frozenset(presence.releases) - present - unknown
+    return dataclasses.replace(presence, present=present, unknown=unknown - present, absent=absent)
 
 
 def _has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
@@ -387,15 +401,19 @@ def overridden(lack: Lack, index: NameIndex, *, is_known: bool) -> tuple[Questio
 
 
 def _given(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
-    """Return the method of which an argument alone tells the package, that gives it from some release on."""
+    """Return the callable of which an argument alone tells the package, that gives it from some release on."""
     path = words().given_arguments.get(lack.name, "") if lack.kind == "argument" else ""
-    presence = index.ask(path, lack.name) if path.rpartition(".")[2] == lack.owner.rpartition(".")[2] else None
+    called, method = path.split("."), lack.owner.rpartition(".")[2]
+    # A function gives its argument to the class that it makes an object of, a method to the one in its place.
+    is_method = called[-2:-1] and called[-2][:1].isupper()
+    fits = method == called[-1] if is_method else method in _CONSTRUCTORS
+    presence = index.ask(path, lack.name) if path and fits else None
     if presence is None or not presence.present:
         return None
     before = frozenset(presence.releases[: min(map(presence.releases.index, presence.present))])
     later = frozenset(presence.releases) - before
     answer = dataclasses.replace(presence, present=before, absent=later, unknown=frozenset(), successor=None)
-    return Question(path=path, argument=lack.name), answer
+    return Question(path=path, argument=lack.name, is_guess=True), answer
 
 
 def _overridden_paths(lack: Lack, index: NameIndex) -> Iterator[str]:

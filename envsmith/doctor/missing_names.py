@@ -331,6 +331,7 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex, *, is_known: bool) -
     version = installed_version(name, facts)
     if version and is_in(version, presence.present, presence.releases):
         return None
+    place = "" if question.is_guess else f"stands in the place of {question.path} and "
     is_positional = lack.kind == "positional"
     argument = f"{lack.name} arguments by position" if is_positional else question.argument
     if lack.kind == "required":
@@ -341,7 +342,7 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex, *, is_known: bool) -
         change = f"take {argument}, or **kwargs{' and *args' if is_positional else ''}"
     return MissingNameExplanation(
         rule="override-lacks-argument",
-        message=f"{lack.owner} stands in the place of {question.path} and {fault}.",
+        message=f"{lack.owner} {place}{fault}.",
         fix=f"Let {lack.owner} {change}. Or install {name}{spec}.",
         confidence="high" if version else "medium",
         components={name: version or "*"},

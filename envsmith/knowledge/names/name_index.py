@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -76,6 +77,17 @@ class NameIndex:
         name = self.distribution_of(path)
         walk = self._walk(name) if name else None
         return _presence(walk, name, path, walk.as_module(path)) if name and walk else None
+
+    def definition(self, path: str) -> str:
+        """Return the path of a name, or of a member of a class, where most releases write the name or the class."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        parent, _, last = path.rpartition(".")
+        places = walk.follow(parent).places if walk else ()
+        if any(place.kind == "class" for place in places):
+            return f"{_widest(places).path}.{last}"
+        places = walk.follow(path).places if walk else ()
+        return _widest(places).path if any(place.kind in {"class", "function"} for place in places) else path
 
     def is_compiled(self, path: str) -> bool:
         """Return whether a name comes from a compiled module. The stub of a release may leave out what it has."""
@@ -152,6 +164,10 @@ class NameIndex:
         if presence is None or presence.unknown or not presence.releases:
             return None
         return None if presence.present and presence.absent else bool(presence.present)
+
+
+def _widest(places: Sequence[NamePlace]) -> NamePlace:
+    return max(places, key=lambda place: (place.kind in {"class", "function"}, place.bits.bit_count()))
 
 
 def _presence(

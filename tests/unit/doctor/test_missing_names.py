@@ -563,3 +563,39 @@ def test_a_compiled_module_that_is_not_there_is_a_matter_of_the_files():
 def test_what_is_imported_is_looked_at_by_the_root_of_the_package_in_a_folder_of_several():
     text = "ImportError: cannot import name 'descriptor' from 'google.protobuf'"
     assert "import google.protobuf as m" in first(text, NameIndex.installed()).finding.fix
+
+
+def test_a_class_has_an_argument_also_in_releases_in_which_only_its_own_module_has_the_class():
+    text = "TypeError: VaeImageProcessor.preprocess() got an unexpected keyword argument 'resize_mode'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"diffusers": ">=0.25.0"}
+
+
+def test_a_member_of_a_base_is_not_said_of_a_class_that_came_later():
+    text = "AttributeError: 'Qwen2TokenizerFast' object has no attribute 'additional_special_tokens'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"transformers": ">=4.37.0,<5.0.0"}
+
+
+def test_of_the_calls_the_innermost_one_says_what_is_called():
+    text = r"""Traceback (most recent call last):
+  File "/venv/lib/python3.9/site-packages/timm/models/factory.py", line 71, in create_model
+    model = create_fn(pretrained=pretrained, pretrained_cfg=pretrained_cfg, **kwargs)
+  File "/home/me/modeling.py", line 566, in icolorit_base
+    model = IColoriT(
+TypeError: __init__() got an unexpected keyword argument 'pretrained_cfg'
+"""
+
+    finding = first(text, NameIndex.installed()).finding
+
+    assert dict(finding.needs) == {"timm": "<0.6.5"}
+    assert "stands in the place of" not in finding.message
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("Support for `validation_epoch_end` has been removed in v2.0.0. `RAVE` implements this method.", "<2.0"),
+        ("RuntimeError: The `LightningModule.on_epoch_end` hook was removed in v1.8. Please use another.", "<1.8"),
+    ],
+)
+def test_lightnings_message_about_a_hook_names_the_releases_before(text, spec):
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"lightning": spec}
