@@ -393,8 +393,8 @@ def overridden(lack: Lack, index: NameIndex, *, is_known: bool) -> tuple[Questio
         argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
         presence = index.ask(path, argument)
         if presence is not None and presence.present and presence.absent:
-            given, others = presence.present, presence.absent
-            present, absent = (given, others) if lack.kind == "required" else (others, given)
+            givers, silent = presence.present, presence.absent
+            present, absent = (givers, silent) if lack.kind == "required" else (silent, givers)
             answer = dataclasses.replace(presence, present=present, absent=absent, successor=None)
             return Question(path=path, argument=argument), answer
     return None if is_known else _given(lack, index)
