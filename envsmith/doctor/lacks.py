@@ -233,7 +233,9 @@ def _callables(lack: Lack) -> Iterator[str]:
         return
     before = lack.around[: min(lack.hit.position, _REACH)]
     yield from reversed(_CLASS_PATH.findall(before[-600:]))
-    calls = [c for line in reversed(before.split("\n")[-8:]) for c in _CALL.findall(line) if c not in _OWN]
+    innermost = lack.frames[-1].source if lack.frames else ""
+    lines = [innermost] if _CALL.search(innermost) else reversed(before.split("\n")[-8:])
+    calls = [c for line in lines for c in _CALL.findall(line) if c not in _OWN]
     yield from dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))
     yield from dict.fromkeys(_CLASS_NAME.findall(before[-400:]))
     yield from dict.fromkeys(
@@ -324,21 +326,41 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     best: tuple[int, Question, Presence] | None = None
     for search in (False, True):
         for question in itertools.islice(questions(lack, facts, index, search=search), _QUESTIONS):
-            presence = index.ask(question.path, question.argument)
+            presence = _asked(question, lack, index)
             if presence is None or (lack.kind == "positional" and not _has_taken(question, lack, index)):
                 continue
             if lack.kind == "required":
                 presence = _not_required(presence, index)
             weight = _weight(presence, facts)
-            if (best is None or weight > best[0]) and not (question.is_guess and weight < 2):
+            is_better = best is None or weight > best[0] or (weight == best[0] and best[1].is_guess > question.is_guess)
+            if is_better and not (question.is_guess and weight < 2):
                 best = (weight, question, presence)
             if weight == 3:
                 break
-        if best is not None and best[0] > 0:
+        if best is not None and best[0] > 0 and not (best[1].is_guess and owner_of(lack.owner.partition(".")[0])):
             break
     if best is None or (best[0] == 0 and not lack.root and not _is_named(best[1], index)):
         return None
     return best[1], best[2]
+
+
+def _asked(question: Question, lack: Lack, index: NameIndex) -> Presence | None:
+    """Return the answer to a question. A function that is named like a module cannot be imported as one.
+
+    A class has a member or an argument also in releases in which only the module that it is written in has the class.
+    """
+    presence = index.ask(question.path, question.argument)
+    if presence is None:
+        return None
+    if lack.kind == "module" and (module := index.ask_module(question.path)):
+        return dataclasses.replace(module, successor=presence.successor)
+    path = index.definition(question.path) if lack.kind in {"argument", "member"} else question.path
+    written = index.ask(path, question.argument) if path != question.path else None
+    if written is None or written.distribution != presence.distribution:
+        return presence
+    present, unknown = presence.present | written.present, presence.unknown | written.unknown
+    absent = frozenset(presence.releases) - present - unknown
+    return dataclasses.replace(presence, present=present, unknown=unknown - present, absent=absent)
 
 
 def _has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
@@ -361,33 +383,56 @@ def rivals(lack: Lack, question: Question, facts: Facts, index: NameIndex) -> tu
     return tuple(answers.values())
 
 
-def overridden(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
+def overridden(lack: Lack, index: NameIndex, *, is_known: bool) -> tuple[Question, Presence] | None:
     """Return the method of a package that calls a method of one's own in its place, with an argument that this lacks.
 
-    The releases of the answer are those that do not give the argument. ``None`` where all do, or none.
+    The releases of the answer are those that call it as it is written. ``None`` where all do, or none. A method that is
+    not ``is_known`` may be told by its argument alone.
     """
+    for path in _overridden_paths(lack, index):
+        argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
+        presence = index.ask(path, argument)
+        if presence is not None and presence.present and presence.absent:
+            givers, silent = presence.present, presence.absent
+            present, absent = (givers, silent) if lack.kind == "required" else (silent, givers)
+            answer = dataclasses.replace(presence, present=present, absent=absent, successor=None)
+            return Question(path=path, argument=argument), answer
+    return None if is_known else _given(lack, index)
+
+
+def _given(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
+    """Return the callable of which an argument alone tells the package, that gives it from some release on."""
+    path = words().given_arguments.get(lack.name, "") if lack.kind == "argument" else ""
+    called, method = path.split("."), lack.owner.rpartition(".")[2]
+    # A function gives its argument to the class that it makes an object of, a method to the one in its place.
+    is_method = called[-2:-1] and called[-2][:1].isupper()
+    fits = method == called[-1] if is_method else method in _CONSTRUCTORS
+    presence = index.ask(path, lack.name) if path and fits else None
+    if presence is None or not presence.present:
+        return None
+    before = frozenset(presence.releases[: min(map(presence.releases.index, presence.present))])
+    later = frozenset(presence.releases) - before
+    answer = dataclasses.replace(presence, present=before, absent=later, unknown=frozenset(), successor=None)
+    return Question(path=path, argument=lack.name, is_guess=True), answer
+
+
+def _overridden_paths(lack: Lack, index: NameIndex) -> Iterator[str]:
+    """Yield the methods in whose place a method of one's own may stand."""
     owner, _, method = lack.owner.rpartition(".")
     is_method = owner or (lack.frames and f"self.{method}(" in lack.frames[-1].source)  # before Python 3.10: no class
-    if lack.kind not in {"argument", "positional"} or not is_method or method in _CONSTRUCTORS:
-        return None
+    if lack.kind not in {"argument", "positional", "required"} or not is_method or method in _CONSTRUCTORS:
+        return
     if lack.frames and lack.frames[-1].package:
-        paths = tuple(index.classes_with(module_of(lack.frames[-1].file), method))
-    else:
-        paths = (base,) if not lack.frames and (base := _base_of(owner)) else ()
-    for path in paths:
-        name = f"{path}.{method}"
-        argument = by_position(name, lack.name) if lack.kind == "positional" else lack.name
-        presence = index.ask(name, argument)
-        if presence is not None and presence.present and presence.absent:
-            inverse = dataclasses.replace(presence, present=presence.absent, absent=presence.present, successor=None)
-            return Question(path=name, argument=argument), inverse
-    return None
+        yield from (f"{path}.{method}" for path in index.classes_with(module_of(lack.frames[-1].file), method))
+    elif not lack.frames and (base := _base_of(owner)):
+        yield f"{base}.{method}"
 
 
 def _not_required(presence: Presence, index: NameIndex) -> Presence:
     """Return the releases that can be called without the argument as those that have what is asked for."""
-    optional = index.optional(presence.path, presence.argument or "")
-    present, absent = presence.absent | optional, presence.present - optional
+    called, optional = index.ask(presence.path), index.optional(presence.path, presence.argument or "")
+    present = presence.absent & (called.present if called else frozenset()) | optional
+    absent = frozenset(presence.releases) - present - presence.unknown
     return dataclasses.replace(presence, present=present, absent=absent, successor=None)
 
 

@@ -40,6 +40,7 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import Spec
 
+_OF_PYTHON_2 = frozenset({"long", "unicode"})
 _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
 _BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
@@ -94,19 +95,22 @@ def explain(
         return _shadowed(lack, shadow)
     if lack.is_of_own_part and (lack.partial or index.distribution_of(lack.root)):
         return _damaged(lack)
-    if lack.kind == "attribute" and isinstance(getattr(builtins, lack.name, None), type):
+    if lack.kind == "attribute" and (lack.name in _OF_PYTHON_2 or isinstance(getattr(builtins, lack.name, None), type)):
         return _unmeasured(lack, facts)  # np.int: a star import that hands on Python's own types cannot be seen
     answer = best_answer(lack, facts, index)
     if lack.is_of_bare_folder and (answer is None or not answer[1].absent):
         return _bare_folder(lack)
     if answer is None:
-        return None if lack.is_of_model else _overridden(lack, facts, index) or _unmeasured(lack, facts)
+        if lack.is_of_model:
+            return None
+        return _overridden(lack, facts, index, is_known=False) or _unmeasured(lack, facts)
     if lack.kind == "positional" and not (answer[1].present and answer[1].absent):
         return None
     question, presence = answer
     if lack.is_of_model and not (presence.present and presence.absent):
         return None
-    if lack.frames and lack.frames[-1].package == presence.distribution and (own := _overridden(lack, facts, index)):
+    is_called = bool(lack.frames) and lack.frames[-1].package == presence.distribution
+    if is_called and (own := _overridden(lack, facts, index, is_known=True)):
         return own  # the package calls what it has itself: a class of one's own stands in the place of its class
     version = installed_version(presence.distribution, facts)
     if lack.kind == "required":
@@ -114,6 +118,8 @@ def explain(
     if not presence.present:
         return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
     inside = is_in(version, presence.present, presence.releases) if version else None
+    if inside is not False and lack.kind in {"name", "module"} and index.is_compiled_module(question.path):
+        return _not_compiled(lack, question, presence, version)
     is_set_later = lack.kind == "member" and index.is_set_later(question.path)
     if is_set_later and inside is not False and presence.releases[-1] in presence.present:
         return _not_set_yet(lack, question, presence, version)
@@ -315,9 +321,9 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
     )
 
 
-def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
-    """Explain a method of one's own that a package calls with an argument that it did not give before."""
-    answer = overridden(lack, index)
+def _overridden(lack: Lack, facts: Facts, index: NameIndex, *, is_known: bool) -> MissingNameExplanation | None:
+    """Explain a method of one's own that a package calls with an argument more or less than before."""
+    answer = overridden(lack, index, is_known=is_known)
     if answer is None:
         return None
     question, presence = answer
@@ -325,14 +331,19 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplan
     version = installed_version(name, facts)
     if version and is_in(version, presence.present, presence.releases):
         return None
+    place = "" if question.is_guess else f"stands in the place of {question.path} and "
     is_positional = lack.kind == "positional"
     argument = f"{lack.name} arguments by position" if is_positional else question.argument
-    one_more = " and *args" if is_positional else ""
+    if lack.kind == "required":
+        fault = f"wants {argument}, which {name} does not give it: {name}{spec} does"
+        change = f"do without {argument}"
+    else:
+        fault = f"does not take {argument}, which {name} gives it: {name}{spec} does not"
+        change = f"take {argument}, or **kwargs{' and *args' if is_positional else ''}"
     return MissingNameExplanation(
         rule="override-lacks-argument",
-        message=f"{lack.owner} stands in the place of {question.path} and does not take {argument}, which {name} gives it:"
-        f" {name}{spec} does not.",
-        fix=f"Let {lack.owner} take {argument}, or **kwargs{one_more}. Or install {name}{spec}.",
+        message=f"{lack.owner} {place}{fault}.",
+        fix=f"Let {lack.owner} {change}. Or install {name}{spec}.",
         confidence="high" if version else "medium",
         components={name: version or "*"},
         needs={name: spec},
@@ -366,7 +377,7 @@ def _another_copy(lack: Lack, question: Question, presence: Presence, version: s
         rule="installed-is-another",
         message=f"{name} {version} has {_thing(lack, question)}: what is imported is another copy, its files are damaged,"
         f" or it has this only beside an optional package that is not installed.{_asker(lack, name)}",
-        fix=f"{_look(lack, question)} Then reinstall {name} into a clean environment.",
+        fix=f"{_look(lack, question, presence)} Then reinstall {name} into a clean environment.",
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
         components={name: version},
@@ -414,7 +425,7 @@ def _always(
         rule="name-not-in-release",
         message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
         f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
-        fix=f"{_look(lack, question)} "
+        fix=f"{_look(lack, question, presence)} "
         + (f"Then install {name}>={first}." if version else f"Then install {name} again, not older than {first}."),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
@@ -422,6 +433,21 @@ def _always(
         needs={name: f">={first}"} if version else {},
         lines=(f"pip install '{name}>={first}'" if version else f"pip install --force-reinstall --no-deps {name}",),
         presence=presence,
+    )
+
+
+def _not_compiled(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
+    """Explain a compiled module that is not there."""
+    name = presence.distribution
+    releases = f" Of the files that were read those of {name}{presence.ranges()} have it." if presence.absent else ""
+    return MissingNameExplanation(
+        rule="broken-installation",
+        message=f"{question.path} is a compiled module of {name}, and it is not in what is imported: a folder of sources,"
+        f" files for another Python or machine, or files that were built without it.{releases}{_asker(lack, name)}",
+        fix=f"{_look(lack, question, presence)} Then reinstall {name} with this Python: pip takes the wheel that fits.",
+        taxonomy=_BROKEN,
+        components={name: version or "*"},
+        lines=(f"pip install --force-reinstall --no-deps {name}",),
     )
 
 
@@ -444,9 +470,9 @@ def _in_a_circle(lack: Lack, question: Question, presence: Presence) -> MissingN
     )
 
 
-def _look(lack: Lack, question: Question) -> str:
+def _look(lack: Lack, question: Question, presence: Presence) -> str:
     """Return how to see what is imported, and what each answer means."""
-    root = question.path.partition(".")[0]
+    root = presence.root or question.path.partition(".")[0]
     is_module = lack.kind == "attribute" and "." in lack.owner
     advice = f"Import it by its own path (import {question.path}), if it is a module. " if is_module else ""
     return (

@@ -66,6 +66,7 @@ class Words:
     moved_arguments: Mapping[Text, tuple[Text, ...]]
     configurations: Mapping[Text, tuple[Text, ...]]
     bases: Mapping[Text, Text]
+    given_arguments: Mapping[Text, Text]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     modules: Mapping[Text, Text]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -77,11 +78,28 @@ class NameIndex:
         walk = self._walk(name) if name else None
         return _presence(walk, name, path, walk.as_module(path)) if name and walk else None
 
+    def definition(self, path: str) -> str:
+        """Return the path of a name, or of a member of a class, where most releases write the name or the class."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        parent, _, last = path.rpartition(".")
+        places = walk.follow(parent).places if walk else ()
+        if any(place.kind == "class" for place in places):
+            return f"{_widest(places).path}.{last}"
+        places = walk.follow(path).places if walk else ()
+        return _widest(places).path if any(place.kind in {"class", "function"} for place in places) else path
+
     def is_compiled(self, path: str) -> bool:
         """Return whether a name comes from a compiled module. The stub of a release may leave out what it has."""
         name = self.distribution_of(path)
         walk = self._walk(name) if name else None
         return walk is not None and walk.is_compiled(path)
+
+    def is_compiled_module(self, path: str) -> bool:
+        """Return whether a path is a compiled module in some release."""
+        name = self.distribution_of(path)
+        facts = walk.module(path) if name and (walk := self._walk(name)) else None
+        return facts is not None and bool(facts.of("*")) and facts.of("*")[0][0] == "!"
 
     def is_set_later(self, path: str) -> bool:
         """Return whether a member is one that methods set on an instance: before they run, no release has it."""
@@ -148,6 +166,10 @@ class NameIndex:
         return None if presence.present and presence.absent else bool(presence.present)
 
 
+def _widest(places: Sequence[NamePlace]) -> NamePlace:
+    return max(places, key=lambda place: (place.kind in {"class", "function"}, place.bits.bit_count()))
+
+
 def _presence(
     walk: Walk, name: str, path: str, answer: Availability, *, argument: str | None = None, successor: str | None = None
 ) -> Presence:
@@ -159,6 +181,7 @@ def _presence(
         argument=argument,
         releases=walk.releases,
         date=walk.date,
+        root=walk.root_of(path),
         present=walk.versions(present),
         unknown=walk.versions(unknown),
         absent=walk.versions(everything & ~present & ~unknown),

@@ -31,7 +31,7 @@ from envsmith.errors import DataError
 Table = dict[str, dict[str, int]]
 
 _MAGIC = b"envsmith names 1\n"
-_SHARD = 96 << 10
+_SHARD = 384 << 10
 _LIMIT = 64 << 20
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20}]
 _MAX_TEXT = 32 << 20

@@ -13,7 +13,7 @@ class Presence:
 
     ``present`` are releases that have it where everything optional is installed. ``unknown`` are releases where the
     name may be made at run time or in C++. ``successor`` replaces it in the newest release, where the sources say so.
-    ``date`` is the day of the newest measured release.
+    ``date`` is the day of the newest measured release, ``root`` the module that a user imports.
     """
 
     distribution: str
@@ -25,6 +25,7 @@ class Presence:
     unknown: frozenset[str]
     successor: str | None = None
     date: str = ""
+    root: str = ""
 
     def spec(self) -> str:
         """Return a PEP 440 specifier of the releases that have it, ``""`` for all of them.

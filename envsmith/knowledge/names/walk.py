@@ -22,11 +22,11 @@ UNMEASURED = frozenset({"tests", "test", "benchmarks", "examples", "docs"})
 _GENERATED = "_pb2"
 # What every module has: its own names, and those of its type.
 _ALWAYS = frozenset({*dir(types.ModuleType), *vars(types.ModuleType("")), "__file__", "__path__"})
-# Bases of the standard library that add nothing to object, and those whose fields are the arguments.
+# Bases that add nothing to object, and those whose fields are the arguments.
 _PLAIN_BASES = frozenset(
     {"abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol", "builtins.object"}
 )
-_FIELD_BASES = frozenset({"typing.NamedTuple", "typing.TypedDict"})
+_FIELD_BASES = frozenset({"msgspec.Struct", "typing.NamedTuple", "typing.TypedDict"})
 # Its __getattr__ answers for parameters, buffers and modules that were set on the instance, and the reader sees those.
 _CLOSED = frozenset({"torch.nn.modules.module.Module", "torch.nn.Module"})
 _DEEPEST = 24
@@ -129,9 +129,13 @@ class Walk:
         """Return the paths of the classes that take an argument of that name when they are made, in any release."""
         return self._file.classes_taking(argument)
 
+    def root_of(self, path: str) -> str:
+        """Return the import root of the distribution that a path begins with, empty for another one."""
+        return max((r for r in self._roots if f"{path}.".startswith(f"{r}.")), key=len, default="")
+
     def follow(self, path: str) -> Reached:
         """Return what a dotted path names."""
-        root = max((r for r in self._roots if f"{path}.".startswith(f"{r}.")), key=len, default="")
+        root = self.root_of(path)
         if not root:
             return Reached(unknown=self._everything)
         facts = self.module(root)
@@ -159,10 +163,13 @@ class Walk:
         return Reached(unknown=place.bits)
 
     def _external(self, place: NamePlace, name: str) -> Reached:
+        below = replace(place, name=f"{place.name}.{name}".lstrip("."))
+        if below.path in _PLAIN_BASES | _FIELD_BASES:
+            return Reached(places=(below,))
         answer = _of_builtin(place, name) if place.module == "builtins" else self._beyond(place, name, None)
         if answer is None:
             return Reached(unknown=place.bits)
-        return Reached(places=(replace(place, name=f"{place.name}.{name}".lstrip(".")),) if answer else ())
+        return Reached(places=(below,) if answer else ())
 
     # -- modules ------------------------------------------------------------------------------------------------------
 

@@ -6,12 +6,16 @@ has. A pair that another rule forbids already makes no rule. The file is made he
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from packaging.version import Version
 
 from envsmith.base.files import read_text
 from envsmith.knowledge.graph.location import MAX_FILE_BYTES
@@ -20,7 +24,7 @@ from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.names_file import NamesFile, Table
 from envsmith.knowledge.names.presence import Presence, spec_of
 from envsmith.knowledge.names.takes import SUFFIX, Take, parse
-from envsmith.matrix.refresh.measured_names import read_packages
+from envsmith.matrix.refresh.measured_names import merge, read_packages
 from envsmith.matrix.refresh.updates import FileChange
 from envsmith.model.component import ComponentTable
 from envsmith.model.rule import Knowledge, Row, Severity
@@ -79,15 +83,13 @@ def measure_gaps(matrix_dir: Path) -> Iterator[MeasuredRules]:
     """Yield the rules of each package that takes names which a release of another lacks."""
     knowledge = read_knowledge(matrix_dir)
     index, packages = NameIndex(matrix_dir / "names"), read_packages(matrix_dir / "names")
-    for path in sorted((matrix_dir / "names").glob(f"*{SUFFIX}")):
-        file = NamesFile(path)
-        user = _component(file.head.distribution, knowledge.components)
-        if user is None:
-            continue
-        versions = [m.version for m in file.head.releases]
-        parts = frozenset(packages[file.head.distribution].parts)
+    for user, files in _files(matrix_dir / "names", knowledge.components):
+        heads = [file.head for file in files]
+        versions = list(dict.fromkeys(m.version for head in heads for m in head.releases))
+        parts = frozenset(part for head in heads for part in packages[head.distribution].parts)
+        versions.sort(key=Version)
         gaps: dict[str, list[Gap]] = defaultdict(list)
-        for gap in _merged(find_gaps(file.table(), file.head.distribution, index)):
+        for gap in _merged(find_gaps(_joined(files, versions), {head.distribution for head in heads}, index)):
             offering = _component(gap.offering, knowledge.components)
             # Of what is published in several distributions, the names of one say too little.
             is_whole = offering and len(knowledge.components.by_name[offering].distributions) == 1
@@ -100,6 +102,25 @@ def measure_gaps(matrix_dir: Path) -> Iterator[MeasuredRules]:
             yield MeasuredRules(name=user, first=versions[0], last=versions[-1], text=text)
 
 
+def _files(folder: Path, table: ComponentTable) -> Iterator[tuple[str, list[NamesFile]]]:
+    """Yield each component with the files of its distributions, the first distribution first."""
+    for name, component in sorted(table.by_name.items()):
+        paths = [folder / f"{distribution}{SUFFIX}" for distribution in component.distributions]
+        if files := [NamesFile(path) for path in paths if path.is_file()]:
+            yield name, files
+
+
+def _joined(files: Sequence[NamesFile], versions: Sequence[str]) -> Table:
+    """Return one table: of a release that several distributions have, the lines of the first."""
+    counted: set[str] = set()
+    tables: list[tuple[Table, list[str], list[str]]] = []
+    for file in files:
+        own = [m.version for m in file.head.releases]
+        tables.append((file.table(), own, [version for version in own if version not in counted]))
+        counted.update(own)
+    return merge(*tables, versions=versions)
+
+
 def _component(distribution: str, table: ComponentTable) -> str | None:
     """Return the component whose releases are those of a distribution."""
     component = table.find(distribution)
@@ -110,10 +131,11 @@ def _merged(gaps: Iterable[Gap]) -> Iterator[Gap]:
     """Yield gaps of one name as one, whichever modules take it."""
     same: dict[tuple[str, bool, str, frozenset[str]], Gap] = {}
     for gap in gaps:
-        key = (gap.entry, bool(gap.function), gap.name, gap.lacking)
-        earlier = same.get(key, gap)
-        newest = max(earlier, gap, key=lambda g: g.users)
-        same[key] = replace(newest, users=earlier.users | gap.users)
+        key = (gap.entry, gap.is_called, gap.name, gap.lacking)
+        earlier = same.get(key)
+        newest = max(earlier or gap, gap, key=lambda g: g.users)
+        places = (*(earlier.places if earlier else ()), *gap.places)
+        same[key] = replace(newest, places=places)
     yield from same.values()
 
 
@@ -125,8 +147,7 @@ def _rules(
     forbidden = _forbidden(knowledge, users, (offering, gaps[0].releases))
     rows: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
     for gap, bits in _choose(gaps, [forbidden[v] for v in versions], parts):
-        run = [v for at, v in enumerate(versions) if bits >> at & 1]
-        rows[bool(gap.function)].append((bits, _row(user, offering, run, gap, parts)))
+        rows[gap.is_called].append((bits, _row(users, offering, bits, gap, parts)))
     kinds = ((False, "imports", "error", "import"), (True, "calls", "warning", "train"))
     return "".join(
         _RULE.format(name=user, offering=offering, verb=verb, severity=severity, stage=stage, rows=_lines(rows[later]))
@@ -139,13 +160,16 @@ def _lines(rows: Sequence[tuple[int, str]]) -> str:
     return "\n".join(text for _, text in sorted(rows, key=lambda row: (row[0] & -row[0], row[1])))
 
 
-def _row(user: str, offering: str, run: Sequence[str], gap: Gap, parts: frozenset[str]) -> str:
+def _row(users: tuple[str, Sequence[str]], offering: str, bits: int, gap: Gap, parts: frozenset[str]) -> str:
+    user, versions = users
+    run = [v for at, v in enumerate(versions) if bits >> at & 1]
+    place = max(gap.places, key=lambda place: (place.users & bits).bit_count())
     when = f"=={run[0]}" if len(run) == 1 else f">={run[0]},<={run[-1]}"
     needs = spec_of(gap.releases, frozenset(gap.releases) - gap.lacking)
-    cause = f"The import of {gap.entry} takes {gap.name} in {gap.module}."
-    if gap.function:
-        cause = f"{gap.module}.{gap.function} imports {gap.name} when it is called."
-    severity = "severity: warning, " if gap.entry in parts and not gap.function else ""
+    cause = f"The import of {gap.entry} takes {gap.name} in {place.module}."
+    if place.function:
+        cause = f"{place.module}.{place.function} imports {gap.name} when it is called."
+    severity = "severity: warning, " if gap.entry in parts and not place.function else ""
     return (
         f'  - {{when: {{{user}: "{when}"}}, needs: {{{offering}: "{needs}"}}, {severity}'
         f"symptom: {json.dumps(gap.error)}, cause: {json.dumps(cause)}}}"
@@ -164,7 +188,7 @@ def _choose(
     order = sorted(
         gaps,
         key=lambda gap: (
-            bool(gap.function),
+            gap.is_called,
             gap.entry in parts,
             -len(gap.lacking),
             -gap.users.bit_count(),
@@ -175,7 +199,7 @@ def _choose(
     for at, pairs in enumerate(forbidden):
         covered: list[frozenset[str]] = []
         for gap in (_new_side(gap, pairs) for gap in order if gap.users >> at & 1):
-            if gap.function and pairs.issuperset(set(gap.releases) - gap.lacking):
+            if gap.is_called and pairs.issuperset(set(gap.releases) - gap.lacking):
                 continue  # the package allows no release that has the name, so what takes it is not called
             if gap.lacking and not any(gap.lacking <= lacking for lacking in covered):
                 covered.append(gap.lacking)
@@ -240,32 +264,47 @@ def _admits(specs: Mapping[str, Spec], name: str, version: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TakingPlace:
+    """The module that takes a name, the function that does so when it is called, and the bits of the releases."""
+
+    module: str
+    function: str
+    users: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gap:
-    """A name that the import of ``entry`` takes in ``module``, and the releases of ``offering`` that lack it.
+    """A name that the import of ``entry`` takes in ``places``, and the releases of ``offering`` that lack it.
 
-    ``function`` takes it when it is called.
-
-    ``users`` are the bits of the releases that take it. ``error`` is what Python says with the newest of ``lacking``.
+    ``error`` is what Python says with the newest of ``lacking``.
     """
 
     entry: str
-    module: str
-    function: str = ""
+    places: tuple[TakingPlace, ...]
     name: str
     error: str
-    users: int
     offering: str
     releases: tuple[str, ...]
     lacking: frozenset[str]
 
+    @property
+    def users(self) -> int:
+        """Return the bits of the releases that take it."""
+        return functools.reduce(operator.or_, (place.users for place in self.places))
 
-def find_gaps(table: Table, own: str, index: NameIndex) -> Iterator[Gap]:
-    """Yield the gaps of a package ``own`` from the table of what it takes, by entry and name."""
+    @property
+    def is_called(self) -> bool:
+        """Return whether functions take it when they are called."""
+        return bool(self.places[0].function)
+
+
+def find_gaps(table: Table, own: Collection[str], index: NameIndex) -> Iterator[Gap]:
+    """Yield the gaps of a package, the distributions ``own``, from the table of what it takes, by entry and name."""
     for entry, lines in sorted(table.items()):
         for line, users in sorted(lines.items()):
             take = parse(line) if line else None
             offering = index.distribution_of(take.path) if take else None
-            if take is None or offering in {None, own} or _needs_others(take, own, index):
+            if take is None or offering in {None, *own} or _needs_others(take, own, index):
                 continue
             missing = list(_steps(take, index))
             reached = _reached(take, index)
@@ -277,11 +316,9 @@ def find_gaps(table: Table, own: str, index: NameIndex) -> Iterator[Gap]:
             if first is not None:
                 yield Gap(
                     entry=entry,
-                    module=take.module,
-                    function=take.function,
+                    places=(TakingPlace(module=take.module, function=take.function, users=users),),
                     name=f"{first.path}({first.argument}=)" if first.argument else first.path,
                     error=_error(take, first, index),
-                    users=users,
                     offering=first.distribution,
                     releases=first.releases,
                     lacking=_with_older(lacking, first, reached),
@@ -323,10 +360,10 @@ def _steps(take: Take, index: NameIndex) -> Iterator[Presence]:
             yield presence
 
 
-def _needs_others(take: Take, own: str, index: NameIndex) -> bool:
+def _needs_others(take: Take, own: Collection[str], index: NameIndex) -> bool:
     """Return whether it runs only where a third package is installed."""
     offering = index.distribution_of(take.path)
-    return any(index.distribution_of(_package(name)) not in {offering, own} for name in take.available)
+    return any(index.distribution_of(_package(name)) not in {offering, *own} for name in take.available)
 
 
 def _package(available: str) -> str:

@@ -83,6 +83,8 @@ def first(text: str, index: NameIndex):
         ("import datasets\nTypeError: Store.put() missing 1 required positional argument: 'scope'", "<2.0"),
         ("ImportError: 无法从 'datasets.old' 导入名称 'gone'", "<2.0"),
         ("ModuleNotFoundError: Kein Modul namens 'datasets.new'", ">=2.0"),
+        ("loader = datasets.Loader(batch=1)\nTypeError: Unexpected keyword argument 'batch'", "<2.0"),
+        ("AttributeError: 'datasets.core.Loader' object has no attribute 'seek'", "<2.0"),
     ],
 )
 def test_a_name_that_some_releases_have_names_them(message, spec, index):
@@ -207,6 +209,16 @@ def test_a_method_of_ones_own_that_lacks_an_argument_is_told_from_which_release_
     assert finding.rule == "override-lacks-argument"
     assert finding.needs == {"datasets": "<2.0"}
     assert finding.message.startswith("MyStore.get stands in the place of datasets.core.Store.get")
+
+
+def test_a_method_of_ones_own_that_wants_an_argument_is_told_until_which_release_the_package_gives_it():
+    finding = first(
+        "TypeError: MyTrainer._save_checkpoint() missing 1 required positional argument: 'metrics'",
+        NameIndex.installed(),
+    ).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("override-lacks-argument", {"transformers": ">=3.4.0,<4.47.0"})
+    assert "wants metrics, which transformers does not give it" in finding.message
 
 
 def test_an_argument_that_no_release_of_the_package_gives_is_the_scripts_own(index):
@@ -499,3 +511,91 @@ def test_pip_is_given_the_name_of_the_package_and_none_for_a_part_of_a_project()
 
     assert package.lines == ("python -m pip install opencv-python",)
     assert part.lines == ()
+
+
+def test_a_class_below_its_package_that_wants_an_argument_is_asked_of_the_releases_that_have_it():
+    text = "TypeError: LlamaRotaryEmbedding.__init__() missing 1 required positional argument: 'config'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"transformers": ">=4.28.0,<4.48.0"}
+
+
+def test_the_package_that_a_class_belongs_to_wins_over_one_that_has_a_class_of_that_name():
+    text = "AttributeError: 'MessageFactory' object has no attribute 'GetPrototype'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"protobuf": "<6.30.0"}
+
+
+def test_numpys_name_of_a_type_of_python_2_is_not_said_to_be_in_every_release():
+    text = "AttributeError: module 'numpy' has no attribute 'long'. Did you mean: 'log'?"
+    assert "Every release" not in first(text, NameIndex.installed()).finding.message
+
+
+def test_an_operator_that_no_library_registered_is_no_name_of_its_package():
+    text = "AttributeError: '_OpNamespace' 'torchvision' object has no attribute 'nms'"
+    assert first(text, NameIndex.installed()).finding.rule == "torchvision-pair"
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "spec"),
+    [
+        ("LlavaLlamaForCausalLM.forward", "cache_position", "<4.38.0"),
+        ("forward", "cache_position", "<4.38.0"),
+        ("MyAttention.forward", "position_embeddings", "<4.43.0"),
+        ("compute_loss", "num_items_in_batch", "<4.46.0"),
+    ],
+)
+def test_an_argument_that_one_package_alone_gives_tells_whose_method_is_overridden(method, argument, spec):
+    text = f"TypeError: {method}() got an unexpected keyword argument '{argument}'"
+
+    finding = first(text, NameIndex.installed()).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("override-lacks-argument", {"transformers": spec})
+
+
+def test_a_function_that_is_named_like_a_module_is_not_one_that_can_be_imported():
+    text = "timm: 0.9.2\nModuleNotFoundError: No module named 'timm.models.layers.conv2d_same'"
+    assert first(text, NameIndex.installed()).finding.message.startswith("timm 0.9.2 does not have the module")
+
+
+def test_a_compiled_module_that_is_not_there_is_a_matter_of_the_files():
+    text = "ImportError: cannot import name '_imaging' from 'PIL' (/venv/lib/python3.11/site-packages/PIL/__init__.py)"
+    assert first(text, NameIndex.installed()).finding.rule == "broken-installation"
+
+
+def test_what_is_imported_is_looked_at_by_the_root_of_the_package_in_a_folder_of_several():
+    text = "ImportError: cannot import name 'descriptor' from 'google.protobuf'"
+    assert "import google.protobuf as m" in first(text, NameIndex.installed()).finding.fix
+
+
+def test_a_class_has_an_argument_also_in_releases_in_which_only_its_own_module_has_the_class():
+    text = "TypeError: VaeImageProcessor.preprocess() got an unexpected keyword argument 'resize_mode'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"diffusers": ">=0.25.0"}
+
+
+def test_a_member_of_a_base_is_not_said_of_a_class_that_came_later():
+    text = "AttributeError: 'Qwen2TokenizerFast' object has no attribute 'additional_special_tokens'"
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"transformers": ">=4.37.0,<5.0.0"}
+
+
+def test_of_the_calls_the_innermost_one_says_what_is_called():
+    text = r"""Traceback (most recent call last):
+  File "/venv/lib/python3.9/site-packages/timm/models/factory.py", line 71, in create_model
+    model = create_fn(pretrained=pretrained, pretrained_cfg=pretrained_cfg, **kwargs)
+  File "/home/me/modeling.py", line 566, in icolorit_base
+    model = IColoriT(
+TypeError: __init__() got an unexpected keyword argument 'pretrained_cfg'
+"""
+
+    finding = first(text, NameIndex.installed()).finding
+
+    assert dict(finding.needs) == {"timm": "<0.6.5"}
+    assert "stands in the place of" not in finding.message
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("Support for `validation_epoch_end` has been removed in v2.0.0. `RAVE` implements this method.", "<2.0"),
+        ("RuntimeError: The `LightningModule.on_epoch_end` hook was removed in v1.8. Please use another.", "<1.8"),
+    ],
+)
+def test_lightnings_message_about_a_hook_names_the_releases_before(text, spec):
+    assert dict(first(text, NameIndex.installed()).finding.needs) == {"lightning": spec}

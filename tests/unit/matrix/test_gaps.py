@@ -152,3 +152,29 @@ def test_a_function_is_not_said_to_fail_with_every_release_that_its_package_allo
 
     rule = next(rule for rule in read_knowledge(matrix).rules if rule.id == "user-calls-offer")
     assert str(rule.rows[0].when["user"]) == ">=1.0,<=2.0"
+
+
+def test_a_row_names_the_module_that_takes_the_name_in_its_releases(matrix):
+    table = {"user": {"offer.new =user.before :": 0b0011, "offer.new =user.now :": 0b1000}}
+    (matrix / "names" / "user.takes").write_bytes(encode(head("user", _USERS), table))
+    apply(plan_gaps(matrix, "2026-01-01"))
+
+    rule = next(r for r in read_knowledge(matrix).rules if r.id == "user-imports-offer")
+
+    assert [row.cause for row in rule.rows] == [
+        "The import of user takes offer.new in user.before.",
+        "The import of user takes offer.new in user.now.",
+    ]
+
+
+def test_of_a_package_with_an_older_name_its_releases_before_are_read_too(matrix):
+    table = json.loads((matrix / "components.yaml").read_text())
+    table["components"][0]["distributions"] = ["user", "old-user"]
+    (matrix / "components.yaml").write_text(json.dumps(table))
+    packages = "packages: {user: {entries: [user], parts: [user.extra]}, old-user: {entries: [old_user]}}"
+    (matrix / "names" / "packages.yaml").write_text(packages)
+    take(matrix, {"new": 0b1000})
+    older = {"old_user": {"offer.newest =old_user :": 0b1}}
+    (matrix / "names" / "old-user.takes").write_bytes(encode(head("old-user", ("0.9",)), older))
+
+    assert rows(matrix) == [("==0.9", ">=3.0", error("newest")), ("==3.0", ">=2.0", error("new"))]

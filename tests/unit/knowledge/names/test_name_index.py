@@ -379,3 +379,12 @@ def test_as_many_arguments_by_position_are_those_that_a_release_takes(count, spe
     )
 
     assert index.ask("pkg.f", f"#{count}").spec() == spec
+
+
+def test_the_fields_of_a_msgspec_struct_are_its_arguments(tmp_path):
+    source = "import msgspec\nclass Mixin: ...\nclass Params(Mixin, msgspec.Struct):\n  size: int = 1"
+    index = index_of(tmp_path, {"pkg": f"{source}\n  beam: bool = False"}, {"pkg": source})
+
+    answer = index.ask("pkg.Params", "beam")
+
+    assert (answer.present, answer.absent, answer.unknown) == ({"1.0"}, {"2.0"}, frozenset())
