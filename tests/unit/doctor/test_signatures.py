@@ -262,3 +262,9 @@ def test_an_architecture_that_nvcc_dropped_is_not_said_to_be_too_new_for_it():
     (only,) = judged("nvcc fatal   : Unsupported gpu architecture 'compute_35'").diagnosed
 
     assert only.finding.needs == {"toolkit": "<12"}
+
+
+def test_a_part_that_open_mpi_leaves_out_by_itself_is_no_fault():
+    log = "unable to open mca_btl_openib: librdmacm.so.1: cannot open shared object file: No such file or directory (ignored)"
+
+    assert not judged(log).diagnosed
