@@ -268,3 +268,12 @@ def test_a_part_that_open_mpi_leaves_out_by_itself_is_no_fault():
     log = "unable to open mca_btl_openib: librdmacm.so.1: cannot open shared object file: No such file or directory (ignored)"
 
     assert not judged(log).diagnosed
+
+
+def test_the_compiler_to_take_is_the_newest_that_the_message_names():
+    log = "host_config.h:139:2: error: #error -- unsupported GNU version! gcc versions later than 10 are not supported!"
+
+    (only,) = judged(log).diagnosed
+
+    assert only.finding.needs == {"gcc": "<11"}
+    assert all("gcc-10" in text for text in (only.finding.fix, *only.lines))
