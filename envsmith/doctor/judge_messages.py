@@ -16,7 +16,9 @@ from envsmith.model.finding import Finding
 from envsmith.model.rule import Severity
 
 # Groups whose message may also be a mere warning about something optional.
-_MAY_WARN = frozenset({"missing-optional-package", "python-version-pair", "cuda-torch-mismatch"})
+_MAY_WARN = frozenset(
+    {"missing-optional-package", "python-version-pair", "cuda-torch-mismatch", "stale-or-foreign-binary"}
+)
 _OF_KIND = {
     "cause": (Weight.SAID, "high"),
     "symptom": (Weight.SYMPTOM, "medium"),

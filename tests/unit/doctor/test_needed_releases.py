@@ -111,7 +111,7 @@ def test_no_pair_of_a_signature_and_the_rules_over_its_components_ends_with_an_e
 
 @pytest.mark.parametrize(("library", "spec"), [("128", ">=0.45.3"), ("130", ">=0.48.0"), ("126", ">=0.45.0")])
 def test_of_a_library_of_bitsandbytes_the_releases_that_carry_it_are_named(library, spec):
-    text = f"Could not find the bitsandbytes CUDA binary at PosixPath('/x/libbitsandbytes_cuda{library}.so')"
+    text = f"Could not find the bitsandbytes CUDA binary at PosixPath('/x/site-packages/bitsandbytes/libbitsandbytes_cuda{library}.so')"
 
     assert needs(text)["bitsandbytes"] == spec
 

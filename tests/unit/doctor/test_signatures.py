@@ -235,3 +235,45 @@ def test_the_message_of_a_rule_that_the_stated_releases_do_not_break_is_a_note()
 
     assert spoken(message) == [("error", "medium")]
     assert spoken(f"pyarrow==21.0.0\nnumpy==2.2.0\n{message}") == [("note", "low")]
+
+
+def test_what_a_warning_misses_comes_after_the_error_that_ends_the_run():
+    log = (
+        "WARNING _custom_ops.py:15] Failed to import from vllm._C with ImportError('libcudart.so.12: cannot open shared"
+        " object file: No such file or directory')\n"
+        "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0."
+    )
+
+    first, second = judged(log).diagnosed[:2]
+
+    assert first.taxonomy.cause == "bf16-on-pre-ampere"
+    assert (second.finding.severity.value, second.taxonomy.cause) == ("warning", "cuda-library-missing")
+
+
+def test_a_rendezvous_that_nobody_reached_is_said_once():
+    log = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+
+    (only,) = judged(log).diagnosed
+
+    assert only.finding.message.startswith("1 of 2 processes came")
+
+
+def test_an_architecture_that_nvcc_dropped_is_not_said_to_be_too_new_for_it():
+    (only,) = judged("nvcc fatal   : Unsupported gpu architecture 'compute_35'").diagnosed
+
+    assert only.finding.needs == {"toolkit": "<12"}
+
+
+def test_a_part_that_open_mpi_leaves_out_by_itself_is_no_fault():
+    log = "unable to open mca_btl_openib: librdmacm.so.1: cannot open shared object file: No such file or directory (ignored)"
+
+    assert not judged(log).diagnosed
+
+
+def test_the_compiler_to_take_is_the_newest_that_the_message_names():
+    log = "host_config.h:139:2: error: #error -- unsupported GNU version! gcc versions later than 10 are not supported!"
+
+    (only,) = judged(log).diagnosed
+
+    assert only.finding.needs == {"gcc": "<11"}
+    assert all("gcc-10" in text for text in (only.finding.fix, *only.lines))
