@@ -36,7 +36,7 @@ from envsmith.solver.case import (
 from envsmith.solver.explain import conflict_members
 from envsmith.solver.kernel import Domains, Net, Nogood, bits
 from envsmith.solver.prefer import Nearest
-from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, exact_version, pose
+from envsmith.solver.problem import Problem, RuleNogoods, Wish, carried_by, contradicted, exact_version, pose
 from envsmith.solver.proof import proof_of, ran_together, run_of_set, unproved
 from envsmith.solver.request import CORE, Posed, avoided
 from envsmith.solver.solver import Solver
@@ -67,7 +67,10 @@ def judge(
     is_cell = any(n == "torch" or solver.compiled.roles[n] is Role.FRAMEWORK for n in read.components.values())
     core = [n for n in CORE if n not in read.components and solver.compiled.versions.get(n)]
     names = dict(read.components) | ({n: n for n in core} if is_cell else {})
-    problem, key = _posed(solver, platform, names, read, features, gaps=False)
+    absent = contradicted(solver.compiled, platform, _listed(solver, read))
+    brought = [n for n in absent if n not in names and n not in CARRIED]
+    names |= {n: n for n in brought}
+    problem, key = _posed(solver, platform, names, read, features, gaps=False, before=brought)
     problem = _without_unlisted(solver, problem, key, read.masks)
     case = JudgementDraft(solver, read, problem, frozenset(keep), frozenset(features), needed or {})
     builds, inferred, assumed = infer(case)
@@ -160,14 +163,31 @@ def _refuted(findings: Sequence[Finding], own: PassedRun | None) -> list[Finding
 
 
 def _posed(
-    solver: Solver, platform: Platform, names: Mapping[str, str], read: Given, features: Collection[str], *, gaps: bool
+    solver: Solver,
+    platform: Platform,
+    names: Mapping[str, str],
+    read: Given,
+    features: Collection[str],
+    *,
+    gaps: bool,
+    before: Collection[str] = (),
 ) -> tuple[Problem, Hashable]:
-    """Return the rules over what is given, and the key by which what is made of this problem is kept."""
-    key = ("judged", platform, tuple(names.items()), tuple(read.extras.items()), frozenset(features), gaps)
+    """Return the rules over what is given, and the key by which what is made of this problem is kept.
+
+    A component of ``before`` may also have a release before all that are listed.
+    """
+    extras = {**read.extras, **{n: (f"{public(solver.compiled.versions[n][0])}.dev0",) for n in before}}
+    key = ("judged", platform, tuple(names.items()), tuple(extras.items()), frozenset(features), gaps)
     problem = solver.problems.get(
-        key, lambda: pose(solver.compiled, platform, names, read.extras, gaps=gaps, features=features)
+        key, lambda: pose(solver.compiled, platform, names, extras, gaps=gaps, features=features)
     )
     return problem, key
+
+
+def _listed(solver: Solver, read: Given) -> dict[str, int]:
+    """Return what is given by component, without releases that the knowledge does not list."""
+    listed = {c: (1 << len(solver.compiled.versions.get(c, ()))) - 1 for c in read.components.values()}
+    return {c: read.masks[n] & listed[c] for n, c in read.components.items() if n == c}
 
 
 def _without_unlisted(solver: Solver, problem: Problem, key: Hashable, named: Mapping[str, int]) -> Problem:

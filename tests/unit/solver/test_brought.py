@@ -10,7 +10,7 @@ from envsmith.knowledge.graph.read import read_knowledge
 from envsmith.model.cell import Request
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
-from envsmith.solver import cells, constraints_for, solve, solver_of
+from envsmith.solver import cells, check, constraints_for, solve, solver_of
 
 EVIDENCE = "{index: {kind: declared, source: index, date: 2026-01-01}}"
 FURTHER = """
@@ -103,6 +103,23 @@ def test_a_cell_is_listed_once_whatever_comes_along(brought):
 def test_a_request_that_is_not_to_be_locked_asks_nothing_of_what_comes_along(brought):
     asked = dataclasses.replace(request("alpha==2.0.0", trainer="2.0"), lockable=False)
     assert solve(asked, solver=brought).cell.components["trainer"] == "2.0"
+
+
+def test_two_given_releases_that_declare_a_third_differently_are_bad_together(brought):
+    together = check({"alpha": "2.0.0", "trainer": "2.0"}, solver=brought)
+    assert (together.status, together.findings[0].rule) == ("bad", "alpha-declares-models")
+    assert check({"alpha": "2.0.0", "trainer": "1.1"}, solver=brought).status != "bad"
+
+
+def test_a_release_before_all_that_are_known_may_be_what_two_given_ones_declare(matrix_files, solver_with):
+    files = {
+        **matrix_files,
+        "components.yaml": matrix_files["components.yaml"] + FURTHER.lstrip(),
+        "releases/models.yaml": releases("models", 'version: "1.5"', 'version: "2.0"'),
+        "releases/launcher.yaml": releases("launcher", 'version: "1.0", requires: {models: "<2.0"}'),
+        "releases/trainer.yaml": releases("trainer", 'version: "1.0", requires: {models: "!=1.5,<3"}'),
+    }
+    assert check({"launcher": "1.0", "trainer": "1.0"}, solver=solver_with(files)).findings == ()
 
 
 def test_a_rule_of_torch_about_a_package_beside_the_cell_is_a_demand(matrix_files, solver_with):
