@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from envsmith.base.schema import AsJson, written
 from envsmith.errors import UsageError
-from envsmith.knowledge.graph.compile import Compiled, CompiledRow
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.model.cell import Cell, CellId, Platform, Request, WheelPolicy
 from envsmith.model.component import Role
@@ -681,19 +680,13 @@ def _lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Fin
             continue
         notes = (row for row in compiled.rows if row.severity is Severity.NOTE)
         for note in (row for row in notes if not row.platforms or cell.platform.value in row.platforms):
-            if _is_so(solver.compiled, note, parts):
+            if solver.compiled.speaks_of(parts, note):
                 rule = solver.rule(compiled.id)
                 row = rule.rows[note.number]
                 first = next(iter(row.when))
                 message = rule_sentence(rule, [replace(row, when={first: Spec("*")})], {})
                 yield finding_of_row(rule, row, row.severity, {c: parts[c] for c in row.when}, message)
                 break
-
-
-def _is_so(compiled: Compiled, row: CompiledRow, parts: Mapping[str, str]) -> bool:
-    """Return whether these releases are those of which a row speaks. What it says that they need is not looked at."""
-    when = (compiled.specs[number] for number in row.nogoods[0] if number >= 0)
-    return all(name in parts and Spec.parse(text).contains(parts[name]) for name, text, _ in when)
 
 
 def _alternatives(solver: Solver, posed: Posed, answer: Answer) -> list[Cell]:

@@ -97,6 +97,11 @@ class Compiled:
         numbers = {number for component in components for number in self.about.get(component, ())}
         return [self.rules[number].value for number in sorted(numbers)]
 
+    def speaks_of(self, releases: Mapping[str, str], row: CompiledRow) -> bool:
+        """Tell whether all that a row is about is among these releases. What it says that they need is not looked at."""
+        when = (self.specs[number] for number in row.nogoods[0] if number >= 0)
+        return all(name in releases and Spec.parse(text).contains(releases[name]) for name, text, _ in when)
+
 
 def compile_knowledge(knowledge: Knowledge) -> Compiled:
     """Evaluate every spec of the rules against every release. No platform is chosen yet."""
