@@ -77,7 +77,7 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     ]
     if flags.project is not None:
         part = folder.ProjectPart(
-            extras=flags.extra, groups=flags.group, leave_out=flags.without, taken=tuple(flags.requirements)
+            extras=flags.extra, groups=flags.group, leave_out=flags.without, further_files=tuple(flags.requirements)
         )
         lists.append(folder.read_folder(flags.project, part))
     if flags.keep:

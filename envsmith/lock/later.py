@@ -61,9 +61,9 @@ def later_wheels(
 
 
 def newer_glibc(
-    packages: Iterable[Resolved], given: Collection[str], cell: Cell, limit: str, glibc: Later = wheel_glibc
+    packages: Iterable[Resolved], archives: Collection[str], cell: Cell, limit: str, glibc: Later = wheel_glibc
 ) -> str | None:
     """Return the glibc up to a limit for which all have wheels that would be compiled only for want of it, if any."""
-    floors = (Version(glibc(p.name, p.version, cell) or "0") for p in packages if p.sdist and p.name not in given)
+    floors = (Version(glibc(p.name, p.version, cell) or "0") for p in packages if p.sdist and p.name not in archives)
     newest = max((floor for floor in floors if floor <= Version(limit)), default=Version("0"))
     return str(newest) if newest > Version(DEFAULT_GLIBC) else None

@@ -38,13 +38,13 @@ _LIST = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:
 class ProjectPart:
     """Which part of a project: with which extras and dependency groups, and without which requirements.
 
-    ``taken`` are files that are read beside it.
+    ``further_files`` are those that are read beside it.
     """
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
-    taken: tuple[Path, ...] = ()
+    further_files: tuple[Path, ...] = ()
 
 
 def read_folder(root: Path, part: ProjectPart) -> Demands:
@@ -111,7 +111,7 @@ class _Folder:
         own = {*(demand.name for demand in listed.demands), *map(canonicalize_name, self.part.leave_out)}
         beside = Demands() if name == REQUIREMENTS else (self.file(REQUIREMENTS) or Demands())
         names = [demand.name for demand in beside.demands if demand.name not in own]
-        if names and (path := self.root / REQUIREMENTS).resolve() not in {p.resolve() for p in self.part.taken}:
+        if names and (path := self.root / REQUIREMENTS).resolve() not in {p.resolve() for p in self.part.further_files}:
             yield f"{path} is left out, because {name} declares what is required: {_first(names)} (take it with -r)"
         for guide in guides_of(shallow_files(self.root)) if "torch" not in {*own, *names} else ():
             lines = guide_lines(self.root / guide, guide)

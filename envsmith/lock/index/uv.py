@@ -344,8 +344,8 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
         hint = f"Install what is missing ({command}), or choose a release that has a wheel{engine}."
         return MissingProgramError(message, details=details, hint=hint, names=_normal([package]))
     hint = "Choose a release that has a wheel or builds on this Python."
-    if meant := _CONFUSED.search(text):
-        hint = f"Ask for {meant[2]} instead of {meant[1]} (of a file: --without {meant[1]} --package {meant[2]})."
+    if confusion := _CONFUSED.search(text):
+        hint = f"Ask for {confusion[2]} instead of {confusion[1]} (of a file: --without {confusion[1]} --package {confusion[2]})."
     if not undeclared and shutil.which("c++") is None:
         command = install_command(["c++"])
         hint += f" This host has no {NAMES['c++']}{f': {command}' if command else ''}."

@@ -64,7 +64,7 @@ def test_a_list_beside_the_file_that_declares_is_named_where_it_has_more(tmp_pat
     (tmp_path / "requirements.txt").write_text(listed)
 
     alone = read_folder(tmp_path, ProjectPart())
-    beside = read_folder(tmp_path, ProjectPart(taken=(tmp_path / "requirements.txt",)))
+    beside = read_folder(tmp_path, ProjectPart(further_files=(tmp_path / "requirements.txt",)))
 
     assert [": wandb (" in note for note in alone.notes] == [True] * noted
     assert not beside.notes
