@@ -22,7 +22,7 @@ from envsmith.model.cell import Platform, Request
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec, public
 from envsmith.solver import default_solver, explain_cell, reasons
-from envsmith.solver.explain import conflict_members, pose_cell
+from envsmith.solver.explain import _of_default_index, conflict_members, pose_cell
 from envsmith.solver.kernel import Net
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER
 from envsmith.solver.problem import RuleNogoods, Wish
@@ -142,8 +142,10 @@ class Judge:
 
     def forced(self, name: str, mask: int, because: str) -> str | None:
         """What is untrue of `because` as the reason against a release, nothing when it is the reason."""
-        possible = []
-        for problem, wishes in self.settings(name):
+        possible, settings = [], self.settings(name)
+        if name == "torch" and self.answer.cell.index == "default":
+            settings += [(problem, [*wishes, _of_default_index(self.posed)]) for problem, wishes in settings]
+        for problem, wishes in settings:
             tried = problem.with_wishes([*self.posed.problem.wishes, self.wish(name, mask), *wishes])
             stuck = self.solver.stuck(tried)
             if stuck is None:

@@ -14,6 +14,7 @@ from envsmith.errors import LockError
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock import store
+from envsmith.lock.cell_query import IMAGE_GLIBC, newer_glibc_of
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.query import last_day
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
@@ -56,7 +57,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
 
 def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> Lock:
     """Return the Python part of the lock: resolved by uv under the rules' constraints, judged again by every rule."""
-    old = options.earlier
+    old, machine = options.earlier, options.request.machine
     lock = lock_pip(
         cell,
         request=options.request_text,
@@ -68,7 +69,11 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         ),
         flavour=options.flavour,
         compile=options.compile,
-        resolver=Resolver(uv=Uv(offline=options.offline), ready=partial(best_wheel, policy=options.request.wheels)),
+        resolver=Resolver(
+            uv=Uv(offline=options.offline),
+            ready=partial(best_wheel, policy=options.request.wheels),
+            newest_glibc=(machine.glibc if machine else None) or IMAGE_GLIBC,
+        ),
         progress=progress,
     )
     return replace(lock, upgraded=options.moving or old.upgraded) if old else lock
@@ -121,8 +126,9 @@ def _for_images(engine: Engine | None) -> bool:
 
 
 def _sentences(lock: Lock) -> list[str]:
-    """Return what a person should hear of the lock: its date, ready wheels from elsewhere, and what is compiled."""
-    return [*_dated_sentences(lock), *_ready_sentences(lock), *_compiled_sentences(lock)]
+    """Return what a person should hear of the lock: its date, its glibc, ready wheels from elsewhere, what is compiled."""
+    newer = (f"{name} has wheels for glibc {glibc} or later only" for name, glibc in newer_glibc_of(lock).items())
+    return [*_dated_sentences(lock), *newer, *_ready_sentences(lock), *_compiled_sentences(lock)]
 
 
 def _dated_sentences(lock: Lock) -> list[str]:

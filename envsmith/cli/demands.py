@@ -76,7 +76,9 @@ def demands_of(flags: RequestFlags) -> Demands | None:
         for path in flags.requirements
     ]
     if flags.project is not None:
-        part = folder.ProjectPart(extras=flags.extra, groups=flags.group, leave_out=flags.without)
+        part = folder.ProjectPart(
+            extras=flags.extra, groups=flags.group, leave_out=flags.without, further_files=tuple(flags.requirements)
+        )
         lists.append(folder.read_folder(flags.project, part))
     if flags.keep:
         from envsmith.cli.keep import versions_to_keep  # only who keeps something looks at locks and environments

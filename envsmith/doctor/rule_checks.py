@@ -17,10 +17,8 @@ from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.rule_conditions import Scene, below, key_of, number_in
 from envsmith.doctor.vocabulary import is_read, variables
 from envsmith.knowledge.symbols.system_libraries import system_libraries
-from envsmith.model.rule import Evidence, EvidenceKind
 from envsmith.smoke.machine_faults import problems_in
 
-_DATE = "2026-11-21"
 Words = Mapping[str, Any]
 
 # How many ranks and nodes a start command asks for.
@@ -167,7 +165,7 @@ def _unread_variables(scene: Scene, _argument: None) -> Iterator[Words]:
                 "component": variable.reads,
                 "version": version,
                 "renamed": variable.renamed,
-                "evidence": tuple(dataclasses.replace(e, date=_DATE) for e in variable.evidence),
+                "evidence": variable.evidence,
             }
 
 
@@ -186,9 +184,7 @@ def _misspelt_variables(scene: Scene, _argument: None) -> Iterator[Words]:
         if name in every or not own or _PLUGINS.match(name):
             continue
         if near := difflib.get_close_matches(name, list(every), n=1, cutoff=0.85):
-            source = every[near[0]].evidence[0].source
-            evidence = Evidence(kind=EvidenceKind.DOCUMENTED, source=source, date=_DATE)
-            yield {"name": name, "near": near[0], "evidence": (evidence,)}
+            yield {"name": name, "near": near[0], "evidence": every[near[0]].evidence[:1]}
 
 
 def _chosen_interfaces(scene: Scene, names: list[str]) -> Iterator[Words]:
@@ -298,8 +294,7 @@ def _arch_list(scene: Scene, _argument: None) -> Iterator[Words]:
         number = arch.replace(".", "")
         for finding in solver.check({"toolkit": toolkit or "", "gpu": f"sm_{number}"}).findings:
             if finding.rule == "toolkit-gpu-min":
-                evidence = dataclasses.replace(finding.evidence[0], date=_DATE, sha256=None, note=None)
-                yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": (evidence,)}
+                yield {"arch": arch, "number": number, "fix": finding.fix, "evidence": finding.evidence[:1]}
 
 
 def _ranks_and_gpus(ranks: int | None, gpus: int | None) -> Iterator[Words]:

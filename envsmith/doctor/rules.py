@@ -78,6 +78,7 @@ class DoctorRule:
     """One row of the file, which matrix/README.md describes.
 
     It gives a finding where one of ``when`` is met and none of ``unless``. Variants that are met are laid over it.
+    A rule without evidence states what was read a moment ago.
     """
 
     id: Text
@@ -97,7 +98,7 @@ class DoctorRule:
     pattern: Text | None = None
     confidence: Confidence = "high"
     score: int | None = None
-    evidence: Sources
+    evidence: Sources = ()
     variants: tuple[RuleVariant, ...] = ()
 
 

@@ -19,14 +19,13 @@ from envsmith.doctor.facts import Facts, Read
 from envsmith.errors import DataError, UsageError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.finding import Finding
-from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.rule import Severity
 from envsmith.model.version import version_key
 
 KIND = "envsmith doctor snapshot"
 SCHEMA = 1
 _HINT = "Make one with: envsmith doctor --save FILE."
 _MAX = 8_000_000
-_EVIDENCE = Evidence(kind=EvidenceKind.DOCUMENTED, source="comparison of two snapshots", date="2026-11-21")
 _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|API_?KEY|PRIVATE|COOKIE|SESSION|_KEY$", re.IGNORECASE
 )
@@ -136,7 +135,6 @@ def _differ(difference: _Difference, names: tuple[str, str]) -> Diagnosed:
         severity=severity,
         components={component: f"{a} / {b}"} if component else {},
         message=f"{what}: {names[0]} has {_shown(a)}, {names[1]} has {_shown(b)}.",
-        evidence=(_EVIDENCE,),
         fix="Install the same lock on every node." if component else "Make both nodes alike.",
         stage=taxonomy.stage,
     )

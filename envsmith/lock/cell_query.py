@@ -9,10 +9,11 @@ from packaging.version import Version
 
 from envsmith.errors import LockError
 from envsmith.frameworks import FRAMEWORKS
+from envsmith.lock.index.torch_wheel import glibc_floor
 from envsmith.lock.query import Query
 from envsmith.model.cell import Cell, Platform
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.lock import GivenArchive
+from envsmith.model.lock import GivenArchive, Lock
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import minor_of, public
 from envsmith.model.wheel import ReadyWheel
@@ -22,6 +23,8 @@ _FOLLOW = frozenset({"python", "cuda", "nccl", "cudnn", "triton"})
 _ABSENT = frozenset({"none", "cpu"})
 # The C library that a lock is made for when the cell does not name one: the oldest that today's torch wheels run on.
 DEFAULT_GLIBC = "2.28"
+# That of Debian 12, from which the base images are made.
+IMAGE_GLIBC = "2.36"
 # The platforms that uv knows by their C library (uv 0.13), ascending.
 _UV_GLIBC = ("2.17", "2.28", "2.31", "2.32", "2.33", "2.34", "2.35", "2.36", "2.37", "2.38", "2.39", "2.40")
 
@@ -152,6 +155,23 @@ def uv_platform(platform: Platform, glibc: str | None) -> str:
     limit = Version(glibc or DEFAULT_GLIBC)
     fitting = [release for release in _UV_GLIBC if Version(release) <= limit] or [_UV_GLIBC[0]]
     return f"{platform.machine}-manylinux_{fitting[-1].replace('.', '_')}"
+
+
+def glibc_of(lock: Lock) -> str:
+    """Return the oldest glibc with which each package of a lock has a wheel that runs."""
+    return max((lock.cell.components.get("glibc") or DEFAULT_GLIBC, *newer_glibc_of(lock).values()), key=Version)
+
+
+def newer_glibc_of(lock: Lock) -> dict[str, str]:
+    """Return the packages whose wheels ask for a newer glibc than the lock's other ones, with that glibc."""
+    usual = Version(lock.cell.components.get("glibc") or DEFAULT_GLIBC)
+    floors = {}
+    for pin in lock.pins:
+        stems = [artifact.filename.removesuffix(".whl") for artifact in pin.artifacts]
+        floor = None if any(stem.endswith("-any") for stem in stems) else glibc_floor(stems)
+        if floor and Version(text := ".".join(map(str, floor))) > usual:
+            floors[pin.name] = text
+    return floors
 
 
 def overrides(cell: Cell, table: ComponentTable, resolved: dict[str, str]) -> tuple[str, ...]:

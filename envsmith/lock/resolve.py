@@ -23,11 +23,11 @@ from envsmith.knowledge.graph.runtime import (
 )
 from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
-from envsmith.lock.cell_query import fixed, further_constraints, overrides, query_of
+from envsmith.lock.cell_query import IMAGE_GLIBC, fixed, further_constraints, overrides, query_of, uv_platform
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
-from envsmith.lock.later import Later, days_from, later_wheel, later_wheels
+from envsmith.lock.later import Later, days_from, later_wheel, later_wheels, newer_glibc, wheel_glibc
 from envsmith.lock.query import Query, Resolution, cutoff, resolve
 from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell
@@ -67,8 +67,9 @@ class Resolver:
     """Who resolves and who judges: by default the user's own uv and index, and the rules of the version graph.
 
     ``ready`` gives the ready wheel of a release that fits a cell, by default the project's own. ``later`` gives the
-    next release with a wheel for the cell. ``find_links`` are folders or pages of files that are asked for by name
-    (pip's own setting is not used: a local build would replace the wheel of the cell).
+    next release with a wheel for the cell, ``glibc`` the oldest glibc of a release's wheels: one up to ``newest_glibc``
+    is better than a source. ``find_links`` are folders or pages of files that are asked for by name (pip's own setting
+    is not used: a local build would replace the wheel of the cell).
     """
 
     uv: Uv = field(default_factory=Uv)
@@ -78,6 +79,8 @@ class Resolver:
     find_links: tuple[str, ...] = ()
     ready: Ready = best_wheel
     later: Later = later_wheel
+    glibc: Later = wheel_glibc
+    newest_glibc: str = IMAGE_GLIBC
 
 
 def lock_pip(
@@ -166,6 +169,9 @@ def _judged(
         if ready := _ready_instead(cell, resolution.packages, query, by.ready):
             query = replace(query, archives=(*query.archives, *ready))
             continue
+        if not by.uv.offline and (glibc := _newer_glibc(cell, resolution.packages, query, by)):
+            query = replace(query, platform=uv_platform(cell.platform, glibc))
+            continue
         if toolkit:
             parts, toolkit = _following(toolkit, resolution.packages), ()
             query = replace(query, requirements=tuple(sorted({*query.requirements, *parts})))
@@ -216,6 +222,13 @@ def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready
     own = {archive.name for archive in query.archives}
     wheels = (ready(p.name, p.version, cell) for p in packages if p.sdist and p.name not in own)
     return tuple(wheel for wheel in wheels if wheel)
+
+
+def _newer_glibc(cell: Cell, packages: Iterable[Resolved], query: Query, by: Resolver) -> str | None:
+    """Return the glibc of wheels in place of which the resolver took sources. ``None`` once it was told."""
+    if query.platform != uv_platform(cell.platform, own := cell.components.get("glibc")):
+        return None
+    return newer_glibc(packages, {archive.name for archive in query.archives}, cell, own or by.newest_glibc, by.glibc)
 
 
 def _following(toolkit: Iterable[str], pins: Iterable[Resolved | Pin]) -> list[str]:

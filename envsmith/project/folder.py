@@ -26,7 +26,7 @@ from envsmith.project.pip_format import cuda_of_index, read_requirement_file
 PYPROJECT, SETUP_CFG, SETUP_PY = "pyproject.toml", "setup.cfg", "setup.py"
 REQUIREMENTS, ENVIRONMENTS = "requirements.txt", ("environment.yml", "environment.yaml")
 _DECLARING = (PYPROJECT, SETUP_CFG, SETUP_PY, *ENVIRONMENTS)
-# Conda packages that a note names.
+# Packages that a note names.
 _SHOWN = 6
 # Names that people give to lists of requirements.
 _LIST = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:txt|in)", re.IGNORECASE)
@@ -34,11 +34,15 @@ _LIST = re.compile(r"(?:.*[-_.])?(?:requirements?|constraints?)(?:[-_.].*)?\.(?:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProjectPart:
-    """Which part of a project: with which extras and dependency groups, and without which requirements."""
+    """Which part of a project: with which extras and dependency groups, and without which requirements.
+
+    ``further_files`` are those that are read beside it.
+    """
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
+    further_files: tuple[Path, ...] = ()
 
 
 def read_folder(root: Path, part: ProjectPart) -> Demands:
@@ -90,7 +94,8 @@ class _Folder:
         for name in (PYPROJECT, SETUP_CFG, SETUP_PY, REQUIREMENTS, *ENVIRONMENTS):
             listed = self.file(name)
             if listed is not None:
-                return replace(listed, python=listed.python or python)
+                notes = (*listed.notes, *self._left_out(name, listed))
+                return replace(listed, python=listed.python or python, notes=notes)
             python = python or self._python(name)
         if (listed := self._guides()) is not None:
             return listed
@@ -98,6 +103,20 @@ class _Folder:
             f"Cannot read the project in {self.root}: no file of it declares requirements.",
             hint=f"Give a folder with {PYPROJECT}, {SETUP_CFG}, {SETUP_PY}, {REQUIREMENTS} or {ENVIRONMENTS[0]}.",
         )
+
+    def _left_out(self, name: str, listed: Demands) -> Iterator[str]:
+        """Yield what a list beside the file that declares has more, and what installs the torch that none declares."""
+        own = {*(demand.name for demand in listed.demands), *map(normal_name, self.part.leave_out)}
+        beside = Demands() if name == REQUIREMENTS else (self.file(REQUIREMENTS) or Demands())
+        names = [demand.name for demand in beside.demands if demand.name not in own]
+        if names and (path := self.root / REQUIREMENTS).resolve() not in {p.resolve() for p in self.part.further_files}:
+            yield f"{path} is left out, because {name} declares what is required: {_first(names)} (take it with -r)"
+        for guide in guides_of(shallow_files(self.root)) if "torch" not in {*own, *names} else ():
+            lines = guide_lines(self.root / guide, guide)
+            if any(distribution_of(entry.text) == "torch" for entry in lines.entries):
+                further = [entry.text for entry in lines.entries if distribution_of(entry.text) not in own]
+                yield f"{guide} is left out, because {name} declares what is required: {_first(further)}"
+                return
 
     def parts(self, name: str) -> list[ProjectPart]:
         """Return the parts of a file: what it always asks for, and each extra and group."""
@@ -259,11 +278,15 @@ def _of_index(
         else:
             listed.append(entry)
     notes = [
-        f"{file}: left out are {len(names)} Conda packages that envsmith does not know: {', '.join(names[:_SHOWN])}"
-        + (", …" if len(names) > _SHOWN else "")
+        f"{file}: left out are {len(names)} Conda packages that envsmith does not know: {_first(names)}"
         for file, names in unknown.items()
     ]
     return listed, cuda, notes
+
+
+def _first(names: Iterable[str]) -> str:
+    names = list(dict.fromkeys(names))
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def _overridden(tool: JsonFields) -> Iterator[str]:

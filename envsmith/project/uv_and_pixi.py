@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from envsmith.base.files import read_text
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.load import components
-from envsmith.lock.cell_query import DEFAULT_GLIBC
+from envsmith.lock.cell_query import glibc_of
 from envsmith.model.cell import Cell
 from envsmith.model.lock import Lock, Pin
 from envsmith.model.project_name import normal_name
@@ -171,7 +171,7 @@ def _fill(root: TOMLDocument | Table, lock: Lock) -> None:
     platforms = workspace.setdefault("platforms", [])
     if cell.platform.value not in platforms:
         platforms.append(cell.platform.value)
-    _table(root, "system-requirements")["libc"] = cell.components.get("glibc") or DEFAULT_GLIBC
+    _table(root, "system-requirements")["libc"] = glibc_of(lock)
     _table(root, "dependencies")["python"] = f"{minor_of(cell.components['python'])}.*"
     packages = _table(root, "pypi-dependencies")
     packages.comment(_COMMENT.format(cell=cell.id))

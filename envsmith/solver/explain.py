@@ -269,16 +269,24 @@ def _newer_than(posed: Posed, answer: Answer, name: str, *, by_wish: bool = True
     """
     variable, version = posed.problem.names.index(name), _exactly(posed, answer, name).text
     mask, values = _plain(posed, variable, by_wish=by_wish), posed.problem.values[variable]
-    if name == "torch" and (with_cuda := _with_cuda(posed, answer)):
-        carried = next((i for i, g in enumerate(posed.problem.groups) if g.rule == "torch-bundles-cuda"), None)
-        builds = posed.problem.part(carried).begin(with_cuda[0].masks) if carried is not None else None
-        mask = (builds[variable] & mask if builds else 0) or mask
+    if name == "torch":
+        mask = _cuda_builds(posed, answer) & mask or mask
     index, listed = values.index(version), posed.problem.compiled.versions.get(name, ())
     above = bits(mask >> index + 1 << index + 1)
     if index >= len(listed):  # named by the request: it stands behind the releases that are known
         own = version_key(version)
         above = (i for i in bits(mask) if (key := version_key(values[i] or "none")) and own and key > own)
     return [i for i in above if values[i] and values[i] not in WORDS and public(values[i]) != public(version)]
+
+
+def _cuda_builds(posed: Posed, answer: Answer) -> int:
+    """Return the mask of the torch builds with CUDA, of all when the answer has none."""
+    carried = next((i for i, g in enumerate(posed.problem.groups) if g.rule == "torch-bundles-cuda"), None)
+    with_cuda = _with_cuda(posed, answer)
+    if not with_cuda or carried is None:
+        return -1
+    builds = posed.problem.part(carried).begin(with_cuda[0].masks)
+    return builds[posed.problem.names.index("torch")] if builds else 0
 
 
 def _tried(posed: Posed, name: str, index: int, among: int) -> Wish:
@@ -525,6 +533,11 @@ def _with_cuda(posed: Posed, answer: Answer) -> tuple[Wish, ...]:
     return (Wish("a build", "without CUDA", (mask,), reason="one with CUDA comes first"),)
 
 
+def _of_default_index(posed: Posed) -> Wish:
+    mask = (posed.problem.names.index("torch"), posed.preference.default_builds())
+    return Wish("a build", "of the PyTorch index", (mask,), reason="one of the default index comes first")
+
+
 def _plain(posed: Posed, variable: int, *, by_wish: bool = True) -> int:
     """Return the releases that are neither pre-releases nor yanked (nor what the request excludes, when ``asked``)."""
     compiled, component = posed.problem.compiled, posed.problem.components[variable]
@@ -562,6 +575,9 @@ def _choice_reasons(
         members = _against(solver, posed.and_also(wish), answer, earlier)
         because = " and ".join(m.message for m in members) or _untested(posed, answer, wish)
         because = because or _age(posed, answer, wish) or _companion_beside(solver, posed, answer, wish)
+        if not because and name == "torch" and answer.cell.index == "default":
+            at_default = (*earlier, _of_default_index(posed))
+            because = " and ".join(m.message for m in _against(solver, posed.and_also(wish), answer, at_default))
         because = because or f"the usual order prefers {version}"
         if because not in reasons_before:
             reasons_before.add(because)
@@ -641,9 +657,10 @@ def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, lis
             if others
             else ""
         )
-        newer = [i for i in bits(_plain(posed, variable)) if public(values[i]) != public(own.text)]
-    rivals = tested & posed.preference.near_torch(list(answer.domains))
-    return head, [_tried(posed, "torch", i, tested) for i in newer if rivals >> i & 1][:1]
+        if not posed.preference.run_torch(list(answer.domains))[-1] & mask:
+            newer = [i for i in bits(_plain(posed, variable)) if public(values[i]) != public(own.text)]
+    rivals = tested & posed.preference.near_torch(list(answer.domains)) & _cuda_builds(posed, answer)
+    return head, [_tried(posed, "torch", i, rivals) for i in newer if rivals >> i & 1][:1]
 
 
 def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]:

@@ -246,21 +246,27 @@ class Preference:
 
         return parts
 
-    def _tested_torch(self, torch: int) -> Parts:
-        """Return the torch builds of each step of age: those that ran, then those of the default index.
+    def run_torch(self, domains: Domains) -> list[int]:
+        """Return the builds of :meth:`tested_torch` that count as run.
 
         Of a release that ran with another CUDA, the default build counts too: it can be had everywhere.
         """
-        in_steps, default = self._in_steps(torch), self.default_builds()
         builds: dict[tuple[str, bool], int] = {}
-        for number, build in enumerate(map(str, self.problem.values[torch])):
+        for number, build in enumerate(map(str, self.problem.values[self.problem.names.index("torch")])):
             kind = public(build), build.endswith("+cpu")
             builds[kind] = builds.get(kind, 0) | 1 << number
+        default = self.default_builds()
+        return [
+            tier | default & sum(mask for mask in builds.values() if mask & tier)
+            for tier in self.tested_torch(domains, exact=True)
+        ]
+
+    def _tested_torch(self, torch: int) -> Parts:
+        """Return the torch builds of each step of age: those that ran, then those of the default index."""
+        in_steps, default = self._in_steps(torch), self.default_builds()
 
         def parts(domains: Domains) -> Iterator[int]:
-            ran = self.tested_torch(domains, exact=True)
-            tiers = [tier | default & sum(mask for mask in builds.values() if mask & tier) for tier in ran]
-            tiers += [default, *self.tested_torch(domains)]
+            tiers = [*self.run_torch(domains), default, *self.tested_torch(domains)]
             for step in in_steps(domains):
                 remaining, near = step, self._recent(torch, step)
                 for mask in tiers:

@@ -19,7 +19,7 @@ from envsmith.base.files import HashedWriter, read_text, scratch, writing
 from envsmith.base.progress import Clock
 from envsmith.builder.pack.local_wheels import UserPackage, own_requirements, own_wheel, project_wheel
 from envsmith.errors import ContentError, LockError, UsageError
-from envsmith.lock.cell_query import DEFAULT_GLIBC, uv_platform
+from envsmith.lock.cell_query import glibc_of, uv_platform
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.interpreters import running_interpreter
 from envsmith.lock.index.uv import Uv
@@ -103,7 +103,7 @@ class Packer:
         query = Query(
             requirements=own_requirements(),
             python=minor_of(lock.python_version),
-            platform=uv_platform(lock.cell.platform, lock.cell.components.get("glibc")),
+            platform=uv_platform(lock.cell.platform, glibc_of(lock)),
             newest=cutoff(last_day()),
             interpreter=running_interpreter().path,
             wheels_only=True,
@@ -204,8 +204,7 @@ def _by_name(pin: Pin) -> Pin:
 
 def _tags(lock: Lock) -> list[str]:
     """Return the tags of wheels that the host of a lock installs, best first."""
-    glibc = lock.cell.components.get("glibc") or DEFAULT_GLIBC
-    return list(wheel_tags(lock.cell.platform, minor_of(lock.python_version), glibc))
+    return list(wheel_tags(lock.cell.platform, minor_of(lock.python_version), glibc_of(lock)))
 
 
 def _artifacts(lock: Lock, pins: Iterable[Pin]) -> list[Artifact]:
@@ -242,7 +241,7 @@ def _script(lock: Lock, projects: list[str]) -> str:
     words = {
         "@MINOR@": minor_of(lock.python_version),
         "@MACHINE@": lock.cell.platform.machine,
-        "@GLIBC@": lock.cell.components.get("glibc") or DEFAULT_GLIBC,
+        "@GLIBC@": glibc_of(lock),
         "@IMPORTS@": "".join(f" --import {name}" for name in names),
     }
     text = read_text(Path(__file__).with_name("install.sh"))

@@ -12,6 +12,7 @@ from envsmith.errors import ContentError
 from envsmith.knowledge.wheels.offers import Offer
 from envsmith.lock.index.distribution import read_release
 from envsmith.lock.index.index import IndexFile, IndexProject, PackageIndex
+from envsmith.lock.index.torch_wheel import glibc_floor
 from envsmith.model.cell import Platform
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import public
@@ -41,20 +42,27 @@ def next_with_wheel(project: IndexProject, version: str, python: str, platform: 
     ``None`` where nothing is gained: ``version`` has such a wheel, it has compiled wheels for nothing else either, or
     no later release has one.
     """
-
-    def fits(file: IndexFile) -> bool:
-        if not file.is_wheel or file.yanked is not None or not _readable(file.filename):
-            return False
-        wheel = _wheel(project.name, file, ())
-        return not (wheel.against_python(python) or wheel.against_platform(platform))
-
     releases = {Version(text): files for text, files in project.releases().items()}
     own = releases.get(Version(version), ())
     compiled = any(file.is_wheel and not file.filename.endswith("-any.whl") for file in own)
-    if not compiled or any(map(fits, own)):
+    if not compiled or _fitting(project.name, own, python, platform):
         return None
     later = (v for v in sorted(releases) if v > Version(version) and not v.is_prerelease)
-    return next((str(v) for v in later if any(map(fits, releases[v]))), None)
+    return next((str(v) for v in later if _fitting(project.name, releases[v], python, platform)), None)
+
+
+def glibc_of_wheels(project: IndexProject, version: str, python: str, platform: Platform) -> str | None:
+    """Return the oldest glibc for which a release has a wheel for a Python and a platform, such as ``2.31``."""
+    own = next((files for text, files in project.releases().items() if Version(text) == Version(version)), ())
+    floor = glibc_floor(wheel.removesuffix(".whl") for wheel in _fitting(project.name, own, python, platform))
+    return ".".join(map(str, floor)) if floor else None
+
+
+def _fitting(name: str, files: Iterable[IndexFile], python: str, platform: Platform) -> list[str]:
+    """Return the wheels for a Python and a platform, whatever glibc they ask for."""
+    readable = (f for f in files if f.is_wheel and f.yanked is None and _readable(f.filename))
+    wheels = (_wheel(name, file, ()) for file in readable)
+    return [w.filename for w in wheels if not (w.against_python(python) or w.against_platform(platform))]
 
 
 def _final(versions: Iterable[str]) -> Iterator[tuple[Version, str]]:

@@ -235,6 +235,8 @@ _BUILD = re.compile(
 )
 # The words of a backend are those of any compiler: files named timeout.cc, addresses in warnings.
 _BACKEND = re.compile(r"The build backend returned an error")
+# uv's word on a project that is taken for another one.
+_CONFUSED = re.compile(r"`([\w.-]{1,100})` is often confused for `([\w.-]{1,100})`")
 # What a backend raised. The last one is what ended it.
 _RAISED = re.compile(r"^\s+([A-Z]\w*(?:Error|Exception): .{1,300})$", re.MULTILINE)
 _UNSOLVED = re.compile(r"No solution found when resolving")
@@ -342,6 +344,8 @@ def _build_error(package: str, text: str, details: Sequence[str], work: str) -> 
         hint = f"Install what is missing ({command}), or choose a release that has a wheel{engine}."
         return MissingProgramError(message, details=details, hint=hint, names=_normal([package]))
     hint = "Choose a release that has a wheel or builds on this Python."
+    if confusion := _CONFUSED.search(text):
+        hint = f"Ask for {confusion[2]} instead of {confusion[1]} (of a file: --without {confusion[1]} --package {confusion[2]})."
     if not undeclared and shutil.which("c++") is None:
         command = install_command(["c++"])
         hint += f" This host has no {NAMES['c++']}{f': {command}' if command else ''}."

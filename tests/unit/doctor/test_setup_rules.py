@@ -9,6 +9,7 @@ from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
 from envsmith.doctor.rules import judge_setup
+from envsmith.doctor.vocabulary import variables
 
 
 def rules(text: str) -> dict[str, str]:
@@ -149,9 +150,12 @@ def test_an_environment_without_torch_is_unknown_and_says_so():
     draft = Draft()
     draft.component("python", "3.12.4", "x")
     draft.host["environment"] = "/x/env"
+
     diagnosis = diagnose(draft.done(), live=True)
+
+    (finding,) = (d.finding for d in diagnosis.diagnosed if d.finding.rule == "no-torch-here")
     assert diagnosis.status == "unknown"
-    assert "no-torch-here" in {d.finding.rule for d in diagnosis.diagnosed}
+    assert not finding.evidence, "what was read a moment ago has no day of its own"
 
 
 @pytest.mark.parametrize(
@@ -194,3 +198,13 @@ def test_the_tasks_of_a_batch_file_are_not_the_ranks_that_its_launcher_starts():
     batch = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
 
     assert "world-size-not-divisible" not in rules(batch + TORCHRUN.format(tp=8, pp=2))
+
+
+def test_a_variable_is_judged_on_the_day_its_source_was_read():
+    draft = Draft()
+    draft.variables["NCCL_SOCKET_IFNAM"] = "eth0"
+
+    diagnosis = diagnose(draft.done())
+
+    (finding,) = (d.finding for d in diagnosis.diagnosed if d.finding.rule == "variable-misspelt")
+    assert finding.evidence == variables()["NCCL_SOCKET_IFNAME"].evidence[:1]

@@ -45,3 +45,26 @@ def test_the_python_of_a_file_that_leaves_the_requirements_to_another_counts(tmp
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\nrequires-python = '>=3.10,<3.12'\n")
     (tmp_path / "requirements.txt").write_text("torch\n")
     assert read_folder(tmp_path, ProjectPart()).python[0][0] == ">=3.10,<3.12"
+
+
+def test_a_script_that_installs_the_torch_that_no_file_declares_is_named(tmp_path):
+    (tmp_path / "requirements.txt").write_text("numpy\n")
+    (tmp_path / "setup").mkdir()
+    (tmp_path / "setup" / "create_env.sh").write_text("pip install torch==2.7.0 xformers\npip install numpy\n")
+
+    (note,) = read_folder(tmp_path, ProjectPart()).notes
+
+    expected = "setup/create_env.sh is left out, because requirements.txt declares what is required"
+    assert note == f"{expected}: torch==2.7.0, xformers"
+
+
+@pytest.mark.parametrize(("listed", "noted"), [("torch\nwandb\n", True), ("torch>=2\n", False)])
+def test_a_list_beside_the_file_that_declares_is_named_where_it_has_more(tmp_path, listed, noted):
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\ndependencies = ['torch']\n")
+    (tmp_path / "requirements.txt").write_text(listed)
+
+    alone = read_folder(tmp_path, ProjectPart())
+    beside = read_folder(tmp_path, ProjectPart(further_files=(tmp_path / "requirements.txt",)))
+
+    assert [": wandb (" in note for note in alone.notes] == [True] * noted
+    assert not beside.notes

@@ -108,6 +108,27 @@ def test_release_that_came_out_long_after_its_neighbours_is_passed_over_for_that
     assert sentence.endswith("months after colossalai 0.5.0 of 2025-06-04.")
 
 
+def test_newer_torch_whose_default_build_cannot_be_had_is_passed_over_for_the_default_index():
+    sentences = why(None, frameworks={"deepspeed": Spec.parse("==0.18.3")}, gpus=("sm_61",), constraints={
+        "torch": Spec.parse(">=2.7,<2.10"), "transformers": Spec.parse("==4.57.3")})  # fmt: skip
+
+    (passed_over,) = (s for s in sentences if s.startswith("torch 2.9.1 is newer"))
+    assert "torch 2.9.1+cu128 is compiled for sm_70" in passed_over
+    assert passed_over.endswith("a build of the PyTorch index: one of the default index comes first.")
+
+
+@pytest.mark.parametrize(
+    ("framework", "constraints"),
+    [("==0.11.1", {}), ("*", {"cuda": Spec.parse("==11.7"), "python": Spec.parse("==3.7")})],
+    ids=["the release ran in another build", "only a build without CUDA ran"],
+)
+def test_tested_torch_that_would_not_come_first_is_not_named(framework, constraints):
+    sentences = why(None, frameworks={"deepspeed": Spec.parse(framework)}, constraints=constraints)
+
+    passed_over = [s for s in sentences if "was tested as well" in s]
+    assert not [s for s in passed_over if "the usual order" in s or "without CUDA" in s]
+
+
 @pytest.mark.parametrize(
     ("framework", "cuda", "sentence"),
     [

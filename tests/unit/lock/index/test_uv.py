@@ -350,6 +350,18 @@ def test_what_a_backend_raised_last_is_the_reason_where_no_compiler_was_heard() 
     assert ("This host has no C++ compiler (c++)" in (error.hint or "")) == (shutil.which("c++") is None)
 
 
+def test_a_project_that_is_taken_for_another_one_is_named_with_it() -> None:
+    output = """error: Failed to build `sklearn==0.0.post12`
+  cause: The build backend returned an error
+         [stderr]
+         The 'sklearn' PyPI package is deprecated, use 'scikit-learn'
+hint: `sklearn` is often confused for `scikit-learn`. Did you mean to install `scikit-learn` instead?"""
+
+    error = explain_failure(Finished(status=1, stdout="", lines=tuple(output.splitlines())), work="install")
+
+    assert (error.hint or "").startswith("Ask for scikit-learn instead of sklearn")
+
+
 def test_a_build_backend_that_fetches_and_cannot_is_a_fault_of_the_network() -> None:
     output = """error: Failed to build `flash-attn==2.8.3`
   cause: The build backend returned an error
