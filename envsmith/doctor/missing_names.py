@@ -181,8 +181,8 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
 
 def _of_another(twin: Hit, explanation: MissingNameExplanation) -> bool:
     """Tell whether a message's advice is for another package than the one that asks for the name."""
-    told = set(twin.signature.components) - {explanation.presence.distribution if explanation.presence else None}
-    return bool(told) and not explanation.components.keys() <= set(twin.signature.components)
+    components = set(twin.signature.components) - {explanation.presence.distribution if explanation.presence else None}
+    return bool(components) and not explanation.components.keys() <= set(twin.signature.components)
 
 
 def _lines(explanation: MissingNameExplanation, of_cause: tuple[str, ...]) -> tuple[str, ...]:
@@ -231,8 +231,8 @@ def _known_asker(lack: Lack, presence: Presence, facts: Facts) -> tuple[str, str
         return None
     called = lack.user_of(name)
     users = [called] if called else [each for each in facts.components if each not in {name, "python"}]
-    asked = f"{lack.owner}.{lack.name}".rstrip(".")
-    return asker_of(asked, {user: installed_version(user, facts) for user in users})
+    path = f"{lack.owner}.{lack.name}".rstrip(".")
+    return asker_of(path, {user: installed_version(user, facts) for user in users})
 
 
 def _gone(

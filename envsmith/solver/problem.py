@@ -281,35 +281,35 @@ def _brought(compiled: Compiled, components: Iterable[str]) -> tuple[str, ...]:
     return tuple(present[asked_for:])
 
 
-def contradicted(compiled: Compiled, platform: Platform, given: Mapping[str, int]) -> list[str]:
+def contradicted(compiled: Compiled, platform: Platform, masks: Mapping[str, int]) -> list[str]:
     """Return what a given release declares, is not given, and has no listed release that all given ones leave.
 
-    ``given`` maps components to the mask of their releases.
+    ``masks`` has the given components, each with the mask of its releases.
     """
-    left: dict[str, int] = {}
+    remaining: dict[str, int] = {}
     declared: set[str] = set()
-    for rule in compiled.rules_of(given):
+    for rule in compiled.rules_of(masks):
         if rule.locking:
             continue
         _, target = rule.declared or ("", "")
         rows = (row for row in rule.rows if row.severity is Severity.ERROR)
         here = (row for row in rows if not row.platforms or platform.value in row.platforms)
-        for component, barred in (_barred(compiled, numbers, given) for row in here for numbers in row.nogoods):
+        for component, barred in (_barred(compiled, numbers, masks) for row in here for numbers in row.nogoods):
             listed = len(compiled.versions.get(component, ()))
-            left[component] = left.get(component, (1 << listed) - 1) & ~barred
+            remaining[component] = remaining.get(component, (1 << listed) - 1) & ~barred
             declared |= {component} & {target} if listed else set()
-    return [component for component in left if component in declared and not left[component]]
+    return [component for component in remaining if component in declared and not remaining[component]]
 
 
-def _barred(compiled: Compiled, numbers: Sequence[int], given: Mapping[str, int]) -> tuple[str, int]:
+def _barred(compiled: Compiled, numbers: Sequence[int], masks: Mapping[str, int]) -> tuple[str, int]:
     """Return what of a nogood is not given, and its releases that all given ones bar. Both are empty where none is."""
     absent, barred = "", 0
     for number in numbers:
         component, _, mask = compiled.specs[number if number >= 0 else ~number]
         met = mask if number >= 0 else ~mask
-        if component not in given and absent in {"", component}:
+        if component not in masks and absent in {"", component}:
             absent, barred = component, met & barred if absent else met
-        elif component not in given or not given[component] or given[component] & ~met:
+        elif component not in masks or not masks[component] or masks[component] & ~met:
             return "", 0
     return absent, barred
 

@@ -5,7 +5,7 @@ The script imports nothing of what it reports: a torch that cannot be loaded is 
 architectures in the binary, C library, toolkit, packages of the distribution.
 
 With the argument ``files`` every installed file is read as well, except those of the distributions that are named
-behind it. A file that differs from its distribution's ``RECORD``, or of which two say different things, is listed in
+behind it. A file that differs from its distribution's ``RECORD``, or that two bring and programs import, is listed in
 ``files.broken``. Each distribution gets one digest over its files (``content.NAME``), the same that
 :func:`wheel_content` takes of its wheel.
 """
@@ -29,6 +29,10 @@ from envsmith.model.lock import Lock
 from envsmith.model.version import minor_of, public
 
 _MARK = "ENVSMITH-CONTENT "
+
+# What is packed by oversight beside a package, as build_backend.py in flashinfer-python 0.7.2 and torch-c-dlpack-ext
+# 0.1.5: no program imports it, and whichever distribution came last has its own there.
+_HELPER = re.compile(r"(?:tests?|docs?|examples?|benchmarks?|scripts)/|(?:build_\w+|setup|conftest|noxfile)\.py$")
 
 # What an installer writes anew: scripts and data lie outside, byte-code is compiled, the rest describes the
 # installation.
@@ -128,8 +132,9 @@ def files(skip):
             if not listed.startswith("sha256="):
                 continue
             other, first = owner.setdefault(os.path.join(root, path), (name, listed))
-            if first != listed:
+            if first != listed and not HELPER.match(path):
                 broken.append("%s and %s both bring %s, and it is not the same" % (other, name, path))
+            if first != listed:
                 owner[os.path.join(root, path)] = (other, None)
     for name, root, rows in recorded:
         if name in skip:
@@ -153,11 +158,11 @@ def files(skip):
     found["files.checked"] = str(count)
     if broken:
         found["files.broken"] = "\n".join(broken[:50] + ["%d differences in all" % len(broken)] * (len(broken) > 50))
-OUTSIDE = re.compile(%OUTSIDE%)
+OUTSIDE, HELPER = re.compile(%OUTSIDE%), re.compile(%HELPER%)
 if sys.argv[1:2] == ["files"]:
     files(set(sys.argv[2:]))
 print("ENVSMITH-CONTENT " + json.dumps(found, sort_keys=True))
-""".replace("%OUTSIDE%", repr(_OUTSIDE.pattern))
+""".replace("%OUTSIDE%", repr(_OUTSIDE.pattern)).replace("%HELPER%", repr(_HELPER.pattern))
 
 _DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 

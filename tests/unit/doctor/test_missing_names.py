@@ -359,7 +359,7 @@ def test_the_bound_of_a_name_gives_way_to_what_else_its_importer_needs():
 
     finding = first(text, NameIndex.installed()).finding
 
-    assert dict(finding.needs) == {"transformers": ">=4.43.0"}
+    assert dict(finding.needs) == {"transformers": ">=4.43.0,<5.0.0"}
 
 
 @pytest.mark.parametrize(

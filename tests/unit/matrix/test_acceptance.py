@@ -61,7 +61,7 @@ def test_a_record_of_a_run_on_gpus_is_accepted(tmp_path):
 
 
 def test_every_record_of_the_matrix_is_accepted():
-    files = sorted((find_matrix() / "records").glob("*.json"))[::20]
+    files = sorted((find_matrix() / "records").glob("*.json"))
     assert {path.name: why for path in files if (why := judged(path, find_matrix()).objections)} == {}
 
 

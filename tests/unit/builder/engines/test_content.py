@@ -191,6 +191,12 @@ def test_two_distributions_that_bring_different_files_of_one_name_are_named_even
         assert "even" in told[0]
 
 
+def test_helpers_of_a_build_that_two_distributions_pack_by_oversight_are_no_damage(tmp_path):
+    own = wheel_of(tmp_path, {**FILES, "build_backend.py": "x = 1\n", "tests/__init__.py": "x = 1\n"})
+    other = wheel_of(tmp_path, {"build_backend.py": "x = 2\n", "tests/__init__.py": "x = 2\n"}, name="even")
+    assert "files.broken" not in read_files(installed(tmp_path, own, other))
+
+
 def test_two_distributions_may_bring_the_same_file(tmp_path):
     other = wheel_of(tmp_path, {"odd/__init__.py": FILES["odd/__init__.py"]}, name="even")
     assert "files.broken" not in read_files(installed(tmp_path, wheel_of(tmp_path, FILES), other))
