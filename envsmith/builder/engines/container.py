@@ -369,7 +369,8 @@ class ContainerEngine(Engine):
             is_intact = bool(torch_layers) and read_cache("layers", key) == "whole"
             torch = sorted(pin.name for pin in lock.pins if pin.layer == "torch") if lock and is_intact else []
             installed = self._read_installed(image, ["files", *torch] if lock else [])
-            if torch_layers and installed.get("files.checked") and not installed.get("files.broken"):
+            is_whole = "files.checked" in installed and not {"files.broken", "files.unlike"} & installed.keys()
+            if torch_layers and is_whole:
                 write_cache("layers", key, "whole")
             self._contents[image] = installed
         return dict(self._contents[image])

@@ -5,8 +5,8 @@ The script imports nothing of what it reports: a torch that cannot be loaded is 
 architectures in the binary, C library, toolkit, packages of the distribution.
 
 With the argument ``files`` every installed file is read as well, except those of the distributions that are named
-behind it. A file that differs from its distribution's ``RECORD``, or that two bring and programs import, is listed in
-``files.broken``. Each distribution gets one digest over its files (``content.NAME``), the same that
+behind it. A file that is gone, or that two bring and programs import, is listed in ``files.broken``. One that differs
+from its distribution's ``RECORD`` is listed in ``files.unlike``, with its digest. Each distribution gets one digest over its files (``content.NAME``), the same that
 :func:`wheel_content` takes of its wheel.
 """
 
@@ -16,16 +16,17 @@ import hashlib
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import sha256_of
 from envsmith.base.schema import parse_json
+from envsmith.builder.engines.published import is_published
 from envsmith.errors import ContentError
 from envsmith.model.cell import DEVEL
-from envsmith.model.lock import Lock
+from envsmith.model.lock import Lock, Pin
 from envsmith.model.version import minor_of, public
 
 _MARK = "ENVSMITH-CONTENT "
@@ -118,7 +119,7 @@ def stale(root):
             pass
 def files(skip):
     import base64, concurrent.futures, csv, hashlib
-    recorded, owner, broken, count = [], {}, [], 0
+    recorded, owner, broken, unlike, count = [], {}, [], [], 0
     for dist in importlib.metadata.distributions():
         name = re.sub(r"[-_.]+", "-", dist.metadata["Name"] or "").lower()
         record = dist.read_text("RECORD")
@@ -148,7 +149,7 @@ def files(skip):
                 continue
             here = "sha256=" + base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
             if listed.startswith("sha256=") and here != listed and owner[os.path.join(root, path)][1] is not None:
-                broken.append("%s: %s is not what its RECORD says" % (name, path))
+                unlike.append("%s %s %s" % (name, digest.hexdigest(), path))
             if not OUTSIDE.match(path):
                 lines.append("%s %s" % (path, digest.hexdigest()))
         count += len(rows)
@@ -156,6 +157,8 @@ def files(skip):
     for root in {root for _, root, _ in recorded}:
         broken += stale(root)
     found["files.checked"] = str(count)
+    if unlike:
+        found["files.unlike"] = "\n".join(unlike[:2000])
     if broken:
         found["files.broken"] = "\n".join(broken[:50] + ["%d differences in all" % len(broken)] * (len(broken) > 50))
 OUTSIDE, HELPER = re.compile(%OUTSIDE%), re.compile(%HELPER%)
@@ -186,7 +189,7 @@ def parse_inspection(output: str) -> dict[str, str]:
             hint="Rebuild it, and look at the lines above.",
         )
     return {
-        name: version[: _LONG if name in {"os.packages", "files.broken"} else 128]
+        name: version[: _LONG if name in {"os.packages", "files.broken", "files.unlike"} else 128]
         for name, version in data.items()
         if _NAME.fullmatch(name)
     }
@@ -259,11 +262,23 @@ def _runs_on(gpu: str, archs: str) -> bool:
     return any(arch <= own and (kind == "compute" or arch[0] == own[0]) for kind, arch in compiled)
 
 
-def file_differences(lock: Lock, installed: Mapping[str, str]) -> list[str]:
+def file_differences(
+    lock: Lock,
+    installed: Mapping[str, str],
+    is_published: Callable[[Pin, Mapping[str, str]], bool] = is_published,
+) -> list[str]:
     """Return installed files that are not their wheels', and built wheels that are not the lock's."""
     if "files.checked" not in installed:
         return []
     problems = installed.get("files.broken", "").splitlines()
+    unlike: dict[str, dict[str, str]] = {}
+    for row in installed.get("files.unlike", "").splitlines():
+        name, digest, path = row.split(" ", 2)
+        unlike.setdefault(name, {})[path] = digest
+    pins = {pin.name: pin for pin in lock.pins}
+    for name, digests in unlike.items():
+        if name not in pins or not is_published(pins[name], digests):
+            problems += [f"{name}: {path} is not what its RECORD says" for path in list(digests)[:20]]
     for wheel in lock.wheels:
         content = installed.get(f"content.{wheel.name}", "")
         if wheel.content and content != wheel.content:

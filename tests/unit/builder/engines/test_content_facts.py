@@ -98,6 +98,14 @@ def test_files_that_are_not_their_wheels_are_differences(locks):
     assert file_differences(lock, {}) == []  # no file was read
     told = file_differences(lock, {**good, "files.broken": "torch: torch/a.so is missing\ntorch: b is missing"})
     assert told == ["torch: torch/a.so is missing", "torch: b is missing"]
+    unlike = {**good, "files.unlike": f"torch {'c' * 64} torch/a.so"}
+    assert file_differences(lock, unlike, lambda _pin, _digests: False) == [
+        "torch: torch/a.so is not what its RECORD says"
+    ]
+    assert (
+        file_differences(lock, unlike, lambda pin, digests: (pin.name, digests) == ("torch", {"torch/a.so": "c" * 64}))
+        == []
+    )
     for other in ("b" * 64, ""):
         (told,) = file_differences(lock, {**good, "content.deepspeed": other})
         assert told.startswith("deepspeed: the files of deepspeed-0.19.8-py3-none-any.whl")
