@@ -6,8 +6,8 @@ architectures in the binary, C library, toolkit, packages of the distribution.
 
 With the argument ``files`` every installed file is read as well, except those of the distributions that are named
 behind it. A file that is gone, or that two bring and programs import, is listed in ``files.broken``. One that differs
-from its distribution's ``RECORD`` is listed in ``files.unlike``, with its digest. Each distribution gets one digest over its files (``content.NAME``), the same that
-:func:`wheel_content` takes of its wheel.
+from its distribution's ``RECORD`` is listed in ``files.unlike``, with its digest: the wheel may have it so. Each
+distribution gets one digest over its files (``content.NAME``), the same that :func:`wheel_content` takes of its wheel.
 """
 
 from __future__ import annotations
@@ -157,8 +157,10 @@ def files(skip):
     for root in {root for _, root, _ in recorded}:
         broken += stale(root)
     found["files.checked"] = str(count)
-    if unlike:
-        found["files.unlike"] = "\n".join(unlike[:2000])
+    if len(unlike) > 2000:
+        broken.append("%d files are not what their RECORD says" % len(unlike))
+    elif unlike:
+        found["files.unlike"] = "\n".join(unlike)
     if broken:
         found["files.broken"] = "\n".join(broken[:50] + ["%d differences in all" % len(broken)] * (len(broken) > 50))
 OUTSIDE, HELPER = re.compile(%OUTSIDE%), re.compile(%HELPER%)

@@ -158,6 +158,16 @@ def test_a_file_that_was_changed_is_named(one, file):
     assert "files.unlike" not in read_files(target, "odd")
 
 
+def test_more_changed_files_than_are_listed_are_not_passed_over(tmp_path):
+    names = [f"odd/part{number}.py" for number in range(2001)]
+    target = installed(tmp_path, wheel_of(tmp_path, dict.fromkeys(names, "x = 1\n")))
+    for name in names:
+        (site(target) / name).write_text("changed\n")
+    found = read_files(target)
+    assert found["files.broken"] == "2001 files are not what their RECORD says"
+    assert "files.unlike" not in found
+
+
 def test_byte_code_that_is_believed_unchecked_and_is_of_another_source_is_named(one):
     _wheel, target = one
     compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", str(site(target))]
