@@ -13,7 +13,7 @@ from envsmith.base.files import write_whole
 from envsmith.base.interpreter import named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, verb
-from envsmith.cli.doctor_sources import gather, stored_launches
+from envsmith.cli.doctor_sources import ask_published, gather, stored_launches
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, say_project
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
@@ -56,6 +56,7 @@ class DoctorFlags:
     )
     verify: bool = flag("--verify", "Judge the repaired set again.")
     platform: str | None = option("--platform", "PLATFORM", "linux-64 or linux-aarch64 (default: what the facts say).")
+    offline: bool = flag("--offline", "Do not ask the package index for names that were not measured.")
     form: str = choice("--format", _FORMATS, "How findings are written.", default="text")
     everything: bool = flag("--all", "Show every note.")
     fail_on: str = fail_on_option()
@@ -110,6 +111,7 @@ def doctor(settings: DoctorFlags) -> int:
         keep=settings.mend.components,
         runs=runs,
         launches=launches,
+        ask=None if settings.offline else ask_published,
     )
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envsmith.cli.console import say
 from envsmith.cli.flags import open_source
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.host import collect
@@ -14,9 +15,11 @@ from envsmith.doctor.read.remains import has_texts, read_folder, read_kept
 from envsmith.doctor.snapshot import load, looks_like_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from envsmith.doctor.facts import Facts
+    from envsmith.doctor.lacks import Lack
+    from envsmith.knowledge.names.name_index import NameIndex
     from envsmith.launch.ranks.stored import Occasion
 
 Texts = list[tuple[str, str]]
@@ -67,3 +70,11 @@ def gather(
         )
         texts += list(further)
     return facts, texts
+
+
+def ask_published(lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
+    """Return the names with those that the user's package index has of the packages that lack something."""
+    from envsmith.doctor.asked_index import ask_index  # most texts ask for nothing that was not measured
+    from envsmith.lock.index.asked_names import quick_index
+
+    return ask_index(lacks, facts, names, find=quick_index, say=say)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from envsmith.doctor.facts import Draft, Facts
@@ -24,6 +24,8 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import PassedRun, Severity
 
+# Gives the names of packages that some lacks are about.
+Ask = Callable[[Sequence[Lack], Facts, NameIndex], NameIndex]
 # Named groups of signatures that are the version of a component.
 _VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
 
@@ -70,8 +72,12 @@ def read_case(
     keep: Collection[str],
     runs: Sequence[PassedRun],
     launches: Mapping[str, Sequence[Occasion]] | None = None,
+    ask: Ask | None = None,
 ) -> DiagnosisInput:
-    """Read the messages of ``texts``, and judge the versions that they and ``facts`` state."""
+    """Read the messages of ``texts``, and judge the versions that they and ``facts`` state.
+
+    ``ask`` gives the names of packages of which ``names`` do not say enough.
+    """
     hits = [hit for source, text in texts for hit in _hits(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
@@ -80,7 +86,10 @@ def read_case(
     needs = [
         f.needs or releases_for_finding(f, facts, platform) for f in judgement.findings if f.severity is Severity.ERROR
     ]
-    explained = _explained(lacks, hits, facts, names or NameIndex.installed(), needs)
+    names = names or NameIndex.installed()
+    explained = _explained(lacks, hits, facts, names, needs)
+    if ask and (open_lacks := [lack for lack, explanation, _ in explained if explanation.is_open]):
+        explained = _explained(lacks, hits, facts, ask(open_lacks, facts, names), needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     return DiagnosisInput(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from envsmith.doctor.case import DiagnosisInput, read_case
+from envsmith.doctor.case import Ask, DiagnosisInput, read_case
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.judge_messages import is_mere_warning, judge_messages_of_rules, of_loader, twin_of
@@ -38,13 +38,15 @@ def diagnose(
     keep: Collection[str] = (),
     runs: Sequence[PassedRun] = (),
     launches: Mapping[str, Sequence[Occasion]] | None = None,
+    ask: Ask | None = None,
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
-    ``launches`` is what `envsmith run` stored of one, by the names of its files.
+    ``launches`` is what `envsmith run` stored of one, by the names of its files. ``ask`` is
+    asked for the names of packages that were not measured.
     """
-    case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches)
+    case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, ask=ask)
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
     shown = [f"what {run.evidence} has shown in this environment" for run in runs]

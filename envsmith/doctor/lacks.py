@@ -199,7 +199,7 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
         for path, is_guess in paths(lack.owner, lack, facts, index):
             yield Question(path=f"{path}.{lack.name}", is_guess=is_guess)
     else:
-        for callable_name in _callables(lack):
+        for callable_name in callables(lack):
             for path, is_guess in paths(callable_name, lack, facts, index):
                 argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
                 yield Question(path=path, argument=argument, is_guess=is_guess)
@@ -222,7 +222,7 @@ def by_position(path: str, count: str) -> str:
     return f"#{max(0, int(count) - of_object)}"
 
 
-def _callables(lack: Lack) -> Iterator[str]:
+def callables(lack: Lack) -> Iterator[str]:
     """Yield what is called: as the message says, or as the code above it does where the message has ``__init__``."""
     head, _, last = lack.owner.rpartition(".")
     if last and last not in _CONSTRUCTORS:

@@ -67,6 +67,13 @@ class MissingNameExplanation:
     is_certain: bool = True
 
     @property
+    def is_open(self) -> bool:
+        """Return whether releases that were not measured may tell more: of another package, or older than all that were."""
+        presence = self.presence
+        is_older = self.rule == "name-not-in-release" and presence is not None and not presence.absent
+        return is_older or not self.is_certain
+
+    @property
     def failure(self) -> Taxonomy:
         """Return the class of the failure: by default that of the package whose releases differ."""
         if self.taxonomy or self.presence is None:
@@ -80,7 +87,8 @@ class MissingNameExplanation:
         if self.presence is None or not self.presence.date:
             return ()
         releases = f"{self.presence.releases[0]} to {self.presence.releases[-1]}"
-        source = f"{self.presence.distribution} {releases}: files of every release"
+        read = f"{len(self.presence.releases)} releases, read now" if self.presence.is_sample else "every release"
+        source = f"{self.presence.distribution} {releases}: files of {read}"
         return (Evidence(kind=EvidenceKind.MEASURED, source=source, date=self.presence.date),)
 
 
@@ -355,9 +363,10 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex, *, is_known: bool) -
 def _never(lack: Lack, question: Question, presence: Presence) -> MissingNameExplanation:
     name = presence.distribution
     first, last = presence.releases[0], presence.releases[-1]
+    none = f"None of {len(presence.releases)} releases" if presence.is_sample else "No release"
     return MissingNameExplanation(
         rule="name-in-no-release",
-        message=f"No release of {name} from {first} to {last} has {_thing(lack, question)}:"
+        message=f"{none} of {name} from {first} to {last} has {_thing(lack, question)}:"
         f" it is misspelt, of another package or of a fork, older than {first} or newer than {last}."
         + _asker(lack, name),
         fix=f"Look for the name in the code that asks for it. If it comes from a fork of {name}, install that.",
@@ -421,9 +430,10 @@ def _always(
         older = f"{older}, the class is another of that name (a model's own code)"
     if is_module:  # Python before 3.10 says no more of a circle
         older = f"it is a module that was not imported yet, {older}"
+    every = f"Each of {len(presence.releases)} releases" if presence.is_sample else "Every release"
     return MissingNameExplanation(
         rule="name-not-in-release",
-        message=f"Every release of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
+        message=f"{every} of {name} from {first} to {presence.releases[-1]} has {_thing(lack, question)}: {older},"
         f" another copy is imported, or its files are damaged.{_asker(lack, name)}",
         fix=f"{_look(lack, question, presence)} "
         + (f"Then install {name}>={first}." if version else f"Then install {name} again, not older than {first}."),

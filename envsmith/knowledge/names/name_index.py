@@ -14,7 +14,7 @@ from envsmith.errors import DataError
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.names_file import NamesFile
 from envsmith.knowledge.names.presence import Presence
-from envsmith.knowledge.names.walk import Availability, NamePlace, Walk
+from envsmith.knowledge.names.walk import Availability, NamePlace, Names, Walk
 from envsmith.model.rule import Evidence, EvidenceKind
 
 SUMMARY = "summary.tsv"
@@ -25,8 +25,9 @@ _MAX_SUMMARY = 1 << 20
 class NameIndex:
     """The index of a folder. Files are opened when a question needs them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, added: Sequence[Names] = ()) -> None:
         self._folder = folder
+        self._added = {names.head.distribution: names for names in added}
         self._walks: dict[str, Walk] = {}
 
     @classmethod
@@ -34,18 +35,23 @@ class NameIndex:
         """Return the index of the knowledge in use. Nothing is opened yet."""
         return cls(find_matrix() / "names")
 
+    def with_names(self, names: Names) -> NameIndex:
+        """Return an index that has these names of a distribution, whether or not its folder has others."""
+        return NameIndex(self._folder, (*self._added.values(), names))
+
     @cached_property
     def roots(self) -> dict[str, str]:
         """Import roots (``megatron.core``) with the distribution that is asked for each."""
         path = self._folder / SUMMARY
+        added = {root: name for name, names in self._added.items() for root in names.head.roots}
         if not path.is_file():
-            return {}
+            return added
         rows = [line.split("\t") for line in read_text(path, _MAX_SUMMARY).splitlines()[1:]]
         if any(len(row) < 2 for row in rows):
             raise DataError(
                 f"Cannot read {SUMMARY}: a row has no columns.", hint="Write it again: envsmith matrix refresh --names."
             )
-        return {root: row[0] for row in rows for root in row[1].split(",") if root}
+        return {root: row[0] for row in rows for root in row[1].split(",") if root} | added
 
     def distributions(self) -> tuple[str, ...]:
         """Return the distributions that have an index."""
@@ -152,9 +158,9 @@ class NameIndex:
     def _walk(self, distribution: str) -> Walk | None:
         if distribution not in self._walks:
             path = self._folder / f"{distribution}{SUFFIX}"
-            if not path.is_file():
+            if distribution not in self._added and not path.is_file():
                 return None
-            self._walks[distribution] = Walk(NamesFile(path), self._beyond)
+            self._walks[distribution] = Walk(self._added.get(distribution) or NamesFile(path), self._beyond)
         return self._walks[distribution]
 
     def _beyond(self, place: NamePlace, name: str | None, argument: str | None) -> bool | None:
@@ -186,4 +192,5 @@ def _presence(
         unknown=walk.versions(unknown),
         absent=walk.versions(everything & ~present & ~unknown),
         successor=successor,
+        is_sample=walk.is_sample,
     )

@@ -49,12 +49,16 @@ class MeasuredRelease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """What the file says of itself. ``reader`` is the generation of the reader that made the lines."""
+    """What the file says of itself. ``reader`` is the generation of the reader that made the lines.
+
+    Of a sample, only some of the releases were read.
+    """
 
     distribution: str
     reader: int
     roots: tuple[str, ...]
     releases: tuple[MeasuredRelease, ...]
+    is_sample: bool = False
 
 
 def encode(head: Head, table: Table) -> bytes:
@@ -126,6 +130,11 @@ def _module_text(module: str, lines: Mapping[str, int]) -> str:
     return "".join(parts)
 
 
+def _text_of(lines: Mapping[str, int]) -> str:
+    """Return what stands under the head of a module."""
+    return _module_text("", lines).partition("\n")[2].removesuffix("\n")
+
+
 def runs_of(bits: int) -> str:
     """Return ``3-40,44`` for the bits 3 to 40 and 44."""
     runs = []
@@ -156,6 +165,11 @@ class ModuleLines:
     def __init__(self, text: str) -> None:
         self._text = f"\n{text}\n"
         self._read: dict[str, tuple[tuple[str, int], ...]] = {}
+
+    @classmethod
+    def of_lines(cls, lines: Mapping[str, int]) -> ModuleLines:
+        """Return lines, each with its releases, as a module has them in a file."""
+        return cls(_text_of(lines))
 
     @cached_property
     def bits(self) -> int:
@@ -291,7 +305,7 @@ class NamesFile:
         if len(texts) == 1:
             return texts[0]
         lines = self._joined(texts)
-        return _module_text("", lines).partition("\n")[2].removesuffix("\n") if lines else None
+        return _text_of(lines) if lines else None
 
     def _joined(self, texts: Sequence[str | None], later: Iterable[int] = ()) -> dict[str, int]:
         lines: dict[str, int] = {}

@@ -13,7 +13,8 @@ class Presence:
 
     ``present`` are releases that have it where everything optional is installed. ``unknown`` are releases where the
     name may be made at run time or in C++. ``successor`` replaces it in the newest release, where the sources say so.
-    ``date`` is the day of the newest measured release, ``root`` the module that a user imports.
+    ``date`` is the day of the newest measured release, ``root`` the module that a user imports. Of a sample, not every
+    release between the first and the last was read.
     """
 
     distribution: str
@@ -26,6 +27,7 @@ class Presence:
     successor: str | None = None
     date: str = ""
     root: str = ""
+    is_sample: bool = False
 
     def spec(self) -> str:
         """Return a PEP 440 specifier of the releases that have it, ``""`` for all of them.

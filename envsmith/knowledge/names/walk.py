@@ -11,9 +11,10 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from keyword import iskeyword
+from typing import Protocol
 
 from envsmith.knowledge.names.dotted import is_below
-from envsmith.knowledge.names.names_file import ModuleLines, NamesFile
+from envsmith.knowledge.names.names_file import Head, ModuleLines
 from envsmith.knowledge.names.stars import is_brought
 
 # Folders that are not measured: nothing is said of modules in them.
@@ -82,14 +83,33 @@ def _union(masks: Iterable[int]) -> int:
     return bits
 
 
+class Names(Protocol):
+    """The names of one distribution: of a file that holds them all, or read where they are published."""
+
+    head: Head
+
+    def module(self, name: str) -> ModuleLines | None:
+        """Return the lines of a module, or ``None`` where no release has it."""
+        ...
+
+    def modules_defining(self, name: str) -> tuple[str, ...]:
+        """Return the modules in which a class or function of that name is written."""
+        ...
+
+    def classes_taking(self, argument: str) -> tuple[str, ...]:
+        """Return the dotted paths of the classes that take an argument of that name when they are made."""
+        ...
+
+
 class Walk:
     """Follows paths through the names of one distribution."""
 
-    def __init__(self, file: NamesFile, beyond: Beyond) -> None:
+    def __init__(self, file: Names, beyond: Beyond) -> None:
         self._file = file
         self._beyond = beyond
         self._roots = file.head.roots
         self._path: set[tuple[str, str, bool]] = set()  # what is being looked up: an import in a circle adds nothing
+        self.is_sample = file.head.is_sample
         self.files = file.head.releases
         self.releases = tuple(m.version for m in self.files)
         self.date = max((m.date for m in file.head.releases), default="")

@@ -19,17 +19,15 @@ from packaging.version import Version
 from envsmith.errors import NetworkError, UsageError
 from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.names import takes
-from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.dotted import is_below
 from envsmith.knowledge.names.name_index import SUFFIX, SUMMARY
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, Table, add_part, encode
 from envsmith.knowledge.names.reach import Memo, PackageUses
-from envsmith.knowledge.names.source import read_module
 from envsmith.knowledge.names.stars import write_out
-from envsmith.knowledge.names.stubs import additions
 from envsmith.knowledge.names.takes import takes_of
 from envsmith.knowledge.names.walk import UNMEASURED
 from envsmith.lock.index.index import IndexFile
+from envsmith.lock.index.module_lines import module_lines, module_of
 from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
 from envsmith.matrix.refresh.shared import RefreshRun
 from envsmith.matrix.refresh.updates import FileChange
@@ -248,41 +246,13 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
                 table[module]["* !"] |= 1 << at
     binaries = {module: lines[""] for module, lines in table.items()}
     for module, paths in sources.items():
-        _add_module(table[module], store, module, paths, with_compiled & ~_compiled_bits(binaries, module))
+        no_stub = with_compiled & ~_compiled_bits(binaries, module)
+        for line, bits in module_lines(module, paths, store.read, no_stub=no_stub).items():
+            table[module][line] |= bits
     _add_folders(table, roots)
     _add_listed(table, {module for module, paths in sources.items() if any("/__init__." in path for path in paths)})
     _add_endings(table, roots)
     return {module: dict(lines) for module, lines in table.items() if lines[""]}
-
-
-def _add_module(
-    lines: dict[str, int],
-    store: SourceStore,
-    module: str,
-    paths: Mapping[str, Mapping[SourceMember, int]],
-    no_stub: int,
-) -> None:
-    """Add what the sources of a module bind. In the releases of ``no_stub`` a stub alone cannot be imported."""
-    contents: list[tuple[frozenset[str], int]] = []
-    for path, members in sorted(paths.items(), key=lambda item: (item[0].endswith(".pyi"), item[0])):
-        stub, package, blocks = path.endswith(".pyi"), "/__init__." in path, Blocks()
-        for member, bits in members.items():
-            read = read_module(store.read(member), module, package=package, stub=stub, blocks=blocks)
-            if not stub:
-                contents.append((read, bits))
-                _add(lines, read, bits)
-                continue
-            alone = bits & ~no_stub
-            for source, having in contents:
-                _add(lines, additions(read, source), bits & having)
-                alone &= ~having
-            _add(lines, read, alone)
-
-
-def _add(lines: dict[str, int], read: Iterable[str], bits: int) -> None:
-    if bits:
-        for line in ("", *read):
-            lines[line] |= bits
 
 
 def _compiled_bits(binaries: Mapping[str, int], module: str) -> int:
@@ -292,11 +262,6 @@ def _compiled_bits(binaries: Mapping[str, int], module: str) -> int:
     for depth in range(1, len(parts) + 1):
         bits |= binaries.get(".".join(parts[:depth]), 0)
     return bits
-
-
-def module_of(path: str) -> str:
-    """Return the dotted name of a source."""
-    return path.removesuffix(".pyi").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _add_folders(table: Table, roots: Sequence[str]) -> None:

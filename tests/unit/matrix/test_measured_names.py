@@ -2,70 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from release_index import Index
 
 from envsmith.errors import UsageError
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.names_file import NamesFile
-from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.matrix.refresh.measured_names import plan_names
 from envsmith.matrix.refresh.shared import RefreshRun
 from envsmith.matrix.refresh.updates import apply
 from envsmith.model.component import ComponentTable
-
-
-def wheel(sources: dict[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for path, text in sources.items():
-            archive.writestr(path, text)
-    return buffer.getvalue()
-
-
-@dataclass
-class Ranges:
-    """A server of wheels that counts the bytes it sends."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    sent: list[tuple[str, int]] = field(default_factory=list)
-
-    def open_range(self, url, start, stop=None):
-        from contextlib import nullcontext
-
-        from envsmith.net.http import RangeReply
-
-        data = self.files[url]
-        begin = max(0, len(data) + start) if start < 0 else start
-        part = data[begin:stop]
-        self.sent.append((url, len(part)))
-        return nullcontext(RangeReply(start=begin, total=len(data), stream=io.BytesIO(part)))
-
-
-@dataclass
-class Index:
-    """A package index of wheels in memory."""
-
-    fetcher: Ranges = field(default_factory=Ranges)
-    days: dict[str, str] = field(default_factory=dict)
-
-    def release(self, version: str, sources: dict[str, str], day: str = "2024-01-02") -> None:
-        self.fetcher.files[f"pkg-{version}-py3-none-any.whl"] = wheel(sources)
-        self.days[version] = day
-
-    def project(self, name: str) -> IndexProject:
-        names = {v: f"{name}-{v}-py3-none-any.whl" for v in self.days}
-        return IndexProject(
-            name=name,
-            files=tuple(
-                IndexFile(filename=f, url=f, version=v, sha256=f"{v:0<64}", uploaded=self.days[v])
-                for v, f in names.items()
-            ),
-        )
 
 
 @pytest.fixture

@@ -1,0 +1,87 @@
+"""What the package index says of names that were not measured: the releases of the package that a message is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from envsmith.doctor.facts import Facts
+from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version
+from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.vocabulary import words
+from envsmith.errors import EnvsmithError
+from envsmith.knowledge.names.modules import distributions_by_module
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.lock.index.asked_names import MOST, AskedReleases, between, spread
+from envsmith.lock.index.index import PackageIndex
+
+# How many packages are asked for, because a person waits.
+_PACKAGES = 2
+
+
+def ask_index(
+    lacks: Sequence[Lack],
+    facts: Facts,
+    names: NameIndex,
+    *,
+    find: Callable[[], PackageIndex],
+    say: Callable[[str], None],
+) -> NameIndex:
+    """Return the names with those of the packages that lack something, read where they are published.
+
+    ``say`` hears what is read, and why something could not be.
+    """
+    asked: dict[str, tuple[str, Lack]] = {}
+    for lack in lacks:
+        for root in _roots(lack):
+            if project := _project(root, lack, facts):
+                asked.setdefault(project, (root, lack))
+    for project, (root, lack) in [*asked.items()][:_PACKAGES]:
+        say(f"reading releases of {project} on the package index, because what is asked was not measured")
+        try:
+            with AskedReleases(find(), project) as releases:
+                names = _read(root, lack, facts, names, releases) or names
+        except EnvsmithError as error:
+            say(f"not read: {error.message}")
+    return names
+
+
+def _roots(lack: Lack) -> Iterator[str]:
+    """Yield the modules of which a package may be asked for: of the message, else of the call above it."""
+    if lack.root:
+        yield lack.root
+        return
+    yield from (name.partition(".")[0] for name in callables(lack) if "." in name)
+
+
+def _project(root: str, lack: Lack, facts: Facts) -> str | None:
+    """Return the project that brings a module, where the text shows that it was installed or everybody knows it.
+
+    A module of one's own may have the name of a project that has nothing to do with it.
+    """
+    known = distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
+    project = known or fold(root)
+    is_installed = f"-packages/{root}/" in lack.around.replace("\\", "/") or project in facts.distributions
+    return project if known or is_installed else None
+
+
+def _read(root: str, lack: Lack, facts: Facts, names: NameIndex, releases: AskedReleases) -> NameIndex | None:
+    """Return the index with the releases between which the answer changes, or ``None`` where they have none."""
+    versions = releases.versions
+    places = spread(len(versions))
+    with suppress(ValueError):
+        places.add(versions.index(installed_version(releases.project, facts) or ""))
+    while places:
+        index = names.with_names(releases.names(places, root))
+        answer = best_answer(lack, facts, index)
+        if answer is None or answer[1].distribution != releases.project:
+            return None
+        present, absent = answer[1].present, answer[1].absent
+        if present and absent:
+            new = between(places, {at: (v in present, v in absent) for at, v in enumerate(versions)})
+        else:  # a few releases may be the only ones that differ
+            new = spread(len(versions), MOST) - places
+        if not new or len(places | new) > 2 * MOST:
+            return index
+        places = places | new
+    return None

@@ -1,0 +1,215 @@
+"""The names of a distribution that was not measured, read on the package index when a question needs them.
+
+A few of its releases are opened, and in each only the modules that the question leads to. :func:`between` names the
+next to open until two that differ are neighbours, so that what is said of a border is exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import TypeVar
+
+from packaging.version import Version
+
+from envsmith.errors import ContentError, NetworkError
+from envsmith.knowledge.names.names_file import Head, MeasuredRelease, ModuleLines
+from envsmith.lock.index.index import IndexFile, PackageIndex, find_index
+from envsmith.lock.index.module_lines import module_lines
+from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
+from envsmith.net.http import HttpClient
+
+_Task = TypeVar("_Task")
+_Answer = TypeVar("_Answer")
+# How many releases are opened at first, and at most.
+FIRST, MOST = 9, 32
+# A person waits for the answer: seconds for all of it, and for one reply.
+_LONGEST, _REPLY = 25.0, 5.0
+_JOBS = 8
+# An sdist is fetched as a whole.
+_MAX_SDIST = 8 << 20
+
+
+def quick_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
+    """Return the user's index, for a question whose answer nobody waits long for.
+
+    ``NetworkError`` when no index is named, or ``UV_OFFLINE`` switches the network off.
+    """
+    user = os.environ if environ is None else environ
+    if user.get("UV_OFFLINE", "").lower() in {"1", "true", "yes"}:
+        raise NetworkError(
+            "Cannot ask the package index: UV_OFFLINE switches the network off.",
+            hint="Unset UV_OFFLINE to have it asked.",
+        )
+    fetcher = HttpClient(timeout=_REPLY, jobs=_JOBS, wait=lambda _seconds: None, environ=user)
+    return PackageIndex(fetcher, find_index(user))
+
+
+def spread(count: int, most: int = FIRST) -> set[int]:
+    """Return up to ``most`` places of releases: both ends, and others between them at equal distances."""
+    return {round(at * (count - 1) / (most - 1)) for at in range(most)} if count else set()
+
+
+def between(places: Iterable[int], state: Mapping[int, object]) -> set[int]:
+    """Return the places half-way between neighbours that differ and have others between them."""
+    pairs = itertools.pairwise(sorted(places))
+    return {(low + high) // 2 for low, high in pairs if high - low > 1 and state[low] != state[high]}
+
+
+class AskedReleases:
+    """The final releases of a project, opened when they are asked for. A context manager.
+
+    ``NotFoundError`` where the index has no such project, ``NetworkError`` where it does not answer in time.
+    """
+
+    def __init__(self, packages: PackageIndex, project: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.project = project
+        self._fetcher = packages.fetcher
+        self._files = _readable_files(packages.project(project).releases())
+        self._archives: dict[str, Archive] = {}
+        self._sources: dict[SourceMember, bytes] = {}
+        self._opened = ExitStack()
+        self._clock = clock
+        self._end = clock() + _LONGEST
+
+    def __enter__(self) -> AskedReleases:  # noqa: PYI034 - Self is not in Python 3.10
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Return the releases that can be read, oldest first."""
+        return tuple(self._files)
+
+    def names(self, places: Iterable[int], root: str) -> AskedNames:
+        """Open the releases at some places of :attr:`versions`, and return their names below an import root.
+
+        A release that cannot be read is left out.
+        """
+        asked = [self.versions[at] for at in sorted(places)]
+        self._open([version for version in asked if version not in self._archives])
+        versions = [version for version in asked if version in self._archives]
+        files = [(version, self._files[version]) for version in versions]
+        releases = tuple(
+            MeasuredRelease(version=v, date=f.day or "", filename=f.filename, sha256=f.sha256 or "") for v, f in files
+        )
+        head = Head(
+            distribution=self.project,
+            reader=0,
+            roots=(root,),
+            releases=releases,
+            is_sample=len(versions) < len(self.versions),
+        )
+        return AskedNames(head, [self._archives[version] for version in versions], self._read)
+
+    def _open(self, versions: Sequence[str]) -> None:
+        def enter(version: str) -> tuple[AbstractContextManager[Archive], Archive] | None:
+            manager = open_archive(self._fetcher, self._files[version])
+            with suppress(NetworkError, ContentError):
+                return manager, manager.__enter__()
+            return None
+
+        for version, entered in self._in_time(enter, versions).items():
+            if entered:
+                self._opened.push(entered[0])
+                self._archives[version] = entered[1]
+
+    def _read(self, archives: Sequence[Archive], members: Sequence[SourceMember]) -> Mapping[SourceMember, bytes]:
+        """Return sources, those that were not read yet out of the first of the archives that has them."""
+        owners: dict[int, list[SourceMember]] = defaultdict(list)
+        for member in dict.fromkeys(members):
+            if member not in self._sources:
+                owners[next(at for at, archive in enumerate(archives) if member in archive.members)].append(member)
+
+        def read(at: int) -> list[tuple[str, bytes]]:
+            return list(archives[at].read([member.path for member in owners[at]]))
+
+        for at, sources in self._in_time(read, list(owners)).items():
+            by_path = dict(sources)
+            self._sources |= {member: by_path[member.path] for member in owners[at]}
+        return self._sources
+
+    def _in_time(self, work: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> dict[_Task, _Answer]:
+        if self._clock() > self._end:
+            raise NetworkError(f"Cannot read {self.project} on the package index: it takes more than {_LONGEST:.0f} s.")
+
+        def twice(task: _Task) -> _Answer:
+            with suppress(NetworkError):
+                return work(task)
+            return work(task)
+
+        with ThreadPoolExecutor(max_workers=_JOBS) as pool:
+            return dict(zip(tasks, pool.map(twice, tasks), strict=True))
+
+
+def _readable_files(releases: Mapping[str, Sequence[IndexFile]]) -> dict[str, IndexFile]:
+    """Return the file to read of each final release that has one of a size worth waiting for."""
+    chosen = {version: choose_file(files) for version, files in releases.items() if not Version(version).is_prerelease}
+    return {v: f for v, f in chosen.items() if f is not None and (f.is_wheel or (f.size or 0) <= _MAX_SDIST)}
+
+
+class AskedNames:
+    """Names as a measured file holds them, of which each module is read when it is asked for."""
+
+    def __init__(
+        self,
+        head: Head,
+        archives: Sequence[Archive],
+        read: Callable[[Sequence[Archive], Sequence[SourceMember]], Mapping[SourceMember, bytes]],
+    ) -> None:
+        self.head = head
+        self._archives = archives
+        self._members = [{member.path: member for member in archive.members} for archive in archives]
+        self._read = read
+        self._modules: dict[str, ModuleLines | None] = {}
+
+    def module(self, name: str) -> ModuleLines | None:
+        """Return the lines of a module, or ``None`` where no release has it. ``NetworkError`` when it cannot be read."""
+        if name not in self._modules:
+            lines = self._lines(name)
+            self._modules[name] = ModuleLines.of_lines(lines) if lines else None
+        return self._modules[name]
+
+    def modules_defining(self, name: str) -> tuple[str, ...]:
+        """Return none: that would read every module."""
+        del name
+        return ()
+
+    def classes_taking(self, argument: str) -> tuple[str, ...]:
+        """Return none: that would read every module."""
+        del argument
+        return ()
+
+    def _lines(self, name: str) -> dict[str, int]:
+        stem = name.replace(".", "/")
+        paths = [f"{stem}{end}" for end in (".py", "/__init__.py", ".pyi", "/__init__.pyi")]
+        sources: dict[str, dict[SourceMember, int]] = defaultdict(lambda: defaultdict(int))
+        folders = compiled = no_stub = 0
+        for at, archive in enumerate(self._archives):
+            here = [self._members[at][path] for path in paths if path in self._members[at]]
+            for member in here:
+                sources[member.path][member] |= 1 << at
+            folders |= (not here and any(path.startswith(f"{stem}/") for path in self._members[at])) << at
+            compiled |= (name in archive.compiled) << at
+            no_stub |= (bool(archive.compiled) and not _is_inside(name, archive.compiled)) << at
+        contents = self._read(self._archives, [member for members in sources.values() for member in members])
+        lines = module_lines(name, sources, contents.__getitem__, no_stub=no_stub)
+        if compiled:
+            lines["* !"] |= compiled
+        if listing := lines.pop("* /", 0):  # what the folders below list was not read
+            lines["* ?"] |= listing
+        lines[""] |= folders | compiled
+        return {line: bits for line, bits in lines.items() if bits}
+
+
+def _is_inside(module: str, compiled: frozenset[str]) -> bool:
+    """Return whether a module is compiled, or inside of a compiled one."""
+    parts = module.split(".")
+    return any(".".join(parts[:depth]) in compiled for depth in range(1, len(parts) + 1))

@@ -1,0 +1,51 @@
+"""What one module binds in several releases: the lines of its sources, each with the releases that have it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from envsmith.knowledge.names.blocks import Blocks
+from envsmith.knowledge.names.source import read_module
+from envsmith.knowledge.names.stubs import additions
+from envsmith.lock.index.release_sources import SourceMember
+
+
+def module_of(path: str) -> str:
+    """Return the dotted name of a source."""
+    return path.removesuffix(".pyi").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def module_lines(
+    module: str,
+    sources: Mapping[str, Mapping[SourceMember, int]],
+    read: Callable[[SourceMember], bytes],
+    *,
+    no_stub: int,
+) -> dict[str, int]:
+    """Return the lines of a module, from the bits of the releases that have each member of each path.
+
+    In the releases of ``no_stub`` a stub alone cannot be imported.
+    """
+    lines: dict[str, int] = defaultdict(int)
+    contents: list[tuple[frozenset[str], int]] = []
+    for path, members in sorted(sources.items(), key=lambda item: (item[0].endswith(".pyi"), item[0])):
+        stub, package, blocks = path.endswith(".pyi"), "/__init__." in path, Blocks()
+        for member, bits in members.items():
+            found = read_module(read(member), module, package=package, stub=stub, blocks=blocks)
+            if not stub:
+                contents.append((found, bits))
+                _add(lines, found, bits)
+                continue
+            alone = bits & ~no_stub
+            for source, having in contents:
+                _add(lines, additions(found, source), bits & having)
+                alone &= ~having
+            _add(lines, found, alone)
+    return lines
+
+
+def _add(lines: dict[str, int], read: Iterable[str], bits: int) -> None:
+    if bits:
+        for line in ("", *read):
+            lines[line] |= bits

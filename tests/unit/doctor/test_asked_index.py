@@ -1,0 +1,94 @@
+"""The doctor and a package whose names were not measured: whether it is asked for, and what is said then."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from release_index import Index
+
+from envsmith.doctor.asked_index import ask_index
+from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.read import read_texts
+from envsmith.knowledge.names.name_index import NameIndex
+
+HEAD = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    {line}\n'
+INSTALLED = "(/env/lib/python3.11/site-packages/bmtrain/__init__.py)"
+
+
+@pytest.fixture
+def index() -> Index:
+    """An index of forty releases of bmtrain, of which those from 0.13 on have what is asked for."""
+    index = Index()
+    for minor in range(40):
+        source = "def init(seed, level): ...\nfresh = 1" if minor >= 13 else "def init(seed): ..."
+        index.release(f"0.{minor}", {"bmtrain/__init__.py": source})
+    return index
+
+
+def root_of(text: str, index: Index, said: list[str] | None = None, *, names: NameIndex | None = None):
+    heard = [] if said is None else said
+    ask = partial(ask_index, find=lambda: index, say=heard.append)
+    diagnosis = diagnose(
+        read_texts([("log", text)]), [("log", text)], names=names or NameIndex(Path("nowhere")), ask=ask
+    )
+    return diagnosis.root.finding
+
+
+def test_a_name_of_a_package_that_was_not_measured_has_an_exact_range(index):
+    text = HEAD.format(line="import bmtrain") + f"ImportError: cannot import name 'fresh' from 'bmtrain' {INSTALLED}"
+
+    finding = root_of(text, index)
+
+    assert finding.rule == "name-not-in-release"
+    assert finding.needs == {"bmtrain": ">=0.13"}
+    assert "releases, read now" in finding.evidence[0].source
+    assert len({url for url, _ in index.fetcher.sent}) < 20
+
+
+def test_an_argument_of_a_call_by_the_name_of_its_package_has_one_too(index):
+    text = (
+        HEAD.format(line="bmtrain.init(seed=1, level=3)")
+        + "TypeError: init() got an unexpected keyword argument 'level'\n\nbmtrain==0.4"
+    )
+
+    assert root_of(text, index).needs == {"bmtrain": ">=0.13"}
+
+
+def test_a_name_that_none_has_is_said_to_be_in_none_of_those_that_were_read(index):
+    text = HEAD.format(line="x") + f"ImportError: cannot import name 'no' from 'bmtrain' {INSTALLED}"
+
+    finding = root_of(text, index)
+
+    assert finding.rule == "name-in-no-release"
+    assert finding.message.startswith("None of 3")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "ImportError: cannot import name 'fresh' from 'bmtrain' (/home/me/bmtrain/__init__.py)",
+        "ImportError: cannot import name 'fresh' from 'bmtrain'",
+        "AttributeError: 'Thing' object has no attribute 'fresh'",
+    ],
+)
+def test_a_module_that_nothing_shows_to_be_installed_is_not_asked_for(index, message):
+    said: list[str] = []
+
+    root_of(
+        HEAD.format(line="import bmtrain") + message + "\nImportError: cannot import name 'a' from 'b.c'", index, said
+    )
+
+    assert said == []
+    assert index.fetcher.sent == []
+
+
+def test_an_index_without_the_project_leaves_the_answer_as_it_was():
+    said: list[str] = []
+    text = HEAD.format(line="x") + f"ImportError: cannot import name 'no' from 'bmtrain' {INSTALLED}"
+
+    finding = root_of(text, Index(), said)
+
+    assert finding.rule == "name-missing"
+    assert said[1] == "not read: The package index has no project bmtrain."

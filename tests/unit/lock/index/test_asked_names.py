@@ -1,0 +1,127 @@
+"""Names that were not measured: which releases are opened for a question, and what they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from release_index import Index
+
+from envsmith.errors import NetworkError
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.lock.index.asked_names import AskedReleases, between, quick_index, spread
+from envsmith.net.http import NotFoundError
+
+
+def index_of(sources: dict[str, dict[str, str]]) -> Index:
+    index = Index()
+    for version, files in sources.items():
+        index.release(version, files)
+    return index
+
+
+def ask(releases: AskedReleases, path: str, argument: str | None = None):
+    names = releases.names(range(len(releases.versions)), "pkg")
+    return NameIndex(Path("nowhere")).with_names(names).ask(path, argument)
+
+
+def test_a_question_reads_the_modules_that_it_leads_to_and_no_other():
+    index = Index()
+    for version, method in (("1.0", "run"), ("2.0", "go")):
+        core = f"class Thing:\n  def {method}(self): ..."
+        huge = "".join(f"x{n} = {n * n}\n" for n in range(90_000))
+        index.release(version, {"pkg/__init__.py": "from .core import Thing", "pkg/core.py": core, "pkg/huge.py": huge})
+    sizes = sum(len(data) for data in index.fetcher.files.values())
+
+    with AskedReleases(index, "pkg") as releases:
+        answer = ask(releases, "pkg.Thing.run")
+
+    assert (answer.present, answer.absent, answer.is_sample) == ({"1.0"}, {"2.0"}, False)
+    assert sum(sent for _, sent in index.fetcher.sent) < sizes / 2
+
+
+def test_names_that_a_star_or_a_base_brings_are_followed():
+    index = index_of(
+        {
+            "1.0": {
+                "pkg/__init__.py": "from .a import *",
+                "pkg/a.py": "from .b import Base\nclass Thing(Base): ...",
+                "pkg/b.py": "class Base:\n  def f(self, x): ...",
+            },
+            "2.0": {"pkg/__init__.py": "from .a import *", "pkg/a.py": "class Thing: ..."},
+        }
+    )
+
+    with AskedReleases(index, "pkg") as releases:
+        member, argument = ask(releases, "pkg.Thing.f"), ask(releases, "pkg.Thing.f", "x")
+
+    assert (member.present, member.absent) == ({"1.0"}, {"2.0"})
+    assert argument.present == {"1.0"}
+
+
+def test_a_folder_without_init_and_a_compiled_module_are_modules():
+    index = index_of({"1.0": {"pkg/part/inner.py": "x = 1", "pkg/fast.cpython-311-x86_64-linux-gnu.so": ""}})
+
+    with AskedReleases(index, "pkg") as releases:
+        inner, compiled, other = ask(releases, "pkg.part.inner.x"), ask(releases, "pkg.fast.f"), ask(releases, "pkg.no")
+
+    assert inner.present == {"1.0"}
+    assert compiled.unknown == {"1.0"}
+    assert other.absent == {"1.0"}
+
+
+def test_a_release_that_cannot_be_read_is_left_out():
+    index = index_of(
+        {"1.0": {"pkg/__init__.py": "x = 1"}, "2.0": {"pkg/__init__.py": ""}, "3.0": {"pkg/__init__.py": ""}}
+    )
+    index.fetcher.files["pkg-2.0-py3-none-any.whl"] = b"no wheel"
+
+    with AskedReleases(index, "pkg") as releases:
+        answer = ask(releases, "pkg.x")
+
+    assert answer.releases == ("1.0", "3.0")
+    assert answer.is_sample
+
+
+def test_prereleases_are_not_opened():
+    index = index_of({"1.0": {"pkg/__init__.py": ""}, "2.0rc1": {"pkg/__init__.py": ""}})
+
+    with AskedReleases(index, "pkg") as releases:
+        assert releases.versions == ("1.0",)
+
+
+def test_the_borders_are_found_in_few_steps():
+    has = {at: 37 <= at < 211 for at in range(300)}
+
+    places = spread(300)
+    while new := between(places, has):
+        places |= new
+
+    assert {36, 37, 210, 211} <= places
+    assert len(places) < 30
+
+
+@pytest.mark.parametrize(("count", "places"), [(0, set()), (1, {0}), (3, {0, 1, 2}), (9, set(range(9)))])
+def test_of_few_releases_all_are_opened(count, places):
+    assert spread(count) == places
+
+
+def test_a_question_that_takes_too_long_is_given_up():
+    clock = iter([0.0, 100.0])
+    index = index_of({"1.0": {"pkg/__init__.py": ""}})
+
+    with (
+        AskedReleases(index, "pkg", clock=lambda: next(clock)) as releases,
+        pytest.raises(NetworkError, match="takes more than 25 s"),
+    ):
+        releases.names({0}, "pkg")
+
+
+def test_a_project_that_the_index_does_not_have_is_said():
+    with pytest.raises(NotFoundError):
+        AskedReleases(Index(), "pkg")
+
+
+def test_uv_offline_switches_the_network_off():
+    with pytest.raises(NetworkError, match="UV_OFFLINE"):
+        quick_index({"UV_OFFLINE": "1"})
