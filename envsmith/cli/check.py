@@ -76,6 +76,7 @@ class CheckFlags:
         "Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
         multiple=True,
     )
+    offline: bool = flag("--offline", "Do not ask the package index for releases that envsmith does not know.")
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
     platform: str | None = option(
         "--platform",
@@ -164,10 +165,14 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
 
         stated, declarations, draft = check_sources.read(settings.sources, settings.facts, settings.environment)
     typed = parse_pairs(versions, components())
-    unreached = _unreached_names(misspelt(typed, components()))
+    unreached = [] if settings.offline else _unreached_names(misspelt(typed, components()))
     stated |= typed
     keep = settings.mend.components
     judgement = _judge(stated, draft, where, keep) if stated or _size(draft) else Judgement(status="ok")
+    if not (settings.offline or unreached) and version_graph().unknown_releases(stated):
+        from envsmith.project.published import judge_published  # releases that are known need no index
+
+        judgement = judge_published(stated, judgement, where)
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:

@@ -75,6 +75,6 @@ def gather(
 def ask_published(lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
     """Return the names with those that the user's package index has of the packages that lack something."""
     from envsmith.doctor.asked_index import ask_index  # most texts ask for nothing that was not measured
-    from envsmith.lock.index.asked_names import quick_index
+    from envsmith.lock.index.index import quick_index
 
     return ask_index(lacks, facts, names, find=quick_index, say=say)

@@ -48,7 +48,7 @@ class Index:
     def project(self, name: str) -> IndexProject:
         if not self.days:
             raise NotFoundError(f"The package index has no project {name}.")
-        names = {v: f"{name}-{v}-py3-none-any.whl" for v in self.days}
+        names = {v: f"{name.replace('-', '_')}-{v}-py3-none-any.whl" for v in self.days}
         return IndexProject(
             name=name,
             files=tuple(

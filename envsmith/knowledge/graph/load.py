@@ -20,6 +20,7 @@ from envsmith.knowledge.graph.compile import Compiled, compile_knowledge
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
 from envsmith.knowledge.graph.tables import FileState, Table
 from envsmith.model.component import ComponentTable
+from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Knowledge, PassedRun, Rule, Tested
 from envsmith.model.version import Spec
 
@@ -112,6 +113,17 @@ class VersionGraph:
         except ValueError:
             return False
         return any(spec.contains(version) for version in self.compiled.versions.get(name, ()))
+
+    def unknown_releases(self, versions: Mapping[str, str]) -> dict[str, str]:
+        """Return the exact releases among versions that are not known, by their names on the package index."""
+        unknown: dict[str, str] = {}
+        for spelling, version in versions.items():
+            component = self.components.find(spelling)
+            name = spelling if component is None else next(iter(component.distributions), "")
+            is_known = component is not None and self.knows_release(component.name, f"=={version}")
+            if name and not is_known and version[:1].isdigit():
+                unknown[normal_name(name)] = version
+        return unknown
 
 
 def _read_texts(files: DataFiles) -> _Texts:

@@ -7,7 +7,6 @@ next to open until two that differ are neighbours, so that what is said of a bor
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,35 +18,19 @@ from packaging.version import Version
 
 from envsmith.errors import ContentError, NetworkError
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, ModuleLines
-from envsmith.lock.index.index import IndexFile, PackageIndex, find_index
+from envsmith.lock.index.index import IndexFile, PackageIndex
 from envsmith.lock.index.module_lines import module_lines
 from envsmith.lock.index.release_sources import Archive, SourceMember, choose_file, open_archive
-from envsmith.net.http import HttpClient
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
 # How many releases are opened at first, and at most.
 FIRST, MOST = 9, 32
-# A person waits for the answer: seconds for all of it, and for one reply.
-_LONGEST, _REPLY = 25.0, 5.0
+# A person waits for the answer, in seconds.
+_LONGEST = 25.0
 _JOBS = 8
 # An sdist is fetched as a whole.
 _MAX_SDIST = 8 << 20
-
-
-def quick_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
-    """Return the user's index, for a question whose answer nobody waits long for.
-
-    ``NetworkError`` when no index is named, or ``UV_OFFLINE`` switches the network off.
-    """
-    user = os.environ if environ is None else environ
-    if user.get("UV_OFFLINE", "").lower() in {"1", "true", "yes"}:
-        raise NetworkError(
-            "Cannot ask the package index: UV_OFFLINE switches the network off.",
-            hint="Unset UV_OFFLINE to have it asked.",
-        )
-    fetcher = HttpClient(timeout=_REPLY, jobs=_JOBS, wait=lambda _seconds: None, environ=user)
-    return PackageIndex(fetcher, find_index(user))
 
 
 def spread(count: int, most: int = FIRST) -> set[int]:

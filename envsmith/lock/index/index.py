@@ -108,18 +108,31 @@ def find_index(environ: Mapping[str, str] | None = None) -> str:
     return str(named) if named else _index_of_uv(tuple(sorted(user.items())))
 
 
+def quick_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
+    """Return the user's index, for a question whose answer nobody waits long for.
+
+    ``NetworkError`` when no index is named, or ``UV_OFFLINE`` switches the network off.
+    """
+    user = os.environ if environ is None else environ
+    return PackageIndex(_quick_client(user), find_index(user))
+
+
+def _quick_client(environ: Mapping[str, str]) -> HttpClient:
+    if environ.get("UV_OFFLINE", "").lower() in {"1", "true", "yes"}:
+        raise NetworkError(
+            "Cannot ask the package index: UV_OFFLINE switches the network off.",
+            hint="Unset UV_OFFLINE to have it asked.",
+        )
+    return HttpClient(timeout=5, jobs=8, wait=lambda _seconds: None, environ=environ)
+
+
 def is_published(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Tell whether one of the user's indexes has a project, without waiting long for an answer.
 
     ``NetworkError`` when an index that may have it gives none. ``UV_OFFLINE`` is honoured.
     """
     user = os.environ if environ is None else environ
-    if user.get("UV_OFFLINE", "").lower() in {"1", "true", "yes"}:
-        raise NetworkError(
-            f"Cannot ask the package index for {name}: UV_OFFLINE switches the network off.",
-            hint="Unset UV_OFFLINE to have it asked.",
-        )
-    fetcher = HttpClient(timeout=5, wait=lambda _seconds: None, environ=user)
+    fetcher = _quick_client(user)
     for url in dict.fromkeys([*index_addresses(uv_settings(user)), find_index(user)]):
         try:
             PackageIndex(fetcher, url).project(name)

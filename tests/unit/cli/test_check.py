@@ -138,7 +138,8 @@ def test_a_name_like_that_of_a_component_is_unknown_where_the_index_has_it(serve
     judged = _judged("depspeed==0.14.2", "torch==2.4.1")
 
     assert judged["status"] == "unknown"
-    assert len(judged["unknown"]) == 1
+    assert "did you mean deepspeed?" in judged["unknown"][0]
+    assert judged["unknown"][1:] == ["what depspeed 0.14.2 asks for: the package index has no such release"]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +158,15 @@ def test_a_name_about_which_the_index_could_not_be_asked_stays_unknown_and_says_
     assert "whether there is a package depspeed" in judged["unknown"][1]
 
 
-def test_a_name_that_resembles_none_asks_no_index(server, monkeypatch):
+def test_a_release_that_envsmith_does_not_know_is_asked_for_unless_offline(server, monkeypatch):
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
 
-    assert _judged("our-own-thing==1.0", "torch==2.4.1")["status"] == "unknown"
+    offline = _judged("our-own-thing==1.0", "torch==2.4.1", "--offline")
     assert server.seen == []
+    asked = _judged("our-own-thing==1.0", "torch==2.4.1")
+
+    assert [request.path for request in server.seen] == ["/simple/our-own-thing/"]
+    assert asked["unknown"] == [
+        *offline["unknown"],
+        "what our-own-thing 1.0 asks for: the package index has no such release",
+    ]

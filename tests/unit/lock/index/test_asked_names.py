@@ -9,7 +9,7 @@ from release_index import Index
 
 from envsmith.errors import NetworkError
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.lock.index.asked_names import AskedReleases, between, quick_index, spread
+from envsmith.lock.index.asked_names import AskedReleases, between, spread
 from envsmith.net.http import NotFoundError
 
 
@@ -120,8 +120,3 @@ def test_a_question_that_takes_too_long_is_given_up():
 def test_a_project_that_the_index_does_not_have_is_said():
     with pytest.raises(NotFoundError):
         AskedReleases(Index(), "pkg")
-
-
-def test_uv_offline_switches_the_network_off():
-    with pytest.raises(NetworkError, match="UV_OFFLINE"):
-        quick_index({"UV_OFFLINE": "1"})

@@ -1,0 +1,160 @@
+"""What the package index says of releases that the graph does not know: what they declare, and what their import takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envsmith.errors import EnvsmithError
+from envsmith.knowledge.graph.load import components, version_graph
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.reach import PackageUses
+from envsmith.lock.index.distribution import best_file, read_release
+from envsmith.lock.index.index import PackageIndex, quick_index
+from envsmith.lock.index.markers import holds_everywhere
+from envsmith.lock.index.release_sources import open_archive
+from envsmith.model.cell import Platform
+from envsmith.model.component import Role
+from envsmith.model.finding import Finding, Judgement
+from envsmith.model.project_name import normal_name
+from envsmith.model.rule import Evidence, EvidenceKind, Severity
+from envsmith.model.version import minor_of
+from envsmith.net.http import NotFoundError
+from envsmith.project.code.judge_uses import component_name, judge_uses
+from envsmith.project.code.reading import ProjectUses, UsePlace
+
+# A person waits: how many releases are asked for, and how many bytes of an sdist or of sources are worth reading.
+_MOST = 8
+_MAX_SDIST, _MAX_SOURCES = 8 << 20, 24 << 20
+# Of a marker, where no Python is stated.
+_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
+
+
+def judge_published(
+    versions: Mapping[str, str],
+    judgement: Judgement,
+    platform: Platform,
+    find: Callable[[], PackageIndex] = quick_index,
+) -> Judgement:
+    """Return a judgement of versions with what unknown releases among them ask for, and the others do not give.
+
+    What the index does not tell is said in ``unknown``. A release that an error names already is not asked for.
+    """
+    faulty = {name for f in judgement.findings if f.severity is Severity.ERROR for name in f.components}
+    findings: list[Finding] = []
+    unknown: list[str] = []
+    for name, version in [*version_graph().unknown_releases(versions).items()][:_MOST]:
+        if component_name(name) not in faulty:
+            faults, reason = _faults(find, name, version, versions, platform)
+            findings += faults
+            unknown += [f"what {name} {version} asks for: {reason}"] if reason else []
+    return replace(
+        judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
+    ).settled()
+
+
+def _faults(
+    find: Callable[[], PackageIndex], name: str, version: str, versions: Mapping[str, str], platform: Platform
+) -> tuple[list[Finding], str | None]:
+    """Return what a release asks for and does not get, and why that could not be read."""
+    try:
+        return _Release(find(), name, version).faults(versions, platform), None
+    except NotFoundError:
+        return [], "the package index has no such release"
+    except EnvsmithError as error:
+        return [], error.reason
+
+
+class _Release:
+    """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it."""
+
+    def __init__(self, packages: PackageIndex, name: str, version: str) -> None:
+        self.name, self.version = name, version
+        self._fetcher = packages.fetcher
+        releases = packages.project(name).releases()
+        files = next((files for text, files in releases.items() if Version(text) == Version(version)), ())
+        file = best_file(files)
+        if file is None:
+            raise NotFoundError(f"The package index has no release {version} of {name}.")
+        self._file = file
+
+    def faults(self, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
+        """Return what it declares and the stated versions contradict, else what its import takes and they lack."""
+        return [*self._contradictions(_by_distribution(versions), platform)] or self._lacking(versions)
+
+    def _evidence(self, kind: EvidenceKind) -> Evidence:
+        return Evidence(
+            kind=kind,
+            source=f"{self._file.filename}, read on the package index now",
+            date=self._file.day or "",
+            sha256=self._file.sha256,
+        )
+
+    def _contradictions(self, stated: Mapping[str, tuple[str, Version]], platform: Platform) -> Iterator[Finding]:
+        facts = read_release(self._fetcher, self._file)
+        python = stated.get("python")
+        minors = [minor_of(str(python[1]))] if python else _PYTHONS
+        asked = [(normal_name(r.name), r.specifier, r.marker) for r in map(Requirement, facts.requires)]
+        for name, specifier, marker in [("python", SpecifierSet(facts.requires_python or ""), None), *asked]:
+            component, there = stated.get(name, ("", None))
+            if there is None or specifier.contains(there, prereleases=True):
+                continue
+            if holds_everywhere(marker, minors, platform):
+                yield Finding(
+                    rule="release-declares",
+                    severity=Severity.ERROR,
+                    components={self.name: self.version, component: str(there)},
+                    needs={component: str(specifier)},
+                    message=f"{self.name} {self.version} declares {component} {specifier}; {component} {there} is there",
+                    evidence=(self._evidence(EvidenceKind.DECLARED),),
+                    fix=f"Install {component}{specifier}, or another release of {self.name}.",
+                    stage="install",
+                )
+
+    def _lacking(self, versions: Mapping[str, str]) -> list[Finding]:
+        """Return what surely runs at its import and takes what the stated versions do not have."""
+        file = self._file
+        if not file.is_wheel and (file.size or 0) > _MAX_SDIST:
+            return []
+        with open_archive(self._fetcher, file) as archive:
+            roots = {member.path.partition("/")[0].removesuffix(".py") for member in archive.members}
+            root = next((r for r in sorted(roots) if normal_name(r) == self.name), "")
+            members = {m.path: m for m in archive.members if m.path.split("/")[0] in {root, f"{root}.py"}}
+            if not root or sum(member.size for member in members.values()) > _MAX_SOURCES:
+                return []
+            texts = dict(archive.read(members))
+        package = PackageUses([root], {path: path for path in members}, texts.__getitem__)
+        present = {normal_name(name) for name in versions}
+        uses = [
+            UsePlace(use=placed.use, where=placed.module)
+            for placed in package.at_import(root)
+            if present.issuperset(map(normal_name, placed.available))
+        ]
+        findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, NameIndex.installed()).findings
+        return [
+            replace(
+                finding,
+                rule="release-takes",
+                components={self.name: self.version, **finding.components},
+                message=f"{self.name} {self.version} cannot be imported: {finding.message}",
+                evidence=(self._evidence(EvidenceKind.MEASURED), *finding.evidence),
+                where=None,
+            )
+            for finding in findings
+            if finding.severity is Severity.ERROR
+        ]
+
+
+def _by_distribution(versions: Mapping[str, str]) -> dict[str, tuple[str, Version]]:
+    """Return the exact versions by the normalised names that requirements have, each with the name of its component."""
+    stated: dict[str, tuple[str, Version]] = {}
+    for name, text in versions.items():
+        component = components().find(name)
+        if text[:1].isdigit() and not (component and component.role is Role.HOST):
+            names = (*component.distributions, component.name) if component else (name,)
+            stated |= {normal_name(each): (component.name if component else name, Version(text)) for each in names}
+    return stated
