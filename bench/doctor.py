@@ -1,6 +1,6 @@
 """How well the doctor judges a corpus of real bug reports: right root cause first, right fix, no false alarm; per cause.
 
-    python bench/doctor.py CORPUS.jsonl [--split learn|sealed|fresh|again] [--json] [--show] [--misses]
+    python bench/doctor.py CORPUS.jsonl [--split learn|sealed|fresh|again] [--index] [--json] [--show] [--misses]
 
 Reads of each record what a user could paste (``env``, ``error_lines``, ``env_report``), never its title or its answer; then compares the first
 finding with ``cause_key``, ``cause_group``, ``culprit``, ``accepted_fix`` and ``fix_pattern``. Two counts of a right cause: *exact* (the key of the study)
@@ -19,6 +19,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
+from envsmith.cli.doctor_sources import ask_published
+from envsmith.doctor.case import Ask
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
@@ -86,9 +88,9 @@ def text_of(record: dict[str, Any]) -> str:
     return "\n".join([*lines, record.get("env_report") or "", *(record.get("error_lines") or [])])
 
 
-def judge(record: dict[str, Any]) -> Diagnosis:
+def judge(record: dict[str, Any], ask: Ask | None = None) -> Diagnosis:
     text = clean(text_of(record))
-    return diagnose(read_texts([("report", text)]), [("report", text)])
+    return diagnose(read_texts([("report", text)]), [("report", text)], ask=ask)
 
 
 def first_of(diagnosis: Diagnosis) -> Diagnosed | None:
@@ -204,6 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--split", help="only the records of this part")
+    parser.add_argument("--index", action="store_true", help="ask the package index for what was not measured")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--show", action="store_true", help="every record")
     parser.add_argument("--misses", action="store_true", help="records that miss cause or fix")
@@ -214,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.process_time()
     rows = []
     for record in records:
-        diagnosis = judge(record)
+        diagnosis = judge(record, ask_published if options.index else None)
         first = first_of(diagnosis)
         rows.append((record, diagnosis, first, same_cause(first, record), same_fix(first, diagnosis, record)))
     seconds = time.process_time() - started

@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cells", type=Path, help="a YAML file of healthy cells; default: matrix/tested")
     parser.add_argument("--peers", action="store_true", help="ask uv and pip too (network)")
     parser.add_argument("--pip", type=int, default=12, help="how many sets pip is asked with --peers")
+    parser.add_argument("--index", action="store_true", help="of sets: ask the package index for unknown releases")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--show", action="store_true", help="every record with its set and findings")
     options = parser.parse_args(argv)
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _sets(records: list[dict[str, Any]], options: argparse.Namespace) -> int:
-    rows = [judge_breakage(record) for record in records]
+    rows = [judge_breakage(record, index=options.index) for record in records]
     if options.json:
         print(json.dumps({"summary": summarize(rows)}, indent=1))
         return 0

@@ -17,6 +17,7 @@ from envsmith.doctor.read.lines import component_of
 from envsmith.knowledge.graph.load import components
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
+from envsmith.project.published import judge_published
 from envsmith.solver import check
 from measuring.judging import grave, names_culprit
 from measuring.telling import rate
@@ -38,17 +39,20 @@ class Breakage:
         return grave([self.good], worst=True) if self.good else []
 
 
-def judge_breakage(record: Mapping[str, Any]) -> Breakage:
-    bad, good = (_judged(record.get(side), record) for side in ("bad", "good"))
+def judge_breakage(record: Mapping[str, Any], *, index: bool = False) -> Breakage:
+    """Judge a record's sets. With ``index`` the package index is asked for releases that the graph does not know."""
+    bad, good = (_judged(record.get(side), record, index=index) for side in ("bad", "good"))
     wanted = record.get("culprit") or [r.partition("==")[0] for r in record.get("bad") or ()]
     names = frozenset(component_of(name) or name for name in wanted)
     return Breakage(record=record, bad=bad, good=good, outcome=_outcome(bad, names) if bad else "")
 
 
-def _judged(requirements: Sequence[str] | None, record: Mapping[str, Any]) -> Judgement | None:
+def _judged(requirements: Sequence[str] | None, record: Mapping[str, Any], *, index: bool) -> Judgement | None:
     if not requirements:
         return None
-    return check(parse_pairs(requirements, components()), platform=parse_platform(record.get("platform", "linux-64")))
+    versions, platform = parse_pairs(requirements, components()), parse_platform(record.get("platform", "linux-64"))
+    judgement = check(versions, platform=platform)
+    return judge_published(versions, judgement, platform) if index else judgement
 
 
 def _outcome(judgement: Judgement, wanted: frozenset[str]) -> str:

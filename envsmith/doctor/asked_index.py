@@ -17,6 +17,8 @@ from envsmith.lock.index.index import PackageIndex
 
 # How many packages are asked for, because a person waits.
 _PACKAGES = 2
+# What all releases of so many years have is missing because another copy is imported: nobody installs an older one.
+_YEARS = 7
 
 
 def ask_index(
@@ -39,7 +41,8 @@ def ask_index(
     for project, (root, lack) in [*asked.items()][:_PACKAGES]:
         say(f"reading releases of {project} on the package index, because what is asked was not measured")
         try:
-            with AskedReleases(find(), project) as releases:
+            years = None if _is_installed(root, lack) else _YEARS
+            with AskedReleases(find(), project, years=years) as releases:
                 names = _read(root, lack, facts, names, releases) or names
         except EnvsmithError as error:
             say(f"not read: {error.message}")
@@ -61,8 +64,12 @@ def _project(root: str, lack: Lack, facts: Facts) -> str | None:
     """
     known = distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
     project = known or fold(root)
-    is_installed = f"-packages/{root}/" in lack.around.replace("\\", "/") or project in facts.distributions
-    return project if known or is_installed else None
+    return project if known or project in facts.distributions or _is_installed(root, lack) else None
+
+
+def _is_installed(root: str, lack: Lack) -> bool:
+    """Return whether a path in the text shows that the module is one that was installed, and none of one's own."""
+    return f"-packages/{root}/" in lack.around.replace("\\", "/")
 
 
 def _read(root: str, lack: Lack, facts: Facts, names: NameIndex, releases: AskedReleases) -> NameIndex | None:

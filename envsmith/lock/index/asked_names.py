@@ -45,15 +45,22 @@ def between(places: Iterable[int], state: Mapping[int, object]) -> set[int]:
 
 
 class AskedReleases:
-    """The final releases of a project, opened when they are asked for. A context manager.
+    """The final releases of a project, opened when they are asked for, of all its years or the last. A context manager.
 
     ``NotFoundError`` where the index has no such project, ``NetworkError`` where it does not answer in time.
     """
 
-    def __init__(self, packages: PackageIndex, project: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        packages: PackageIndex,
+        project: str,
+        *,
+        years: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.project = project
         self._fetcher = packages.fetcher
-        self._files = _readable_files(packages.project(project).releases())
+        self._files = _of_years(_readable_files(packages.project(project).releases()), years)
         self._archives: dict[str, Archive] = {}
         self._sources: dict[SourceMember, bytes] = {}
         self._opened = ExitStack()
@@ -136,6 +143,13 @@ def _readable_files(releases: Mapping[str, Sequence[IndexFile]]) -> dict[str, In
     """Return the file to read of each final release that has one of a size worth waiting for."""
     chosen = {version: choose_file(files) for version, files in releases.items() if not Version(version).is_prerelease}
     return {v: f for v, f in chosen.items() if f is not None and (f.is_wheel or (f.size or 0) <= _MAX_SDIST)}
+
+
+def _of_years(files: Mapping[str, IndexFile], years: int | None) -> dict[str, IndexFile]:
+    """Return the files of that many years before the newest, of all years for ``None``."""
+    newest = max((file.day or "" for file in files.values()), default="")
+    first = "" if years is None or not newest else f"{int(newest[:4]) - years}{newest[4:]}"
+    return {version: file for version, file in files.items() if (file.day or "") >= first}
 
 
 class AskedNames:

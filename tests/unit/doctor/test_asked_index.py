@@ -12,6 +12,7 @@ from envsmith.doctor.asked_index import ask_index
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.model.rule import Severity
 
 HEAD = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    {line}\n'
 INSTALLED = "(/env/lib/python3.11/site-packages/bmtrain/__init__.py)"
@@ -92,3 +93,16 @@ def test_an_index_without_the_project_leaves_the_answer_as_it_was():
 
     assert finding.rule == "name-missing"
     assert said[1] == "not read: The package index has no project bmtrain."
+
+
+def test_what_all_releases_of_the_last_years_have_is_missing_because_another_copy_is_imported():
+    index = Index()
+    index.release("0.1", {"wandb/__init__.py": ""}, day="2015-01-01")
+    for minor in range(2, 6):
+        index.release(f"0.{minor}", {"wandb/__init__.py": "def init(): ..."}, day=f"202{minor}-01-01")
+    text = HEAD.format(line="wandb.init()") + "AttributeError: module 'wandb' has no attribute 'init'"
+
+    finding = root_of(text, index)
+
+    assert finding.severity is Severity.WARNING
+    assert finding.message.startswith("Every release of wandb from 0.2 to 0.5 has wandb.init: ")
