@@ -17,7 +17,7 @@ from envsmith.cli.doctor_sources import gather, stored_launches
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, say_project
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
-from envsmith.cli.repair import verified, write_fix
+from envsmith.cli.repair import write_fix
 from envsmith.cli.values import parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.host import interpreter_of
@@ -49,7 +49,6 @@ class DoctorFlags:
         "A.json B.json", "Compare the snapshots of two nodes.", nargs=2
     )
     fix_to: Folder | None = option("DIR", "Write the repair as a lock and a Dockerfile (resolves packages).")
-    verify: bool = flag("Judge the repaired set again.")
     platform: str | None = option("PLATFORM", "linux-64 or linux-aarch64 (default: what the facts say).")
     form: str = choice(_FORMATS, "--format", "How findings are written.", default="text")
     everything: bool = flag("--all", "Show every note.")
@@ -108,8 +107,6 @@ def doctor(settings: DoctorFlags) -> int:
     )
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")
-    if settings.verify:
-        say(verified(diagnosis))
     if settings.fix_to:
         say(write_fix(diagnosis, settings.fix_to))
     _print(diagnosis, form, everything=settings.everything)
