@@ -301,7 +301,7 @@ def spelt(kind: type[_Value]) -> type[_Value]:
 
 
 def _configured(kind: type[_Value], extra: str) -> type[_Value]:
-    keys = {f.name: key for f in fields(kind) if (key := f.metadata.get("key"))}  # type: ignore[arg-type]
+    keys = {f.name: key for f in fields(kind) if (key := f.metadata.get("key")) is not None}  # type: ignore[arg-type]
     config: dict[str, Any] = {"extra": extra}
     if keys:
         config["alias_generator"] = lambda name: keys.get(name, name)
@@ -415,7 +415,7 @@ def _note(problem: ErrorDetails, file: str, root: str, adapter: TypeAdapter[Any]
 
 def _place(file: str, root: str, steps: tuple[int | str, ...]) -> str:
     path = root
-    for step in steps:
+    for step in filter(lambda step: step != "", steps):
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return f"{file}: {path}" if path else file
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith.base.files import write_whole
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import (
-    EXISTING_FILE,
-    EXISTING_FOLDER,
-    FILE,
-    FOLDER,
+    ExistingFile,
+    ExistingFolder,
+    File,
+    Folder,
     Section,
     argument,
     flag,
@@ -48,43 +47,24 @@ class BisectFlags:
     """The options of ``bisect``."""
 
     command: tuple[str, ...] = argument(nargs=-1, metavar="-- COMMAND")
-    good: str | None = _ENDS.option(
-        "--good", "END|DAY", "An environment, freeze or lock with which it passes; by time a day."
+    good: str | None = _ENDS.option("END|DAY", "An environment, freeze or lock with which it passes; by time a day.")
+    bad: str | None = _ENDS.option("END|DAY", "One with which it fails; by time a day (default: now).")
+    requirements: tuple[ExistingFile, ...] = _ENDS.several(
+        "-r", "FILE", "Search by time: requirements.txt or pyproject.toml as it was resolved then (repeatable)."
     )
-    bad: str | None = _ENDS.option("--bad", "END|DAY", "One with which it fails; by time a day (default: now).")
-    requirements: tuple[Path, ...] = _ENDS.option(
-        "-r",
-        "--requirements",
-        "FILE",
-        "Search by time: requirements.txt or pyproject.toml as it was resolved then (repeatable).",
-        multiple=True,
-        type=EXISTING_FILE,
+    project: ExistingFolder | None = _ENDS.option(
+        "DIR", "Search by time: what the project in a folder requires, as it was resolved then."
     )
-    project: Path | None = _ENDS.option(
-        "--project",
-        "DIR",
-        "Search by time: what the project in a folder requires, as it was resolved then.",
-        type=EXISTING_FOLDER,
-    )
-    extra: tuple[str, ...] = _ENDS.option("--extra", "NAME", "With this extra of the project.", multiple=True)
-    group: tuple[str, ...] = _ENDS.option(
-        "--group", "NAME", "With this dependency group of the project.", multiple=True
-    )
-    python: str | None = _ENDS.option("--python", "3.N", "The Python of ends that name none (default: this one).")
-    tries: int = _TRIALS.option(
-        "--tries", "N", "Run each set N times, for a command that fails now and then.", type=int, default=1
-    )
+    extra: tuple[str, ...] = _ENDS.several("NAME", "With this extra of the project.")
+    group: tuple[str, ...] = _ENDS.several("NAME", "With this dependency group of the project.")
+    python: str | None = _ENDS.option("3.N", "The Python of ends that name none (default: this one).")
+    tries: int = _TRIALS.option("N", "Run each set N times, for a command that fails now and then.", default=1)
     timeout: float | None = _TRIALS.option(
-        "--timeout",
-        "SECONDS",
-        "End a run after this long, and count it as failed (default: 5 times the slower end, 60 at least).",
-        type=float,
+        "SECONDS", "End a run after this long, and count it as failed (default: 5 times the slower end, 60 at least)."
     )
-    folder: Path = _TRIALS.option(
-        "--folder", "DIR", "Where trials are kept; a second run goes on.", type=FOLDER, default="envsmith-bisect"
-    )
-    report: Path | None = option("--report", "FILE.md", "Write a report for an issue tracker.", type=FILE)
-    rule: Path | None = option("--rule", "FILE.yaml", "Write the rule that the graph lacks.", type=FILE)
+    folder: Folder = _TRIALS.option("DIR", "Where trials are kept; a second run goes on.", default="envsmith-bisect")
+    report: File | None = option("FILE.md", "Write a report for an issue tracker.")
+    rule: File | None = option("FILE.yaml", "Write the rule that the graph lacks.")
     as_json: bool = flag("--json", "One JSON object.")
 
 

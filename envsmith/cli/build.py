@@ -12,7 +12,7 @@ import click
 
 from envsmith.base.files import read_text
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table, warn
-from envsmith.cli.declare import EXISTING_FILE, Section, group, takes, verb
+from envsmith.cli.declare import ExistingFile, ExistingPath, Folder, Section, group, takes, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
@@ -38,47 +38,38 @@ class BuildFlags:
 
     request: RequestFlags = group(RequestFlags, "Request")
     engine: str | None = _BUILD_AND_TEST.option(
-        "--engine",
         "NAME",
         "docker, podman, buildah, venv or conda. Default: docker or podman where it answers, else a virtual "
         "environment.",
     )
     base: str | None = _BUILD_AND_TEST.option(
-        "--base", "IMAGE", "Base image (NAME[:TAG][@DIGEST]), or packages: Debian's by version."
+        "IMAGE", "Base image (NAME[:TAG][@DIGEST]), or packages: Debian's by version."
     )
-    lock: Path | None = _BUILD_AND_TEST.option(
-        "--lock",
-        "FILE",
-        "Build this lock.json, or its folder, without solving.",
-        type=click.Path(path_type=Path, exists=True),
-    )
-    output: Path = cells_option("Folder for the cell's own folder.")
+    lock: ExistingPath | None = _BUILD_AND_TEST.option("FILE", "Build this lock.json, or its folder, without solving.")
+    output: Folder = cells_option("Folder for the cell's own folder.")
     tier: str = _BUILD_AND_TEST.choice(
-        "--tier", ["quick", "full", "framework", "bandwidth"], "How much the smoke test tries.", default="quick"
+        ["quick", "full", "framework", "bandwidth"], "How much the smoke test tries.", default="quick"
     )
-    ranks: int = _BUILD_AND_TEST.option(
-        "--ranks", "Processes of the smoke test.", type=click.IntRange(2, 64), default=4
-    )
+    ranks: int = _BUILD_AND_TEST.option("Processes of the smoke test.", type=click.IntRange(2, 64), default=4)
     flavour: str = flavour_option()
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
-    no_smoke: bool = _BUILD_AND_TEST.flag("--no-smoke", "Build only. Nothing is proved and no record is written.")
-    oci: bool = _OUTPUT.flag("--oci", "Write the image as an OCI layout into the cell's folder, ready to publish.")
+    no_smoke: bool = _BUILD_AND_TEST.flag("Build only. Nothing is proved and no record is written.")
+    oci: bool = _OUTPUT.flag("Write the image as an OCI layout into the cell's folder, ready to publish.")
     compress: str = _OUTPUT.choice(
-        "--compress", ["none", "gzip", "zstd"], "How the layers of that layout are stored.", default="none"
+        ["none", "gzip", "zstd"], "How the layers of that layout are stored.", default="none"
     )
-    all_frameworks: bool = _MANY_CELLS.flag("--all-frameworks", "A cell of each framework under the same flags.")
-    cells: Path | None = _MANY_CELLS.option(
-        "--cells", "Build many cells: one a line, a cell id or request flags; # begins a comment.", type=EXISTING_FILE
+    all_frameworks: bool = _MANY_CELLS.flag("A cell of each framework under the same flags.")
+    cells: ExistingFile | None = _MANY_CELLS.option(
+        "Build many cells: one a line, a cell id or request flags; # begins a comment."
     )
     jobs: int = _MANY_CELLS.option(
-        "--jobs",
         "Cells at a time. Default: one for every four cores and 8 GB.",
         type=click.IntRange(0, 64),
         default=0,
         show_default=False,
     )
-    again: bool = _MANY_CELLS.flag("--again", "Also build cells that are proved already.")
+    again: bool = _MANY_CELLS.flag("Also build cells that are proved already.")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, files, record.")
 
 

@@ -12,7 +12,7 @@ import click
 from envsmith.base.progress import ProgressEvent
 from envsmith.base.text import clean
 from envsmith.cli.console import dumps, print_out, say, warn
-from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
+from envsmith.cli.declare import File, Folder, argument, choice, flag, option, several, verb
 from envsmith.errors import InterruptedRunError, UsageError
 from envsmith.knowledge.graph.load import components
 from envsmith.lock.query import last_day
@@ -32,22 +32,17 @@ from envsmith.model.record import Record
 class CampaignFlags:
     """The options of ``matrix run``."""
 
-    file: Path | None = argument(required=False, type=FILE)
-    folder: Path = option(
+    file: File | None = argument(required=False)
+    folder: Folder = option(
         "--state",
         "The campaign's folder: plan, records, caches. The same folder resumes.",
-        type=FOLDER,
         default=Path("envsmith-campaign"),
     )
-    jobs: int | None = option(
-        "--jobs", "Cells at once on this machine. [default: the file's, or 1]", type=click.IntRange(1, 256)
-    )
-    executor: str = choice("--executor", ["local", "slurm"], "Where.", default="local")
-    only: tuple[str, ...] = option("--only", "CELL", "Only this cell (repeatable).", multiple=True)
+    jobs: int | None = option("Cells at once on this machine. [default: the file's, or 1]", type=click.IntRange(1, 256))
+    executor: str = choice(["local", "slurm"], "Where.", default="local")
+    only: tuple[str, ...] = several("CELL", "Only this cell (repeatable).")
     plan_only: bool = flag("--plan", "Say which cells would be run, and run none.")
-    here: bool = option(
-        "--here", "Run the named cell in this process (what executors call).", is_flag=True, hidden=True
-    )
+    here: bool = option("Run the named cell in this process (what executors call).", is_flag=True, hidden=True)
     as_json: bool = flag("--json", "With --plan: the plan as JSON. Of a run, what became of it.")
 
 

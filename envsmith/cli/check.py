@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from envsmith import solver
 from envsmith.cli.console import Console, dumps, print_answer, print_out
-from envsmith.cli.declare import choice, flag, group, option, verb
+from envsmith.cli.declare import ExistingPath, choice, flag, group, option, several, verb
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
 from envsmith.cli.values import host_of_gpu, misspelt, parse_pairs, parse_platform
@@ -32,59 +30,47 @@ if TYPE_CHECKING:
 class CheckFlags:
     """The options of ``check``."""
 
-    words: tuple[str, ...] = option(
+    words: tuple[str, ...] = several(
         "--with",
         "NAME==VERSION",
         "The same as an argument (repeatable).",
-        multiple=True,
         hidden=True,
         positional="[NAME==VERSION|FILE...]",
     )
-    files: tuple[str, ...] = option(
+    files: tuple[str, ...] = several(
         "--from",
         "FILE",
         "Take the versions of a file (uv.lock, poetry.lock, pylock.toml, Pipfile.lock, pixi.lock, conda-lock.yml, "
         "'conda list', a freeze), the ranges of one (pyproject.toml, requirements.txt, environment.yml), or all of an "
         "environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
-        multiple=True,
     )
-    facts: tuple[str, ...] = option(
+    facts: tuple[str, ...] = several(
         "--fact",
         "KEY=VALUE",
         "A fact about the host: tool.nvcc=none, limit.shm=64M, ssh=refused, nodes=2 (repeatable; "
         "--fact help lists all).",
-        multiple=True,
     )
-    variables: tuple[str, ...] = option(
+    variables: tuple[str, ...] = several(
         "--env",
         "NAME[=VALUE]",
         "An environment variable of the job; NAME alone has the value it has here (repeatable).",
-        multiple=True,
     )
-    unset: tuple[str, ...] = option(
-        "--unset", "NAME", "A variable that the job does not have (repeatable).", multiple=True
+    unset: tuple[str, ...] = several("NAME", "A variable that the job does not have (repeatable).")
+    code: ExistingPath | None = option(
+        "PATH", "Judge the names that this code takes: a folder, a git checkout, a file or a notebook."
     )
-    code: Path | None = option(
-        "--code",
-        "PATH",
-        "Judge the names that this code takes: a folder, a git checkout, a file or a notebook.",
-        type=click.Path(path_type=Path, exists=True),
-    )
-    wheels: tuple[str, ...] = option(
+    wheels: tuple[str, ...] = several(
         "--wheel",
         "FILE|URL",
         "Judge whether the compiled files of a wheel load with the torch, Python, GPU and system (repeatable).",
-        multiple=True,
     )
-    offline: bool = flag("--offline", "Do not ask the package index for releases that envsmith does not know.")
+    offline: bool = flag("Do not ask the package index for releases that envsmith does not know.")
     mend: FileMendFlags = group(FileMendFlags, section="Mend a file")
     platform: str | None = option(
-        "--platform",
-        "PLATFORM",
-        "linux-64 or linux-aarch64. Default: linux-64, or that of a GPU with its host (gb200).",
+        "PLATFORM", "linux-64 or linux-aarch64. Default: linux-64, or that of a GPU with its host (gb200)."
     )
-    form: str = choice("--format", FORMATS, "How findings are written.", default="text")
-    verbose: bool = flag("--verbose", "-v", "Show all evidence.")
+    form: str = choice(FORMATS, "--format", "How findings are written.", default="text")
+    verbose: bool = flag("-v", "Show all evidence.")
 
     @property
     def pairs(self) -> tuple[str, ...]:

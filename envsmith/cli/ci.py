@@ -16,10 +16,10 @@ from envsmith.cli import findings
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import Console, dumps, print_out, say, table
 from envsmith.cli.declare import (
-    EXISTING_FILE,
-    EXISTING_FOLDER,
-    FILE,
-    FOLDER,
+    ExistingFile,
+    ExistingFolder,
+    File,
+    Folder,
     NoFlags,
     argument,
     choice,
@@ -68,15 +68,14 @@ def ci() -> None:
 class MatrixFlags:
     """The options of ``ci matrix``."""
 
-    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
-    form: str = choice("--format", _MATRIX_FORMATS, "How the jobs are written.", default="table")
+    directory: ExistingFolder = argument(default=Path())
+    form: str = choice(_MATRIX_FORMATS, "--format", "How the jobs are written.", default="table")
     since: str | None = option(
-        "--since",
         "REF",
         "When nothing that decides the matrix differs from this git revision, only the newest and the oldest cell.",
     )
-    output: Path | None = option("--output", "-o", "Write it there instead of stdout.", type=FILE)
-    github_output: bool = flag("--github-output", "Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
+    output: File | None = option("-o", "Write it there instead of stdout.")
+    github_output: bool = flag("Append matrix=… and jobs=N to the file that $GITHUB_OUTPUT names.")
 
 
 @verb(MatrixFlags)
@@ -136,16 +135,14 @@ def _append(variable: str, text: str) -> None:
 class CiCheckFlags:
     """The options of ``ci check``."""
 
-    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
-    metadata: Path | None = option(
-        "--metadata", "FILE", "Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.", type=EXISTING_FILE
-    )
+    directory: ExistingFolder = argument(default=Path())
+    metadata: ExistingFile | None = option("FILE", "Judge a wheel's METADATA (or PKG-INFO) instead of a checkout.")
     since: str | None = option(
-        "--since", "REF", "Compare with a git revision: what becomes possible or impossible, which release it asks for."
+        "REF", "Compare with a git revision: what becomes possible or impossible, which release it asks for."
     )
-    form: str = choice("--format", _CHECK_FORMATS, "How findings are written.", default="text")
-    output: Path | None = option("--output", "-o", "Write them there instead of stdout.", type=FILE)
-    summary: bool = flag("--summary", "Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
+    form: str = choice(_CHECK_FORMATS, "--format", "How findings are written.", default="text")
+    output: File | None = option("-o", "Write them there instead of stdout.")
+    summary: bool = flag("Append Markdown to the file that $GITHUB_STEP_SUMMARY names.")
     fail_on: str = fail_on_option()
 
 
@@ -207,12 +204,10 @@ class CiRunFlags:
     """The options of ``ci run``."""
 
     job: str = argument()
-    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
-    environment: Path | None = option(
-        "--environment", "DIR", "Keep the environment there; else it is removed.", type=FOLDER
-    )
-    ranks: int = option("--ranks", "Processes of envsmith's own smoke test.", type=click.IntRange(2, 64), default=2)
-    record: Path | None = option("--record", "FILE", "Write the outcome there as JSON.", type=FILE)
+    directory: ExistingFolder = argument(default=Path())
+    environment: Folder | None = option("DIR", "Keep the environment there; else it is removed.")
+    ranks: int = option("Processes of envsmith's own smoke test.", type=click.IntRange(2, 64), default=2)
+    record: File | None = option("FILE", "Write the outcome there as JSON.")
 
 
 @verb(CiRunFlags)
@@ -257,8 +252,8 @@ def schema(_settings: NoFlags) -> int:
 class InitFlags:
     """The options of ``init``."""
 
-    directory: Path = argument(type=EXISTING_FOLDER, default=Path())
-    force: bool = flag("--force", "Overwrite an envsmith.yaml that is there.")
+    directory: ExistingFolder = argument(default=Path())
+    force: bool = flag("Overwrite an envsmith.yaml that is there.")
 
 
 @verb(InitFlags)

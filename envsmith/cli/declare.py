@@ -7,7 +7,8 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from types import NoneType
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -25,10 +26,13 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
-EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
-EXISTING_FOLDER = click.Path(path_type=Path, file_okay=False, exists=True)
+# Types of fields: what a path must be.
+AnyPath = Annotated[Path, click.Path(path_type=Path)]
+ExistingPath = Annotated[Path, click.Path(path_type=Path, exists=True)]
+File = Annotated[Path, click.Path(path_type=Path, dir_okay=False)]
+Folder = Annotated[Path, click.Path(path_type=Path, file_okay=False)]
+ExistingFile = Annotated[Path, click.Path(path_type=Path, dir_okay=False, exists=True)]
+ExistingFolder = Annotated[Path, click.Path(path_type=Path, file_okay=False, exists=True)]
 
 
 class Option(click.Option):
@@ -75,7 +79,8 @@ class Verb(click.Command):
 def option(*names_and_words: str, positional: str = "", **settings: Any) -> Any:
     """Declare a field that is an option of a command, with click's default as its own. ``--help`` shows a default.
 
-    ``names_and_words`` are its names, what its value is called where that says more, and its line of ``--help``.
+    ``names_and_words`` are its names, what its value is called where that says more, and its line of ``--help``. Without
+    a long name it has that of the field, and without a ``type`` the field's.
     ``section`` is its heading there, by default that of its dataclass (:func:`group`). ``old`` are names that still
     work and are not shown. ``positional`` is how ``--help`` calls plain arguments that stand for this option.
     """
@@ -88,15 +93,19 @@ def option(*names_and_words: str, positional: str = "", **settings: Any) -> Any:
     return dataclasses.field(default=settings.get("default", absent), metadata=metadata)
 
 
+# An option that may be given several times.
+several = functools.partial(option, multiple=True)
+
+
 def flag(*names_and_help: str, section: str = "") -> Any:
     """Declare a field that is an option without a value: its names, then its line of ``--help``."""
     return option(*names_and_help, is_flag=True, section=section)
 
 
-def choice(name: str, words: Iterable[str], text: str, *, default: str | None = None, section: str = "") -> Any:
-    """Declare a field that is an option with one of a few words, and its line of ``--help``."""
+def choice(words: Iterable[str], *names_and_help: str, default: str | None = None, section: str = "") -> Any:
+    """Declare a field that is an option with one of a few words: its names, then its line of ``--help``."""
     settings: dict[str, Any] = {} if default is None else {"default": default}
-    return option(name, text, type=click.Choice(list(words)), section=section, **settings)
+    return option(*names_and_help, type=click.Choice(list(words)), section=section, **settings)
 
 
 class Section:
@@ -104,6 +113,7 @@ class Section:
 
     def __init__(self, heading: str) -> None:
         self.option = functools.partial(option, section=heading)
+        self.several = functools.partial(several, section=heading)
         self.flag = functools.partial(flag, section=heading)
         self.choice = functools.partial(choice, section=heading)
 
@@ -141,8 +151,8 @@ class _Common:
     """What every verb takes, unless it declares the same for itself."""
 
     as_json: bool = flag("--json", "One JSON object on stdout, of a failure too.")
-    verbose: bool = flag("--verbose", "-v", "Show every line of every step.")
-    quiet: bool = flag("--quiet", "-q", "Print only warnings, errors and the result.")
+    verbose: bool = flag("-v", "Show every line of every step.")
+    quiet: bool = flag("-q", "Print only warnings, errors and the result.")
 
 
 def verb(kind: type[_Flags], *examples: str, name: str | None = None) -> Callable[[Callable[[_Flags], int]], Verb]:
@@ -168,7 +178,7 @@ def verb(kind: type[_Flags], *examples: str, name: str | None = None) -> Callabl
             talk.finish(code)
             return code
 
-        declared = _declared(command, itertools.chain(_parameters(kind), map(_parameter, common)))
+        declared = _declared(command, itertools.chain(_parameters(kind), (_parameter(field, bool) for field in common)))
         return click.command(name, cls=Verb, examples=examples)(declared)
 
     return decorate
@@ -199,21 +209,34 @@ def _fields(kind: type) -> Iterator[dataclasses.Field[Any]]:
 
 
 def _parameters(kind: type, section: str = "") -> Iterator[Callable[[Any], Any]]:
+    hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         if "group" in field.metadata:
             yield from _parameters(field.metadata["group"], field.metadata["section"] or section)
             continue
         if metavar := field.metadata.get("positional"):
             yield click.argument(_positional(field.name), nargs=-1, metavar=metavar)
-        yield _parameter(field, section)
+        yield _parameter(field, hints[field.name], section)
 
 
-def _parameter(field: dataclasses.Field[Any], section: str = "") -> Callable[[Any], Any]:
+def _parameter(field: dataclasses.Field[Any], hint: Any, section: str = "") -> Callable[[Any], Any]:
     declare, names, settings = field.metadata["click"]
-    if "cls" in settings:
+    if declare is click.option:
         settings = {**settings, "section": settings.get("section") or section}
+        if not any(name.startswith("--") for name in names):
+            names = [f"--{field.name.strip('_').replace('_', '-')}", *names]
+    if (kind := _type(hint)) is not bool:
+        settings = {"type": kind, **settings}
     parameter: Callable[[Any], Any] = declare(*names, field.name, **settings)
     return parameter
+
+
+def _type(hint: Any) -> Any:
+    """Return click's type for the value of a field, or for one of its values where it has several."""
+    if get_origin(hint) is Annotated:
+        return hint.__metadata__[0]
+    arms = [arm for arm in get_args(hint) if arm not in {NoneType, ...}]
+    return _type(arms[0]) if arms else hint
 
 
 def _positional(name: str) -> str:

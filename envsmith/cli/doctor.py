@@ -12,12 +12,12 @@ import click
 from envsmith.base.files import write_whole
 from envsmith.base.interpreter import named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
-from envsmith.cli.declare import EXISTING_FILE, FILE, FOLDER, choice, flag, group, option, verb
+from envsmith.cli.declare import ExistingFile, File, Folder, choice, flag, group, option, several, verb
 from envsmith.cli.doctor_sources import ask_published, gather, stored_launches
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, say_project
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
-from envsmith.cli.repair import verified, write_fix
+from envsmith.cli.repair import write_fix
 from envsmith.cli.values import parse_platform
 from envsmith.doctor.diagnosis import Diagnosis
 from envsmith.doctor.host import interpreter_of
@@ -35,29 +35,23 @@ _FORMATS = ("text", "json", "sarif", "github", "markdown")
 class DoctorFlags:
     """The options of ``doctor``."""
 
-    sources: tuple[str, ...] = option(
+    sources: tuple[str, ...] = several(
         "--from",
         "FILE|DIR",
         "Judge a pasted text (log, report, list of packages, Dockerfile, snapshot) or a folder of the ranks' logs; "
         "'-' is stdin; repeatable.",
-        multiple=True,
         positional="[FILE|DIR...]",
     )
-    python: str | None = option(
-        "--python", "PATH", "The interpreter whose environment is judged (default: the active one)."
+    python: str | None = option("PATH", "The interpreter whose environment is judged (default: the active one).")
+    deep: bool = flag("Also import what is installed (a few seconds).")
+    save: File | None = option("Write all facts to one file, without secrets and user names.")
+    compare: tuple[ExistingFile, ExistingFile] | None = option(
+        "A.json B.json", "Compare the snapshots of two nodes.", nargs=2
     )
-    deep: bool = flag("--deep", "Also import what is installed (a few seconds).")
-    save: Path | None = option("--save", "Write all facts to one file, without secrets and user names.", type=FILE)
-    compare: tuple[Path, Path] | None = option(
-        "--compare", "A.json B.json", "Compare the snapshots of two nodes.", nargs=2, type=EXISTING_FILE
-    )
-    fix_to: Path | None = option(
-        "--fix-to", "DIR", "Write the repair as a lock and a Dockerfile (resolves packages).", type=FOLDER
-    )
-    verify: bool = flag("--verify", "Judge the repaired set again.")
-    platform: str | None = option("--platform", "PLATFORM", "linux-64 or linux-aarch64 (default: what the facts say).")
-    offline: bool = flag("--offline", "Do not ask the package index for names that were not measured.")
-    form: str = choice("--format", _FORMATS, "How findings are written.", default="text")
+    fix_to: Folder | None = option("DIR", "Write the repair as a lock and a Dockerfile (resolves packages).")
+    platform: str | None = option("PLATFORM", "linux-64 or linux-aarch64 (default: what the facts say).")
+    offline: bool = flag("Do not ask the package index for names that were not measured.")
+    form: str = choice(_FORMATS, "--format", "How findings are written.", default="text")
     everything: bool = flag("--all", "Show every note.")
     fail_on: str = fail_on_option()
     mend: MendFlags = group(MendFlags, section="Mend in place")
@@ -115,8 +109,6 @@ def doctor(settings: DoctorFlags) -> int:
     )
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")
-    if settings.verify:
-        say(verified(diagnosis))
     if settings.fix_to:
         say(write_fix(diagnosis, settings.fix_to))
     _print(diagnosis, form, everything=settings.everything)

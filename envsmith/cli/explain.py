@@ -11,7 +11,7 @@ import click
 
 from envsmith import solver
 from envsmith.cli.console import dumps, evidence_lines, print_answer, print_out
-from envsmith.cli.declare import argument, flag, option, verb
+from envsmith.cli.declare import argument, flag, option, several, verb
 from envsmith.cli.values import parse_component, parse_platform
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
@@ -28,10 +28,8 @@ class ExplainFlags:
 
     subject: str | None = argument(required=False, metavar="[CELL|RULE]")
     origin: str | None = option("--from", "CELL", "The same as an argument.", hidden=True)
-    targets: tuple[str, ...] = option(
-        "--to", "COMPONENT[SPEC]", "What an upgrade of CELL should have; repeatable.", multiple=True
-    )
-    platform: str = option("--platform", "PLATFORM", "For a rule: linux-64 or linux-aarch64.", default="linux-64")
+    targets: tuple[str, ...] = several("--to", "COMPONENT[SPEC]", "What an upgrade of CELL should have; repeatable.")
+    platform: str = option("PLATFORM", "For a rule: linux-64 or linux-aarch64.", default="linux-64")
     as_json: bool = flag("--json", "One JSON object.")
 
 

@@ -15,15 +15,16 @@ import click
 from envsmith.base.files import open_input
 from envsmith.cli.console import say
 from envsmith.cli.declare import (
-    EXISTING_FILE,
-    EXISTING_FOLDER,
-    FOLDER,
+    ExistingFile,
+    ExistingFolder,
+    ExistingPath,
     Section,
     alternatives,
     choice,
     completion,
     flag,
     option,
+    several,
 )
 from envsmith.cli.values import (
     host_of_gpu,
@@ -60,88 +61,59 @@ _OUTPUT, _REQUEST, _CONDA = map(Section, ("Output", "Request", "Conda"))
 class RequestFlags:
     """The flags as they were typed; :meth:`request` parses them against the components that the graph knows."""
 
-    framework: tuple[str, ...] = option(
-        "--framework",
-        "-f",
-        "NAME[SPEC]",
-        f"{alternatives(FRAMEWORKS)}; repeatable.",
-        multiple=True,
-        shell_complete=completion(lambda: FRAMEWORKS),
+    framework: tuple[str, ...] = several(
+        "-f", "NAME[SPEC]", f"{alternatives(FRAMEWORKS)}; repeatable.", shell_complete=completion(lambda: FRAMEWORKS)
     )
-    with_: tuple[str, ...] = option(
-        "--with",
+    with_: tuple[str, ...] = several(
         "NAME[SPEC]",
         "A component, stack or any other package that must be installed, as the arguments; repeatable.",
-        multiple=True,
         positional="[NAME[SPEC]...]",
         shell_complete=completion(lambda: components().by_name),
     )
-    stack: tuple[str, ...] = option(
-        "--stack",
+    stack: tuple[str, ...] = several(
         "NAME",
         "Packages that people install together (hf, diffusion, …); repeatable.",
-        multiple=True,
         shell_complete=completion(lambda: _stacks().stack_names()),
     )
-    requirements: tuple[Path, ...] = option(
-        "--requirements",
+    requirements: tuple[ExistingFile, ...] = several(
         "-r",
         "FILE",
         "Meet a file of requirements: of pip's format, or an environment.yml or pyproject.toml; repeatable.",
-        multiple=True,
-        type=EXISTING_FILE,
     )
-    project: Path | None = option(
-        "--project",
+    project: ExistingFolder | None = option(
         "DIR",
         "Meet what the project in a folder requires (pyproject.toml, setup.cfg, setup.py, requirements.txt, "
         "environment.yml).",
-        type=EXISTING_FOLDER,
     )
-    extra: tuple[str, ...] = option("--extra", "NAME", "With this extra of the project.", multiple=True)
-    group: tuple[str, ...] = option("--group", "NAME", "With this dependency group of the project.", multiple=True)
-    without: tuple[str, ...] = option(
-        "--without", "NAME", "Leave this requirement of the files out; repeatable.", multiple=True
+    extra: tuple[str, ...] = several("NAME", "With this extra of the project.")
+    group: tuple[str, ...] = several("NAME", "With this dependency group of the project.")
+    without: tuple[str, ...] = several("NAME", "Leave this requirement of the files out; repeatable.")
+    keep: tuple[str, ...] = several(
+        "NAME", "Keep the version that the project's lock or the active environment has; repeatable."
     )
-    keep: tuple[str, ...] = option(
-        "--keep",
-        "NAME",
-        "Keep the version that the project's lock or the active environment has; repeatable.",
-        multiple=True,
-    )
-    python: str | None = option("--python", "SPEC", "Python, e.g. 3.12.", old=("--python-version",))
-    torch: str | None = option("--torch", "SPEC", "PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
+    python: str | None = option("SPEC", "Python, e.g. 3.12.", old=("--python-version",))
+    torch: str | None = option("SPEC", "PyTorch, e.g. 2.9, '>=2.6,<2.10', 2.9.1+cu126.")
     cuda: str | None = option(
-        "--cuda",
-        "SPEC",
-        "CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without.",
-        old=("--torch-backend",),
+        "SPEC", "CUDA that torch was built with, e.g. 12.8; 'cpu' for a build without.", old=("--torch-backend",)
     )
-    nccl: str | None = option("--nccl", "SPEC", "NCCL, e.g. '>=2.27'.")
-    driver: str | None = option("--driver", "VERSION", "The NVIDIA driver of the host, e.g. 535.54.03.")
-    gpu: tuple[str, ...] = option(
-        "--gpu",
+    nccl: str | None = option("SPEC", "NCCL, e.g. '>=2.27'.")
+    driver: str | None = option("VERSION", "The NVIDIA driver of the host, e.g. 535.54.03.")
+    gpu: tuple[str, ...] = several(
         "NAME|sm_NN",
         "A GPU the cell must run on (h100, rtx5090, sm_70); repeatable.",
-        multiple=True,
         shell_complete=completion(gpu_names),
     )
     machine: str | None = option(
-        "--machine",
         "none|FILE",
         "Where the cell will run: none for any machine, or what envsmith doctor --save wrote on another one. Default: "
         "this machine's driver, GPUs and Pythons.",
     )
     platform: str | None = option(
-        "--platform",
         "PLATFORM",
         "linux-64 or linux-aarch64. Default: that of the machine, or of a GPU that comes with its host (gb200).",
     )
-    exclude_newer: str | None = option(
-        "--exclude-newer", "DATE", "Only releases published up to this day (2026-11-01)."
-    )
+    exclude_newer: str | None = option("DATE", "Only releases published up to this day (2026-11-01).")
     wheels: str = choice(
-        "--wheels",
         [policy.value for policy in WheelPolicy],
         "Ready wheels that spare compiling: the projects' own, all listed ones (envsmith wheel), or none.",
         default=WheelPolicy.OFFICIAL.value,
@@ -149,18 +121,11 @@ class RequestFlags:
     date: str | None = option(
         "--prefer-date", "DATE", "Prefer what was newest on this day. Newer releases stay allowed.", old=("--date",)
     )
-    package: tuple[str, ...] = option(
-        "--package",
-        "REQUIREMENT",
-        "Install this too. Of a component the cell's name does not have it.",
-        multiple=True,
-        hidden=True,
+    package: tuple[str, ...] = several(
+        "REQUIREMENT", "Install this too. Of a component the cell's name does not have it.", hidden=True
     )
-    code: Path | None = option(
-        "--code",
-        "PATH",
-        "Add what this code needs: a folder, a git checkout, a file or a notebook.",
-        type=click.Path(path_type=Path, exists=True),
+    code: ExistingPath | None = option(
+        "PATH", "Add what this code needs: a folder, a git checkout, a file or a notebook."
     )
 
     @property
@@ -291,7 +256,7 @@ class RequestFlags:
 
 def cells_option(what: str) -> Any:
     """Return ``--output``, the folder under which every cell has its own. ``what`` says what this verb does with it."""
-    return _OUTPUT.option("--output", "-o", what, type=FOLDER, default=Path("envsmith-build"))
+    return _OUTPUT.option("-o", what, default=Path("envsmith-build"))
 
 
 def flavour_option() -> Any:
@@ -309,17 +274,13 @@ def flavour_option() -> Any:
 
 def matrix_option() -> Any:
     """Return ``--matrix``."""
-    return option("--matrix", "The folder of the knowledge. [default: the one envsmith uses]", type=EXISTING_FOLDER)
+    return option("--matrix", "The folder of the knowledge. [default: the one envsmith uses]")
 
 
 def fail_on_option() -> Any:
     """Return ``--fail-on``."""
-    return choice(
-        "--fail-on",
-        ["error", "warning", "note", "never"],
-        "The least severity that makes the exit code 1.",
-        default="error",
-    )
+    words = ["error", "warning", "note", "never"]
+    return choice(words, "The least severity that makes the exit code 1.", default="error")
 
 
 def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
@@ -332,25 +293,18 @@ def exit_code(findings: Iterable[Finding], fail_on: str) -> int:
 class LockFlags:
     """The options of ``lock`` and ``build`` about the Conda part, an existing lock, and the network."""
 
-    channel: tuple[str, ...] = _CONDA.option(
-        "--channel", "URL|NAME", "Conda channel for conda-lock.yml; repeatable.", multiple=True
+    channel: tuple[str, ...] = _CONDA.several("URL|NAME", "Conda channel for conda-lock.yml; repeatable.")
+    conda_platform: tuple[str, ...] = _CONDA.several(
+        "PLATFORM", "Another platform that conda-lock.yml covers (linux-aarch64); repeatable."
     )
-    conda_platform: tuple[str, ...] = _CONDA.option(
-        "--conda-platform",
-        "PLATFORM",
-        "Another platform that conda-lock.yml covers (linux-aarch64); repeatable.",
-        multiple=True,
-    )
-    conda_tolerate: tuple[str, ...] = _CONDA.option(
-        "--conda-tolerate",
+    conda_tolerate: tuple[str, ...] = _CONDA.several(
         "Allow this component to have a different version in conda-lock.yml (with a warning).",
-        multiple=True,
         type=click.Choice(["nccl", "cudnn", "triton"]),
     )
-    no_conda: bool = _CONDA.flag("--no-conda", "Do not try to write conda-lock.yml.")
-    locked: bool = flag("--locked", "Use the existing lock. Fail (exit code 1) if it is out of date for this request.")
-    frozen: bool = flag("--frozen", "Use the existing lock as it is. Ask no index and no channel.")
-    offline: bool = flag("--offline", "Use no network, only the caches.")
+    no_conda: bool = _CONDA.flag("Do not try to write conda-lock.yml.")
+    locked: bool = flag("Use the existing lock. Fail (exit code 1) if it is out of date for this request.")
+    frozen: bool = flag("Use the existing lock as it is. Ask no index and no channel.")
+    offline: bool = flag("Use no network, only the caches.")
 
     def conda(self, exclude_newer: str | None) -> CondaRequest:
         """Return what is asked of the channels.

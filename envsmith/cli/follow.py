@@ -11,7 +11,7 @@ from envsmith.base.files import claim, now
 from envsmith.base.text import clean
 from envsmith.cli.campaign import run_jobs
 from envsmith.cli.console import say
-from envsmith.cli.declare import FOLDER, argument, choice, option, verb
+from envsmith.cli.declare import Folder, argument, choice, option, several, verb
 from envsmith.errors import NetworkError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.location import own_matrix
@@ -34,14 +34,10 @@ class FollowFlags:
     frameworks: tuple[str, ...] = argument(
         nargs=-1, required=True, metavar="FRAMEWORK...", type=click.Choice([*FRAMEWORKS])
     )
-    folder: Path = option(
-        "--state", "Folder of the runs. The same folder resumes.", type=FOLDER, default=Path("envsmith-follow")
-    )
-    tier: str = choice("--tier", ["quick", "full", "framework"], "How much of the smoke test is run.", default="quick")
-    sources: tuple[str, ...] = option(
-        "--source", "NAME@ARCHIVE", "Archive of a release that is on no index.", multiple=True
-    )
-    page: Path | None = option("--site", "Also write the page into this folder.", type=FOLDER)
+    folder: Folder = option("--state", "Folder of the runs. The same folder resumes.", default=Path("envsmith-follow"))
+    tier: str = choice(["quick", "full", "framework"], "How much of the smoke test is run.", default="quick")
+    sources: tuple[str, ...] = several("--source", "NAME@ARCHIVE", "Archive of a release that is on no index.")
+    page: Folder | None = option("--site", "Also write the page into this folder.")
 
 
 @verb(FollowFlags)

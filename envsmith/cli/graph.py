@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from envsmith.cli.console import print_out
-from envsmith.cli.declare import choice, option, verb
+from envsmith.cli.declare import ExistingFolder, choice, option, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
 from envsmith.knowledge.graph.load import version_graph
@@ -17,9 +16,9 @@ from envsmith.knowledge.graph.location import find_matrix, list_files
 class GraphFlags:
     """The options of ``matrix graph``."""
 
-    form: str = choice("--format", ["dot", "json"], "Format.", default="dot")
-    around: str | None = option("--around", "COMPONENT", "Only its releases, its rules, and what those name.")
-    folder: Path | None = matrix_option()
+    form: str = choice(["dot", "json"], "--format", "Format.", default="dot")
+    around: str | None = option("COMPONENT", "Only its releases, its rules, and what those name.")
+    folder: ExistingFolder | None = matrix_option()
 
 
 @verb(

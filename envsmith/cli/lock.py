@@ -12,7 +12,7 @@ import click
 
 from envsmith.base.files import read_text, write_whole
 from envsmith.cli.console import Console, dumps, live_terminal, print_out, say, table
-from envsmith.cli.declare import Section, group, verb
+from envsmith.cli.declare import Folder, Section, group, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, cells_option, flavour_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options, plan
@@ -39,11 +39,11 @@ class PinFlags:
     """The options of ``lock``."""
 
     request: RequestFlags = group(RequestFlags, "Request")
-    output: Path = cells_option("Folder for the cell's own folder.")
-    base: str | None = _OUTPUT.option("--base", "IMAGE", "Base image (NAME[:TAG][@DIGEST]), or packages.")
+    output: Folder = cells_option("Folder for the cell's own folder.")
+    base: str | None = _OUTPUT.option("IMAGE", "Base image (NAME[:TAG][@DIGEST]), or packages.")
     form: str = _OUTPUT.choice(
-        "--format",
         ["pip", "conda", "uv", "pixi", "all"],
+        "--format",
         "What is written. With 'conda' an unreachable channel is an error, with 'all' a note. 'uv' also merges the "
         "versions into the pyproject.toml of --project, 'pixi' into its pixi.toml or [tool.pixi].",
         default="all",
@@ -52,17 +52,15 @@ class PinFlags:
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
     check: bool = _LOCK_AND_NETWORK.flag(
-        "--check", "Write nothing. Exit 1 when the existing lock is out of date for this request."
+        "Write nothing. Exit 1 when the existing lock is out of date for this request."
     )
-    upgrade: tuple[str, ...] = _LOCK_AND_NETWORK.option(
-        "--upgrade",
+    upgrade: tuple[str, ...] = _LOCK_AND_NETWORK.several(
         "NAME",
         "Lock again with a newer release of this package and keep all else; repeatable. Without NAME keep nothing.",
-        multiple=True,
         is_flag=False,
         flag_value=_EVERYTHING,
     )
-    yes: bool = _OUTPUT.flag("--yes", "With --format uv or pixi: write the project's file without asking.")
+    yes: bool = _OUTPUT.flag("With --format uv or pixi: write the project's file without asking.")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: cell, lock digest, files.")
 
 

@@ -13,7 +13,7 @@ from envsmith.base.json_types import list_in
 from envsmith.base.text import clean
 from envsmith.cli.app import LazyGroup
 from envsmith.cli.console import dumps, print_out, say, table, tell_framework
-from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
+from envsmith.cli.declare import ExistingFolder, File, Folder, argument, choice, flag, option, several, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.cli.values import parse_component
 from envsmith.errors import UsageError
@@ -54,21 +54,18 @@ _COLOURS = {"proved": "green", "failed": "red", "not shown": "yellow"}
 class ListFlags:
     """The options of ``matrix list``."""
 
-    framework: tuple[str, ...] = option(
-        "--framework", "-f", "NAME[SPEC]", "Only cells with it (repeatable).", multiple=True
-    )
-    companions: tuple[str, ...] = option(
+    framework: tuple[str, ...] = several("-f", "NAME[SPEC]", "Only cells with it (repeatable).")
+    companions: tuple[str, ...] = several(
         "--with",
         "COMPONENT[SPEC]",
         "Only cells with it: torch>=2.9, python==3.12.* …",
-        multiple=True,
         positional="[COMPONENT[SPEC]...]",
     )
-    status: str | None = choice("--status", ["proved", "failed", "not shown"], "Only these.")
-    stale: bool = flag("--stale", "Only cells whose record is over its time.")
-    disagreeing: bool = flag("--disagreeing", "Only cells whose run did not do what the graph said.")
-    form: str = choice("--format", ["table", "json", "csv", "markdown"], "How they are listed.", default="table")
-    folder: Path | None = matrix_option()
+    status: str | None = choice(["proved", "failed", "not shown"], "Only these.")
+    stale: bool = flag("Only cells whose record is over its time.")
+    disagreeing: bool = flag("Only cells whose run did not do what the graph said.")
+    form: str = choice(["table", "json", "csv", "markdown"], "--format", "How they are listed.", default="table")
+    folder: ExistingFolder | None = matrix_option()
 
 
 @verb(ListFlags, name="list")
@@ -115,7 +112,7 @@ class ShowFlags:
 
     cell: str = argument()
     as_json: bool = flag("--json", "The whole entry with its records.")
-    folder: Path | None = matrix_option()
+    folder: ExistingFolder | None = matrix_option()
 
 
 @verb(ShowFlags)
@@ -163,22 +160,15 @@ def show(settings: ShowFlags) -> int:
 class ExportFlags:
     """The options of ``matrix export``."""
 
-    output: Path | None = option(
-        "--output",
-        "-o",
-        "Folder for matrix.json, matrix.csv, cells/, feed.xml. [default: matrix.json on stdout]",
-        type=FOLDER,
+    output: Folder | None = option(
+        "-o", "Folder for matrix.json, matrix.csv, cells/, feed.xml. [default: matrix.json on stdout]"
     )
-    markdown: Path | None = option("--markdown", "Make the tables between the markers of this file anew.", type=FILE)
+    markdown: File | None = option("Make the tables between the markers of this file anew.")
     base_url: str = option(
-        "--base-url",
-        "URL",
-        "Where the folder will be served, for the links of the feed.",
-        default="",
-        show_default=False,
+        "URL", "Where the folder will be served, for the links of the feed.", default="", show_default=False
     )
     as_json: bool = flag("--json", "What stdout has without --output and --markdown anyway: matrix.json.")
-    folder: Path | None = matrix_option()
+    folder: ExistingFolder | None = matrix_option()
 
 
 @verb(ExportFlags)

@@ -13,7 +13,7 @@ import click
 from envsmith.base.progress import Clock
 from envsmith.base.text import clean
 from envsmith.cli.console import Console, dumps, print_answer, print_out, say, table
-from envsmith.cli.declare import flag, option
+from envsmith.cli.declare import flag, several
 from envsmith.errors import LockError, UsageError
 from envsmith.knowledge.graph.load import components
 
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 class MendFlags:
     """What is done with a repair."""
 
-    apply: bool = flag("--apply", "Mend the environment of --python: show the changes, ask, try before and after.")
-    undo: bool = flag("--undo", "Put back the environment of before the last --apply.")
-    keep: tuple[str, ...] = option(
-        "--keep", "NAME", "With --apply: never change this package (repeatable).", multiple=True
-    )
-    yes: bool = flag("--yes", "With --apply or --undo: do not ask.")
+    apply: bool = flag("Mend the environment of --python: show the changes, ask, try before and after.")
+    undo: bool = flag("Put back the environment of before the last --apply.")
+    keep: tuple[str, ...] = several("NAME", "With --apply: never change this package (repeatable).")
+    yes: bool = flag("With --apply or --undo: do not ask.")
 
     # The option that names what is changed, what that is, and how it is named.
     _NAMED: ClassVar = ("--python", "an environment", "Name the environment: envsmith doctor --python ENV --apply.")
@@ -156,8 +154,8 @@ _OF_LOCKS = {
 class FileMendFlags(MendFlags):
     """What is done with the repair of a file."""
 
-    apply: bool = flag("--apply", "Change the requirements in the file of --from: show the changes, ask, write.")
-    undo: bool = flag("--undo", "Put back the file of before the last --apply.")
+    apply: bool = flag("Change the requirements in the file of --from: show the changes, ask, write.")
+    undo: bool = flag("Put back the file of before the last --apply.")
     _NAMED: ClassVar = (
         "--from FILE", "a file", "Name the file first: envsmith check --from requirements.txt --apply."
     )  # fmt: skip

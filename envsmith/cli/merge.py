@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
 from envsmith.base.files import now
 from envsmith.base.text import clean
 from envsmith.cli.console import print_out, say
-from envsmith.cli.declare import argument, flag, verb
+from envsmith.cli.declare import ExistingFolder, ExistingPath, argument, flag, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.load import knowledge
@@ -25,9 +24,9 @@ from envsmith.model.record import records_of
 class MergeFlags:
     """The options of ``matrix merge``."""
 
-    sources: tuple[Path, ...] = argument(nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-    check: bool = flag("--check", "Only say whether each record would be taken, and who vouches for it.")
-    folder: Path | None = matrix_option()
+    sources: tuple[ExistingPath, ...] = argument(nargs=-1, required=True)
+    check: bool = flag("Only say whether each record would be taken, and who vouches for it.")
+    folder: ExistingFolder | None = matrix_option()
 
 
 @verb(MergeFlags)

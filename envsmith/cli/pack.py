@@ -7,7 +7,7 @@ from pathlib import Path
 
 from envsmith.base.progress import Clock
 from envsmith.cli.console import Console, dumps, print_out, say
-from envsmith.cli.declare import EXISTING_FOLDER, FILE, Section, group, verb
+from envsmith.cli.declare import ExistingFolder, File, Folder, Section, group, verb
 from envsmith.cli.flags import LockFlags, RequestFlags, cells_option
 from envsmith.cli.solve import show_refusal
 from envsmith.cli.sources import SourceFlags, lock_options
@@ -25,13 +25,11 @@ class PackFlags:
     """The options of ``pack``."""
 
     request: RequestFlags = group(RequestFlags, "Request")
-    lock: Path | None = _REQUEST.option("--lock", "DIR", "Pack this cell's folder as it is.", type=EXISTING_FOLDER)
-    archive: Path | None = _OUTPUT.option("--archive", "FILE", "The archive (default: CELL.tar).", type=FILE)
-    output: Path = cells_option("Folder for the cell's own folder.")
-    key: Path | None = _OUTPUT.option(
-        "--key", "Private key (PEM) that signs the archive: FILE.sigstore.json.", type=FILE
-    )
-    keyless: bool = _OUTPUT.flag("--keyless", "Sign with the identity of this CI job through sigstore instead.")
+    lock: ExistingFolder | None = _REQUEST.option("DIR", "Pack this cell's folder as it is.")
+    archive: File | None = _OUTPUT.option("FILE", "The archive (default: CELL.tar).")
+    output: Folder = cells_option("Folder for the cell's own folder.")
+    key: File | None = _OUTPUT.option("Private key (PEM) that signs the archive: FILE.sigstore.json.")
+    keyless: bool = _OUTPUT.flag("Sign with the identity of this CI job through sigstore instead.")
     sources: SourceFlags = group(SourceFlags, "Sources")
     locking: LockFlags = group(LockFlags, "Lock and network")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object on stdout: path, sha256, bytes.")

@@ -17,7 +17,7 @@ from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import clean, table_cell
 from envsmith.builder.environment import find_cell, record_of_parts
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.declare import FILE, FOLDER, argument, choice, flag, option, verb
+from envsmith.cli.declare import AnyPath, File, Folder, argument, choice, flag, option, verb
 from envsmith.cli.smoke import exit_code_of, tested_environment
 from envsmith.errors import UsageError
 from envsmith.knowledge.graph.load import knowledge
@@ -36,22 +36,16 @@ _COLOURS = {"passed": "green", "failed": "red", "not run": "yellow"}
 class ProveFlags:
     """The options of ``prove``."""
 
-    environment: Path | None = argument(required=False, type=click.Path(path_type=Path))
-    output: Path = option(
-        "--output", "-o", "Folder for results, record and plot.", type=FOLDER, default=Path("envsmith-proof")
-    )
+    environment: AnyPath | None = argument(required=False)
+    output: Folder = option("-o", "Folder for results, record and plot.", default=Path("envsmith-proof"))
     budget: float = option(
-        "--budget", "SECONDS", "Time limit. What does not fit is skipped and listed.",
-        type=click.FloatRange(60, 86400), default=600,
-    )  # fmt: skip
-    ranks: int = option("--ranks", "Processes on the CPU. On GPUs their number decides.", default=2,
-                        type=click.IntRange(1, 64))  # fmt: skip
-    backend: str = choice("--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto")
-    key: Path | None = option(
-        "--key", "SSH key that signs the record: ~/.ssh/id_ed25519, or its .pub file with ssh-agent.", type=FILE
+        "SECONDS", "Time limit. What does not fit is skipped and listed.", type=click.FloatRange(60, 86400), default=600
     )
-    keyless: bool = flag("--keyless", "Sign with the identity of this CI job through sigstore instead.")
-    plan_only: bool = flag("--plan-only", "Print what would be run and run nothing.")
+    ranks: int = option("Processes on the CPU. On GPUs their number decides.", default=2, type=click.IntRange(1, 64))
+    backend: str = choice(["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto")
+    key: File | None = option("SSH key that signs the record: ~/.ssh/id_ed25519, or its .pub file with ssh-agent.")
+    keyless: bool = flag("Sign with the identity of this CI job through sigstore instead.")
+    plan_only: bool = flag("Print what would be run and run nothing.")
     as_json: bool = flag("--json", "Everything as one JSON object.")
 
 

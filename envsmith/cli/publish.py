@@ -10,7 +10,7 @@ import click
 
 from envsmith.base.text import clean
 from envsmith.cli.console import Console, dumps, print_out, table, warn
-from envsmith.cli.declare import FILE, FOLDER, argument, flag, option, verb
+from envsmith.cli.declare import ExistingPath, File, Folder, argument, flag, option, several, verb
 from envsmith.cli.flags import cells_option
 from envsmith.errors import UsageError
 from envsmith.net.oci.registry import Repository, parse_reference
@@ -29,33 +29,24 @@ class PublishFlags:
     """The options of ``publish``."""
 
     cell: str | None = argument(required=False)
-    to: str | None = option("--to", "REGISTRY/REPO", "Where the image goes, without a tag: ghcr.io/me/cells.")
-    bundle: Path | None = option(
-        "--bundle",
-        "Write image and proof into one tar file instead (or as well), for a place without a network.",
-        type=FILE,
+    to: str | None = option("REGISTRY/REPO", "Where the image goes, without a tag: ghcr.io/me/cells.")
+    bundle: File | None = option(
+        "Write image and proof into one tar file instead (or as well), for a place without a network."
     )
-    key: Path | None = option("--key", "Private key (PEM) that signs the statement.", type=FILE)
-    keyless: bool = flag("--keyless", "Sign with the identity of this CI job through sigstore instead.")
-    tags: tuple[str, ...] = option("--tag", "TAG", "A further, moving tag (repeatable): ds0.19, latest.", multiple=True)
-    replace: bool = flag("--replace", "Move the cell's own tag when it leads to another image.")
-    layout: Path | None = option(
-        "--layout", "OCI layout of the image (folder or tar).", type=click.Path(path_type=Path, exists=True)
-    )
+    key: File | None = option("Private key (PEM) that signs the statement.")
+    keyless: bool = flag("Sign with the identity of this CI job through sigstore instead.")
+    tags: tuple[str, ...] = several("--tag", "TAG", "A further, moving tag (repeatable): ds0.19, latest.")
+    replace: bool = flag("Move the cell's own tag when it leads to another image.")
+    layout: ExistingPath | None = option("OCI layout of the image (folder or tar).")
     compress: str | None = option(
-        "--compress",
         "How the layers are stored: smaller by gzip, or by zstd (quicker; Docker reads it since 23). "
         "Default: as the layout has them.",
         type=click.Choice(["none", "gzip", "zstd"]),
     )
-    also: tuple[str, ...] = option(
-        "--mount", "REPO", "Repository of that registry to take layers over from.", multiple=True
-    )
+    also: tuple[str, ...] = several("--mount", "REPO", "Repository of that registry to take layers over from.")
     source: str | None = option("--source-url", "URL", "Address of the source, for the annotations.", old=("--source",))
-    images_dir: Path | None = option(
-        "--images-dir", "Also write the cell's folder of images/: Dockerfile, locks, record, digests.", type=FOLDER
-    )
-    output: Path = cells_option("Folder of the cells' folders.")
+    images_dir: Folder | None = option("Also write the cell's folder of images/: Dockerfile, locks, record, digests.")
+    output: Folder = cells_option("Folder of the cells' folders.")
     as_json: bool = flag("--json", "One JSON object on stdout.")
 
     def targets(self) -> list[PushTarget | Path]:
@@ -142,20 +133,16 @@ class VerifyFlags:
     """The options of ``verify``."""
 
     image: str | None = argument(required=False)
-    bundle: Path | None = option(
-        "--bundle",
+    bundle: ExistingPath | None = option(
         "Verify what is in this file (or OCI layout) without a network; "
-        "IMAGE is then a tag or digest in it, or left out.",
-        type=click.Path(path_type=Path, exists=True),
+        "IMAGE is then a tag or digest in it, or left out."
     )
-    keys: tuple[Path, ...] = option(
-        "--key", "Public key (PEM) of a signer you trust; repeatable.", multiple=True, type=FILE
-    )
-    identity: str | None = option("--identity", "WHO", "Keyless: who must have signed (address or workflow).")
-    issuer: str | None = option("--issuer", "URL", "Keyless: who vouches for the identity.")
+    keys: tuple[File, ...] = several("--key", "Public key (PEM) of a signer you trust; repeatable.")
+    identity: str | None = option("WHO", "Keyless: who must have signed (address or workflow).")
+    issuer: str | None = option("URL", "Keyless: who vouches for the identity.")
     layers: bool = option("--layers/--no-layers", "Read every layer and compare its digest.", default=True)
-    rebuild: bool = flag("--rebuild", "Also build the image again from its lock and compare the digests.")
-    history: bool = flag("--history", "Also list the earlier records of the image, and of those that it replaced.")
+    rebuild: bool = flag("Also build the image again from its lock and compare the digests.")
+    history: bool = flag("Also list the earlier records of the image, and of those that it replaced.")
     as_json: bool = flag("--json", "One JSON object on stdout.")
 
 

@@ -12,7 +12,7 @@ import click
 
 from envsmith.base.text import clean
 from envsmith.cli.console import live_terminal, print_out, say, warn
-from envsmith.cli.declare import flag, option, verb
+from envsmith.cli.declare import ExistingFolder, flag, option, several, verb
 from envsmith.cli.flags import matrix_option
 from envsmith.errors import NetworkError
 from envsmith.knowledge.graph.location import find_matrix, own_matrix
@@ -77,20 +77,17 @@ def _show(plan: RefreshPlan, root: Path) -> None:
 class RefreshFlags:
     """The options of ``matrix refresh``."""
 
-    components: tuple[str, ...] = option(
-        "--component",
-        "NAME",
-        "Only this component (repeatable); torch brings NCCL, cuDNN, Triton and CUDA along.",
-        multiple=True,
+    components: tuple[str, ...] = several(
+        "--component", "NAME", "Only this component (repeatable); torch brings NCCL, cuDNN, Triton and CUDA along."
     )
     write: bool = option(
         "--write/--dry-run", "Write the files, or only show what would change.", default=False, show_default="--dry-run"
     )
-    offline: bool = flag("--offline", "Answer from the cache only; what is not there is a problem, not a guess.")
-    jobs: int = option("--jobs", "Requests at once.", type=click.IntRange(1, 16), default=4)
-    again: bool = flag("--again", "Read even the artifacts that were measured already.")
-    names: bool = flag("--names", "Measure matrix/names instead: which release of a package has which name.")
-    folder: Path | None = matrix_option()
+    offline: bool = flag("Answer from the cache only; what is not there is a problem, not a guess.")
+    jobs: int = option("Requests at once.", type=click.IntRange(1, 16), default=4)
+    again: bool = flag("Read even the artifacts that were measured already.")
+    names: bool = flag("Measure matrix/names instead: which release of a package has which name.")
+    folder: ExistingFolder | None = matrix_option()
 
     def context(self, root: Path, progress: Progress) -> RefreshRun:
         """Return what reads the package index for the knowledge in a folder."""

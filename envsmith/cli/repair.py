@@ -1,24 +1,12 @@
-"""``--verify`` and ``--fix-to`` of ``doctor``: a repair judged again, and written as a lock."""
+"""``--fix-to`` of ``doctor``: a repair written as a lock."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from envsmith import solver
 from envsmith.doctor.diagnosis import Diagnosis
-from envsmith.doctor.report import repaired, request_of
+from envsmith.doctor.report import request_of
 from envsmith.errors import UsageError
-from envsmith.model.rule import Severity
-
-
-def verified(diagnosis: Diagnosis) -> str:
-    """Judge the set after the repair and say what remains."""
-    if diagnosis.repair is None:
-        return "--verify: no repair to judge again"
-    judgement = solver.check(repaired(diagnosis.facts, diagnosis.repair))
-    remaining = [f.rule for f in judgement.findings if f.severity is Severity.ERROR]
-    errors = f", left: {', '.join(remaining)}" if remaining else ""
-    return f"the repaired set judged again: {judgement.status}{errors}"
 
 
 def write_fix(diagnosis: Diagnosis, directory: Path) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
 from envsmith.base.files import write_whole
 from envsmith.cli.console import dumps, print_out, say
-from envsmith.cli.declare import FILE, FOLDER, Section, argument, flag, option, verb
+from envsmith.cli.declare import File, Folder, Section, argument, flag, option, verb
 from envsmith.frameworks import EXAMPLE
 from envsmith.launch.run.launcher import end_as
 from envsmith.launch.run.report import junit, launch_json
@@ -26,22 +25,18 @@ class RunFlags:
 
     command: tuple[str, ...] = argument(nargs=-1, metavar="-- LAUNCHER")
     stall: float = _WATCH.option(
-        "--stall",
         "SECONDS",
         "Report a launch whose ranks have not moved for this long.",
         type=click.FloatRange(min=1.0),
         default=300.0,
     )
     on_hang: str = _WATCH.choice(
-        "--on-hang",
-        ["warn", "stop"],
-        "Print the verdict and go on, or ask the launcher to end where it is certain.",
-        default="warn",
+        ["warn", "stop"], "Print the verdict and go on, or ask the launcher to end where it is certain.", default="warn"
     )
-    preflight: bool = _WATCH.flag("--preflight", "Compare the ranks and try one collective before the first.")
+    preflight: bool = _WATCH.flag("Compare the ranks and try one collective before the first.")
     as_json: bool = flag("--json", "One JSON object on stdout. What the launcher prints goes to stderr.")
-    report: Path | None = option("--report", "FILE", "Write a JUnit report of the ranks, for CI.", type=FILE)
-    evidence: Path | None = option("--evidence", "DIR", "Keep the evidence here, for `doctor --from DIR`.", type=FOLDER)
+    report: File | None = option("FILE", "Write a JUnit report of the ranks, for CI.")
+    evidence: Folder | None = option("DIR", "Keep the evidence here, for `doctor --from DIR`.")
 
 
 @verb(

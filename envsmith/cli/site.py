@@ -9,7 +9,7 @@ import click
 
 from envsmith.base.files import claim
 from envsmith.cli.console import print_out, say, tell_framework
-from envsmith.cli.declare import FOLDER, flag, option, verb
+from envsmith.cli.declare import Folder, flag, option, verb
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 
@@ -18,9 +18,9 @@ from envsmith.matrix.site.page import FIRST, SITE, read_page, write_all
 class SiteFlags:
     """The options of ``matrix site``."""
 
-    output: Path = option("--output", "-o", "Folder to write.", type=FOLDER, default=Path("site"))
+    output: Folder = option("-o", "Folder to write.", default=Path("site"))
     base_url: str = option(
-        "--base-url", "URL", "Where it will be published, for the links of the feed.", default="", show_default=False
+        "URL", "Where it will be published, for the links of the feed.", default="", show_default=False
     )
     opens: bool = flag("--open", "Show it in the browser.")
 

@@ -16,7 +16,7 @@ from envsmith.base.interpreter import find_python, named_python
 from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.base.text import FinishedText, clean
 from envsmith.cli.console import Console, dumps, mark, print_out, say, table
-from envsmith.cli.declare import FILE, Section, verb
+from envsmith.cli.declare import AnyPath, File, Section, verb
 from envsmith.errors import EnvsmithError, SmokeError, UsageError
 from envsmith.model.cell import distribution_of
 from envsmith.model.record import Fault
@@ -55,43 +55,32 @@ _ENVIRONMENT, _TEST, _OUTPUT, _BANDWIDTH, _MANY_NODES, _KUBERNETES = map(
 class SmokeFlags:
     """The options of ``smoke``."""
 
-    python: Path | None = _ENVIRONMENT.option(
-        "--python",
-        "PATH",
-        "The environment's interpreter, or its folder. Default: the one on PATH.",
-        type=click.Path(path_type=Path),
+    python: AnyPath | None = _ENVIRONMENT.option(
+        "PATH", "The environment's interpreter, or its folder. Default: the one on PATH."
     )
     tier: str = _TEST.choice(
-        "--tier",
         ["import", "quick", "full", "framework", "bandwidth"],
         "How much is tried. envsmith prove tries every tier in turn.",
         default="quick",
     )
-    ranks: int = _TEST.option("--ranks", "Processes, per node with --nodes.", type=click.IntRange(1, 64), default=4)
-    backend: str = _TEST.choice(
-        "--backend", ["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto"
-    )
-    nccl_engine: str | None = _TEST.choice("--nccl-engine", ["legacy", "2"], "Which of torch 2.15's two NCCL engines.")
+    ranks: int = _TEST.option("Processes, per node with --nodes.", type=click.IntRange(1, 64), default=4)
+    backend: str = _TEST.choice(["auto", "gloo", "nccl"], "auto: NCCL where there is a GPU.", default="auto")
+    nccl_engine: str | None = _TEST.choice(["legacy", "2"], "Which of torch 2.15's two NCCL engines.")
     sharing: str | None = _TEST.choice(
-        "--sharing",
-        ["hostid", "multi-rank"],
-        "How two ranks share the first GPU. Default: only with fewer GPUs than ranks.",
+        ["hostid", "multi-rank"], "How two ranks share the first GPU. Default: only with fewer GPUs than ranks."
     )
     machine: str | None = _BANDWIDTH.option(
-        "--machine-type",
-        "NAME",
-        "Compare with the published floors of this machine type.",
-        old=("--machine",),
+        "--machine-type", "NAME", "Compare with the published floors of this machine type.", old=("--machine",)
     )
-    plot: Path | None = _BANDWIDTH.option("--plot", "FILE.svg", "Draw bus bandwidth over size.", type=FILE)
+    plot: File | None = _BANDWIDTH.option("FILE.svg", "Draw bus bandwidth over size.")
     nodes: str | None = _MANY_NODES.option(
-        "--nodes", "a,b,c|N", "Many nodes: their names (a=ADDRESS where the name does not resolve), or how many."
+        "a,b,c|N", "Many nodes: their names (a=ADDRESS where the name does not resolve), or how many."
     )
     rdzv: str | None = _MANY_NODES.option(
-        "--rdzv", "HOST:PORT", "With --nodes N: this command runs on every node, torchrun brings them together."
+        "HOST:PORT", "With --nodes N: this command runs on every node, torchrun brings them together."
     )
     rsh: str | None = _MANY_NODES.option(
-        "--rsh", "COMMAND", "How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
+        "COMMAND", "How a node is reached. Default: ssh -o BatchMode=yes -o ConnectTimeout=15 {host}"
     )
     narrow: bool = _MANY_NODES.option(
         "--narrow/--no-narrow",
@@ -100,9 +89,9 @@ class SmokeFlags:
         show_default=False,
     )
     emit: str | None = _KUBERNETES.choice(
-        "--emit", ["jobset", "trainjob"], "Print a Kubernetes job instead (with --nodes N --image)."
+        ["jobset", "trainjob"], "Print a Kubernetes job instead (with --nodes N --image)."
     )
-    image: str | None = _KUBERNETES.option("--image", "IMAGE", "For --emit.")
+    image: str | None = _KUBERNETES.option("IMAGE", "For --emit.")
     gpus: int = _MANY_NODES.option(
         "--gpus-per-node",
         "GPUs per node to ask Slurm or Kubernetes for.",
@@ -112,25 +101,19 @@ class SmokeFlags:
         show_default=False,
     )
     rdma: str | None = _KUBERNETES.option(
-        "--rdma", "RESOURCE[=COUNT]", "For --emit: the resource that gives a pod InfiniBand cards."
+        "RESOURCE[=COUNT]", "For --emit: the resource that gives a pod InfiniBand cards."
     )
-    read_logs: tuple[Path, ...] = _KUBERNETES.option(
-        "--read-logs",
+    read_logs: tuple[Path, ...] = _KUBERNETES.several(
         "FILE",
         "Judge a Kubernetes job by the logs of its pods; run nothing. Repeatable; - is standard input.",
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-        multiple=True,
     )
-    import_: tuple[str, ...] = _TEST.option(
-        "--import", "NAME", "Also import every module of this installed package; repeatable.", multiple=True
-    )
-    no_steps: bool = _TEST.flag("--no-steps", "Collectives only, no framework step.")
+    import_: tuple[str, ...] = _TEST.several("NAME", "Also import every module of this installed package; repeatable.")
+    no_steps: bool = _TEST.flag("Collectives only, no framework step.")
     framework_only: bool = _TEST.flag(
-        "--framework-only", "Framework steps only, no collectives; with --tier framework every step that is known."
+        "Framework steps only, no collectives; with --tier framework every step that is known."
     )
-    plan_only: bool = _OUTPUT.flag(
-        "--plan-only", "Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing."
-    )
+    plan_only: bool = _OUTPUT.flag("Print the plan as JSON (cases, expectations, steps, deadlines) and run nothing.")
     as_json: bool = _OUTPUT.flag("--json", "Everything as one JSON object.")
 
     def refuse_idle(self) -> None:

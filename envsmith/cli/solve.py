@@ -36,7 +36,7 @@ class SolveFlags:
 
     request: RequestFlags = group(RequestFlags, "Request")
     every: bool = _OUTPUT.flag("--all", "Every valid cell, best first.")
-    limit: int | None = _OUTPUT.option("--limit", "With --all: stop after this many.", type=click.IntRange(min=1))
+    limit: int | None = _OUTPUT.option("With --all: stop after this many.", type=click.IntRange(min=1))
     as_json: bool = _OUTPUT.flag("--json", "One JSON object (with --all one object a line).")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Progress
-from envsmith.cli.declare import option
+from envsmith.cli.declare import several
 from envsmith.cli.demands import demands_of, gather
 from envsmith.cli.flags import LockFlags, RequestFlags
 from envsmith.errors import UsageError
@@ -35,18 +35,14 @@ _VARIABLE = re.compile(
 class SourceFlags:
     """The flags as they were typed."""
 
-    source: tuple[str, ...] = option(
-        "--source",
+    source: tuple[str, ...] = several(
         "NAME@ARCHIVE#sha256=HEX",
         "Build NAME from this .tar.gz (a path or an https address) instead of what the index has; repeatable. "
         "NAME==VERSION@… where the archive does not state its version.",
-        multiple=True,
     )
-    compile_: tuple[str, ...] = option(
-        "--compile",
+    compile_: tuple[str, ...] = several(
         "NAME:VARIABLE=VALUE",
         f"Set while NAME is compiled in the pinned builder, e.g. {EXAMPLE}:DS_BUILD_FUSED_ADAM=1; repeatable.",
-        multiple=True,
     )
 
     def parse(self) -> Sources:

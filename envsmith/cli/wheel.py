@@ -47,10 +47,8 @@ class WheelFlags:
 
     name: str = argument(metavar="NAME[SPEC]")
     request: RequestFlags = group(RequestFlags, "Request")
-    index: bool = _REQUEST.flag("--index", "Ask the package index for compiled wheels too.")
-    measure: bool = _REQUEST.flag(
-        "--measure", "Read the compiled files of the best wheels: symbols, glibc, GPUs (some are 250 MB)."
-    )
+    index: bool = _REQUEST.flag("Ask the package index for compiled wheels too.")
+    measure: bool = _REQUEST.flag("Read the compiled files of the best wheels: symbols, glibc, GPUs (some are 250 MB).")
     as_json: bool = _OUTPUT.flag("--json", "One JSON object: the wheels that fit, or the nearest ones.")
 
 

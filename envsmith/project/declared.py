@@ -17,7 +17,7 @@ from pathlib import Path
 
 from packaging.dependency_groups import DependencyGroupResolver
 from packaging.errors import ExceptionGroup
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -27,6 +27,8 @@ from envsmith.base.files import read_toml as parse_toml
 from envsmith.base.json_types import JsonFields, object_in
 from envsmith.errors import DataError
 from envsmith.lock.conda.foreign import CondaEnvironment
+from envsmith.lock.index.markers import holds
+from envsmith.model.cell import Platform
 from envsmith.project.demand import name_of_address
 from envsmith.project.pip_format import logical_lines
 from envsmith.project.setup_script import read_setup
@@ -232,7 +234,7 @@ def _declared(entry: DeclaredRequirement, skipped: list[str]) -> Iterator[Declar
     try:
         requirement = Requirement(entry.text)
         spec, extra = str(requirement.specifier), entry.extra or _extra_of(requirement.marker)
-        pythons = tuple(p for p in PYTHONS if _holds(requirement.marker, p, extra))
+        pythons = tuple(p for p in PYTHONS if holds(requirement.marker, p, Platform.LINUX_64, extra or ""))
     except ValueError as error:  # InvalidRequirement, or a number with more digits than Python reads
         skipped.append(f"{entry.where}: not a requirement: {entry.text[:80]!r}: {str(error).splitlines()[0]}")
         return
@@ -247,26 +249,6 @@ def _declared(entry: DeclaredRequirement, skipped: list[str]) -> Iterator[Declar
 
 def _text(path: Path) -> str:
     return read_bounded(path, MAX_BYTES).decode("utf-8", "replace")
-
-
-def _holds(marker: Marker | None, python: str, extra: str | None) -> bool:
-    if marker is None:
-        return True
-    environment = {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "os_name": "posix",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": "x86_64",
-        "extra": extra or "",
-    }
-    try:
-        return marker.evaluate(environment)
-    except (UndefinedComparison, UndefinedEnvironmentName):
-        return True
 
 
 def _extra_of(marker: Marker | None) -> str | None:

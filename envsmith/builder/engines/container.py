@@ -32,6 +32,7 @@ from envsmith.builder.engines.shelf import BaseShelf, engine_errors, refused
 from envsmith.builder.engines.space import Moment, refuse_without_room
 from envsmith.builder.image.dockerfile import ImageOptions, labels
 from envsmith.errors import BuildError, ContentError, EngineError, storage_error
+from envsmith.lock.index.markers import holds
 from envsmith.model import plain
 from envsmith.model.lock import BaseImage, BuiltWheel, Lock
 from envsmith.model.project_name import normal_name
@@ -448,11 +449,9 @@ def _unmet(path: Path, lock: Lock) -> list[str]:
     except (zipfile.BadZipFile, zlib.error, OSError, StopIteration, ValueError) as error:
         return [f"{path.name}: its metadata cannot be read: {str(error)[:100]}"]
     minor = minor_of(lock.python_version)
-    environment = {"python_version": minor, "python_full_version": f"{minor}.0", "sys_platform": "linux", "extra": ""}
-    environment |= {"platform_machine": lock.cell.platform.machine, "platform_system": "Linux", "os_name": "posix"}
     unmet = []
     for requirement in required:
-        if requirement.marker is not None and not requirement.marker.evaluate(environment):
+        if not holds(requirement.marker, minor, lock.cell.platform):
             continue
         pin = lock.pin(normal_name(requirement.name))
         if pin is None:

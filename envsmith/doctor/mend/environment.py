@@ -92,7 +92,8 @@ class _Reader:
     """Reads what distributions say of themselves, and gathers what cannot be read."""
 
     def __init__(self, python: str) -> None:
-        self._own = {"python_version": minor_of(python), "python_full_version": python, "extra": ""}
+        versions = {"python_full_version": python, "implementation_version": python}
+        self._own = {"python_version": minor_of(python), **versions, "extra": ""}
         self.odd: list[str] = []
 
     def read(self, info: Path) -> Installed | None:

@@ -27,18 +27,19 @@ def environment_of(python: str, platform: Platform) -> dict[str, str]:
     }
 
 
-def _holds(marker: Marker, python: str, platform: Platform) -> bool:
+def holds(marker: Marker | None, python: str, platform: Platform, extra: str = "") -> bool:
+    """Return whether a marker holds on a platform with a minor of Python. One that cannot be judged does."""
     try:
-        return marker.evaluate(environment_of(python, platform))
+        return marker is None or marker.evaluate(environment_of(python, platform) | {"extra": extra})
     except (UndefinedComparison, UndefinedEnvironmentName):
         return True
 
 
 def holds_somewhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
     """Return whether a marker holds on a platform for one of some minors of Python."""
-    return marker is None or any(_holds(marker, python, platform) for python in pythons)
+    return marker is None or any(holds(marker, python, platform) for python in pythons)
 
 
 def holds_everywhere(marker: Marker | None, pythons: Iterable[str], platform: Platform) -> bool:
     """Return whether a marker holds on a platform for all of some minors of Python."""
-    return marker is None or all(_holds(marker, python, platform) for python in pythons)
+    return marker is None or all(holds(marker, python, platform) for python in pythons)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 from envsmith.base.files import read_bounded
 from envsmith.base.schema import (
     Day,
+    Made,
     Parsed,
+    Prepared,
     Problems,
     Text,
-    UnreadableError,
     WrongValueError,
-    check,
     exactly,
     not_empty,
     one_or_many,
-    parse_document,
+    read_document,
+    spelt,
     strict,
     text_of,
     whole_number,
+    written,
 )
 from envsmith.errors import DataError, UsageError
 from envsmith.knowledge.graph.fields import SpecText
@@ -55,34 +58,74 @@ class CellChoice:
     why: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Campaign:
-    """A campaign file, parsed."""
+def _component(value: object, table: ComponentTable) -> str:
+    component = table.find(str(value))
+    if component is None:
+        raise WrongValueError("unknown component", "see matrix/components.yaml")
+    return component.name
 
-    name: str
-    choices: tuple[CellChoice, ...]
-    ranks: int = 2
-    tier: str = "quick"
-    exclude_newer: str | None = None
-    executor: CampaignSettings = field(default_factory=CampaignSettings)
-    sources: tuple[str, ...] = ()
+
+_Words = tuple[Annotated[str, text_of(200)], ...]
+_Specs = Annotated[tuple[SpecText, ...], not_empty("an empty list admits no version"), one_or_many()]
+_Where = Mapping[Annotated[str, Parsed(_component)], _Specs]
+
+
+@spelt
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Beside:
+    """Components, and what stands among them in the file."""
+
+    where: _Where = field(default_factory=dict, metadata=written(""))
+    words: _Words = field(default=(), metadata=written("stages"))
+    since: Day | None = None
+
+
+def _set_apart(key: str, value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    apart = {key: value[key]} if key in value else {}
+    return {**apart, "": {name: specs for name, specs in value.items() if name != key}}
 
 
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Line:
-    """What stands under the key of a kind is checked by that kind."""
-
-    grid: Any = None
-    solved: Any = None
-    cover: Any = None
-    bad: Any = None
-    ids: Any = None
-    expired: Any = None
-    changed: Any = None
+    grid: _Where | None = None
+    solved: _Where | None = None
+    cover: _Where | None = None
+    bad: Annotated[_Beside, Prepared(partial(_set_apart, "stages"))] | None = None
+    ids: _Words | None = None
+    expired: _Where | None = None
+    changed: Annotated[_Beside, Prepared(partial(_set_apart, "since"))] | None = None
     stack: Text | None = None
     take: Annotated[int, whole_number(1, _MAX, "a number")] | None = None
     why: Text = ""
+
+
+def _choice(line: _Line, _context: object) -> CellChoice:
+    kinds = [kind for kind in _KINDS if getattr(line, kind) is not None]
+    if len(kinds) != 1:
+        expected = "one of " + ", ".join(_KINDS) + " belongs here"
+        raise WrongValueError(expected, "each entry of `cells` is one way to choose")
+    kind, content = kinds[0], getattr(line, kinds[0])
+    if not isinstance(content, _Beside):
+        content = _Beside(words=content) if kind == "ids" else _Beside(where=content)
+    where = _members(line.stack, kind)
+    where |= {name: tuple(spec.text for spec in several) for name, several in content.where.items()}
+    return CellChoice(kind=kind, where=where, words=content.words, since=content.since, take=line.take, why=line.why)
+
+
+def _members(name: str | None, kind: str) -> dict[str, tuple[str, ...]]:
+    """Return the members of a stack, each with the spec that holds where a line says no other."""
+    if name is None:
+        return {}
+    if kind not in _OF_STACKS:
+        advice = f"it stands with {', '.join(_OF_STACKS)}"
+        raise WrongValueError("a stack has no meaning here", advice, path=".stack", part=name)
+    try:
+        return {member: (spec.text,) for member, spec in find_stack(name).requires.items()}
+    except UsageError as error:
+        raise WrongValueError(error.message, error.hint or "", path=".stack") from None
 
 
 def _source(value: object, _context: object) -> str:
@@ -92,106 +135,35 @@ def _source(value: object, _context: object) -> str:
         raise WrongValueError("not a source archive", error.hint or "") from None
 
 
+_TIER = text_of(9, re.compile("import|quick|full|framework"), "choose import, quick, full, framework", "unknown word")
+_NAME = text_of(
+    40, re.compile(r"[a-z0-9][a-z0-9.-]{0,39}"), "lower-case letters, digits, dots and hyphens", "no name of a campaign"
+)
+
+
 @strict
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _CampaignFile:
-    schema: Annotated[int, exactly(_SCHEMA, f"another schema — this envsmith reads schema: {_SCHEMA}")]
-    name: Annotated[
-        str,
-        text_of(
-            40,
-            re.compile(r"[a-z0-9][a-z0-9.-]{0,39}"),
-            "lower-case letters, digits, dots and hyphens",
-            "no name of a campaign",
-        ),
-    ]
-    cells: tuple[Any, ...]
+class Campaign:
+    """A campaign file."""
+
+    schema: Annotated[int, exactly(_SCHEMA, f"another schema — this envsmith reads schema: {_SCHEMA}")] = _SCHEMA
+    name: Annotated[str, _NAME]
+    choices: tuple[Annotated[CellChoice, Made(_Line, _choice)], ...] = field(metadata=written("cells"))
     ranks: Annotated[int, whole_number(2, 64, "a number")] = 2
-    tier: Literal["import", "quick", "full", "framework"] = "quick"
+    tier: Annotated[str, _TIER] = "quick"
     exclude_newer: Day | None = None
     executor: CampaignSettings = field(default_factory=CampaignSettings)
     sources: tuple[Annotated[str, Parsed(_source)], ...] = ()
 
 
-def _component(value: object, table: ComponentTable) -> str:
-    component = table.find(str(value))
-    if component is None:
-        raise WrongValueError("unknown component", "see matrix/components.yaml")
-    return component.name
-
-
-# What the parts of a line are checked against.
-_WORDS: Any = tuple[Annotated[str, text_of(200)], ...]
-_SPECS = Annotated[tuple[SpecText, ...], not_empty("an empty list admits no version"), one_or_many()]
-_WHERE: Any = Mapping[Annotated[str, Parsed(_component)], _SPECS]
-_DAY: Any = Day
-
-
 def read_campaign(path: Path, table: ComponentTable) -> Campaign:
     """Read a campaign file. ``DataError`` lists every problem."""
     problems = Problems()
-    document, file = None, None
-    try:
-        document = parse_document(path.name, read_bounded(path, _MAX_BYTES))
-        file = check(_CampaignFile, document, str(path), problems)
-    except UnreadableError as error:
-        problems.add(str(path), str(error))
-    lines = document.get("cells") if isinstance(document, dict) else None
-    choices = [
-        _choice(line, f"cells[{number}]", str(path), table, problems)
-        for number, line in enumerate(lines if isinstance(lines, list) else ())
-    ]
-    if file is None or problems.lines:
+    campaign = read_document(Campaign, str(path), read_bounded(path, _MAX_BYTES), problems, context=table)
+    if campaign is None:
         raise DataError(
             f"Cannot read {path}: it is not a campaign file.",
             details=problems.lines,
             hint="See docs/how-to/prove.md for the fields.",
         )
-    return Campaign(
-        name=file.name,
-        choices=tuple(choice for choice in choices if choice),
-        ranks=file.ranks,
-        tier=file.tier,
-        exclude_newer=file.exclude_newer,
-        executor=file.executor,
-        sources=file.sources,
-    )
-
-
-def _choice(value: object, place: str, file: str, table: ComponentTable, problems: Problems) -> CellChoice | None:
-    line = check(_Line, value, file, problems, root=place)
-    if line is None:
-        return None
-    kinds = [kind for kind in _KINDS if getattr(line, kind) is not None]
-    if len(kinds) != 1:
-        expected = "one of " + ", ".join(_KINDS) + " belongs here"
-        problems.add(f"{file}: {place}", expected, "each entry of `cells` is one way to choose")
-        return None
-    kind, content = kinds[0], getattr(line, kinds[0])
-    place = f"{place}.{kind}"
-    if kind == "ids":
-        words = check(_WORDS, content, file, problems, root=place)
-        return CellChoice(kind=kind, words=words or (), take=line.take, why=line.why)
-    words, since = (), None
-    if isinstance(content, dict) and kind == "bad" and "stages" in content:
-        words = check(_WORDS, content.pop("stages"), file, problems, root=f"{place}.stages")
-    if isinstance(content, dict) and kind == "changed" and "since" in content:
-        since = check(_DAY, content.pop("since"), file, problems, root=f"{place}.since")
-    specs = check(_WHERE, content, file, problems, root=place, context=table) or {}
-    members = _members(line.stack, kind, place, file, problems)
-    texts = {**members, **{name: tuple(spec.text for spec in several) for name, several in specs.items()}}
-    return CellChoice(kind=kind, where=texts, words=words or (), since=since, take=line.take, why=line.why)
-
-
-def _members(name: str | None, kind: str, place: str, file: str, problems: Problems) -> dict[str, tuple[str, ...]]:
-    """Return the members of a stack, each with the spec that holds where a line says no other."""
-    if name is None:
-        return {}
-    if kind not in _OF_STACKS:
-        problems.add(f"{file}: {place}", "a stack has no meaning here", f"it stands with {', '.join(_OF_STACKS)}")
-        return {}
-    try:
-        return {member: (spec.text,) for member, spec in find_stack(name).requires.items()}
-    except UsageError as error:
-        problems.add(f"{file}: {place}", error.message, error.hint or "")
-        return {}
+    return campaign

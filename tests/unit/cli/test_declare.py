@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, replace
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from envsmith.cli.console import print_out, say
-from envsmith.cli.declare import NoFlags, argument, choice, flag, group, option, takes, verb
+from envsmith.cli.declare import ExistingFile, NoFlags, argument, choice, flag, group, option, several, takes, verb
 from envsmith.cli.flags import RequestFlags
 
 
@@ -17,8 +18,9 @@ from envsmith.cli.flags import RequestFlags
 class Flags:
     name: str = argument()
     request: RequestFlags = group(RequestFlags)  # noqa: RUF009
-    jobs: int = option("--jobs", type=int, default=4, help="How many.")
-    word: str = choice("--word", ["a", "b"], "Which.", default="b")
+    jobs: int = option("How many.", default=4)
+    word: str = choice(["a", "b"], "Which.", default="b")
+    files_read: tuple[ExistingFile, ...] = several("FILE", "What is read.")
     as_json: bool = flag("--json", "As JSON.")
 
 
@@ -36,6 +38,17 @@ def test_a_command_line_becomes_one_value():
     flags = _flags("x", "--framework", "deepspeed", "--jobs", "2", "--json")
     assert (flags.name, flags.jobs, flags.as_json) == ("x", 2, True)
     assert flags.request == RequestFlags(framework=("deepspeed",))
+
+
+def test_an_option_has_the_name_and_the_type_of_its_field(tmp_path):
+    file = tmp_path / "a.txt"
+    file.touch()
+
+    flags = _flags("x", "--files-read", str(file), "--files-read", str(file))
+
+    assert flags.files_read == (file, file)
+    with pytest.raises(click.BadParameter, match="does not exist"):
+        _flags("x", "--files-read", str(tmp_path / "absent"))
 
 
 def test_a_value_made_by_hand_is_what_an_empty_command_line_gives():
@@ -58,7 +71,7 @@ def test_help_shows_the_default_of_an_option_that_has_one():
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SectionedFlags:
     request: RequestFlags = group(RequestFlags, "Request")  # noqa: RUF009
-    jobs: int = option("--jobs", type=int, help="How many.", section="Many cells")
+    jobs: int = option("How many.", section="Many cells")
 
 
 @verb(SectionedFlags, "tool --jobs 2")
@@ -77,10 +90,8 @@ def test_help_shows_options_in_sections_and_ends_with_examples():
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedFlags:
-    names: tuple[str, ...] = option(
-        "--with", "NAME", "Which.", multiple=True, positional="[NAME...]", old=("--package",)
-    )
-    form: str = choice("--format", ["text", "json"], "How.", default="text")
+    names: tuple[str, ...] = several("--with", "NAME", "Which.", positional="[NAME...]", old=("--package",))
+    form: str = choice(["text", "json"], "--format", "How.", default="text")
 
 
 @verb(NamedFlags)

@@ -92,10 +92,6 @@ def test_nothing_found_is_said_plainly_with_what_was_not_checked():
     assert "status: ok" in out or "status: unknown" in out
 
 
-def test_verify_judges_the_repaired_set(capsys):
-    assert "the repaired set judged again: ok" in run("--verify").stderr
-
-
 def test_several_texts_are_judged_together(tmp_path):
     (tmp_path / "a").write_text("torch==2.6.0\n")
     (tmp_path / "b").write_text("deepspeed==0.14.0\n")
@@ -136,10 +132,6 @@ def test_hostile_terminal_codes_do_not_reach_the_terminal():
 def test_options_that_would_have_no_effect_are_refused(options, words):
     with pytest.raises(UsageError, match=words):
         run(*options, text="torch==2.9.1\n")
-
-
-def test_verify_without_a_repair_says_so():
-    assert "no repair" in run("--verify", text="torch==2.9.1\n").stderr
 
 
 def test_a_file_that_is_no_snapshot_is_refused_with_the_way_to_make_one(tmp_path):

@@ -195,3 +195,11 @@ def test_extras_that_a_setup_script_puts_into_a_table_one_by_one_are_read(tmp_pa
     (tmp_path / "setup.py").write_text(text)
     declared = read_declared(tmp_path).requirements
     assert [(one.name, one.extra, one.line) for one in declared] == [("torch", None, 3), ("deepspeed", "fast", 2)]
+
+
+def test_a_marker_is_judged_for_each_python_and_never_by_the_one_that_runs():
+    text = 'Name: x\nVersion: 1\nRequires-Dist: torch ; implementation_version < "3.9"\n'
+
+    declaration = read_metadata(text, "METADATA")
+
+    assert [line.pythons for line in declaration.requirements] == [("3.8",)]

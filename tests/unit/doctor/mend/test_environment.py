@@ -27,7 +27,10 @@ def test_markers_are_those_of_the_environment_s_own_python(tmp_path: Path) -> No
     info = tmp_path / "lib/python3.9/site-packages/a-1.dist-info"
     info.mkdir(parents=True)
     (tmp_path / "pyvenv.cfg").write_text("version_info = 3.9.18\n")
-    lines = ["Requires-Dist: b; python_version < '3.10'", "Requires-Dist: c; python_version >= '3.10'"]
+    lines = [
+        "Requires-Dist: b; python_version < '3.10' and implementation_version < '3.10'",
+        "Requires-Dist: c; python_version >= '3.10'",
+    ]
     (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", "Name: A", "Version: 1", *lines, ""]))
 
     environment = read_environment(tmp_path)
