@@ -36,7 +36,8 @@ def ask_index(
     asked: dict[str, tuple[str, Lack]] = {}
     for lack in lacks:
         for root in _roots(lack):
-            if project := _project(root, lack, facts):
+            project = _project(root, lack, facts)
+            if project and project not in names.distributions():
                 asked.setdefault(project, (root, lack))
     for project, (root, lack) in [*asked.items()][:_PACKAGES]:
         say(f"reading releases of {project} on the package index, because what is asked was not measured")

@@ -76,7 +76,7 @@ def read_case(
 ) -> DiagnosisInput:
     """Read the messages of ``texts``, and judge the versions that they and ``facts`` state.
 
-    ``ask`` gives the names of packages of which ``names`` do not say enough.
+    ``ask`` gives the names of packages that ``names`` do not have.
     """
     hits = [hit for source, text in texts for hit in _hits(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
@@ -88,8 +88,8 @@ def read_case(
     ]
     names = names or NameIndex.installed()
     explained = _explained(lacks, hits, facts, names, needs)
-    if ask and (open_lacks := [lack for lack, explanation, _ in explained if explanation.is_open]):
-        explained = _explained(lacks, hits, facts, ask(open_lacks, facts, names), needs)
+    if ask and (unmeasured := [lack for lack, explanation, _ in explained if not explanation.is_certain]):
+        explained = _explained(lacks, hits, facts, ask(unmeasured, facts, names), needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
     return DiagnosisInput(

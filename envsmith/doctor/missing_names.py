@@ -67,13 +67,6 @@ class MissingNameExplanation:
     is_certain: bool = True
 
     @property
-    def is_open(self) -> bool:
-        """Return whether releases that were not measured may tell more: of another package, or older than all that were."""
-        presence = self.presence
-        is_older = self.rule == "name-not-in-release" and presence is not None and not presence.absent
-        return is_older or not self.is_certain
-
-    @property
     def failure(self) -> Taxonomy:
         """Return the class of the failure: by default that of the package whose releases differ."""
         if self.taxonomy or self.presence is None:
