@@ -125,9 +125,9 @@ class Walk:
 
     # -- paths --------------------------------------------------------------------------------------------------------
 
-    def classes_taking(self, argument: str) -> tuple[str, ...]:
-        """Return the paths of the classes that take an argument of that name when they are made, in any release."""
-        return self._file.classes_taking(argument)
+    def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
+        """Return the paths of the callables of that name that take an argument, in any release."""
+        return self._file.callables_taking(name, argument)
 
     def root_of(self, path: str) -> str:
         """Return the import root of the distribution that a path begins with, empty for another one."""

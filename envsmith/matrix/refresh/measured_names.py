@@ -21,8 +21,8 @@ from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.names import takes
 from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.dotted import is_below
-from envsmith.knowledge.names.name_index import SUFFIX, SUMMARY
-from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, Table, add_part, encode
+from envsmith.knowledge.names.name_index import SUMMARY
+from envsmith.knowledge.names.names_file import SUFFIX, Head, MeasuredRelease, NamesFile, Table, add_part, encode
 from envsmith.knowledge.names.reach import Memo, PackageUses
 from envsmith.knowledge.names.source import read_module
 from envsmith.knowledge.names.stars import write_out
