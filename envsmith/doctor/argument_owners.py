@@ -27,7 +27,7 @@ from envsmith.knowledge.names.changed_arguments import COUNTED, WANTED
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.names.presence import Presence
 
-# How many places of a package are asked. More classes than that, which changed in a constructor, are not told apart.
+# How many places of a package are asked. Of more callables than that, which changed, a message does not tell which.
 _ASKED, _FEW = 40, 4
 
 
@@ -80,7 +80,7 @@ def _names(lack: Lack) -> Iterator[str]:
         yield last
     elif head:
         yield head.rpartition(".")[2]
-    elif lack.kind != "positional":
+    elif lack.kind == "argument":
         classes = [name for call in called_by(lack) if (name := call.rpartition(".")[2])[:1].isupper()]
         yield from dict.fromkeys(classes)
         if not classes:
@@ -106,7 +106,7 @@ def _owner(distribution: str, name: str, lack: Lack, facts: Facts, index: NameIn
             answers[_below_module(path)].append(answer)
     told = [answer for each in answers.values() if (answer := _joined(each)).lacking and answer.presence.present]
     overrides = {answer.is_override for answer in told}
-    if len(paths) > _ASKED or len(overrides) != 1 or (name == "__init__" and len(told) > _FEW):
+    if len(paths) > _ASKED or len(overrides) != 1 or (overrides == {False} and len(told) > _FEW):
         return None
     lacking = frozenset[str]().union(*(answer.lacking for answer in told))
     present = frozenset[str]().union(*(answer.presence.present for answer in told)) - lacking
@@ -132,8 +132,9 @@ class _Answer:
 def _answer(path: str, lack: Lack, index: NameIndex) -> _Answer | None:
     """Return what the releases that have a callable say of the call, or ``None`` where it is another one."""
     is_override = _is_overridden(path, lack)
-    if not (is_override or _fits(path, lack)):
-        return None
+    is_caller = bool(lack.frames) and lack.frames[-1].package == index.distribution_of(path)
+    if not is_override and (is_caller or not _fits(path, lack)):
+        return None  # a package gives its own callables what they take
     argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
     question = Question(path=path, argument=argument, is_guess=True)
     presence, there = index.ask(path, argument), index.ask(path)
@@ -146,7 +147,10 @@ def _answer(path: str, lack: Lack, index: NameIndex) -> _Answer | None:
         presence = dataclasses.replace(presence, present=there.present - wanting, successor=None)
     lacking = there.present - presence.present
     if is_override and lack.kind != "required":  # the releases fit that do not give what one's own method does not take
-        presence, lacking = dataclasses.replace(presence, present=lacking - presence.unknown, successor=None), presence.present
+        presence, lacking = (
+            dataclasses.replace(presence, present=lacking - presence.unknown, successor=None),
+            presence.present,
+        )
     return _Answer(question=question, presence=presence, lacking=lacking, is_override=is_override)
 
 

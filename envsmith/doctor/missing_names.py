@@ -371,7 +371,9 @@ def _by_argument(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExpla
     elif lack.kind == "required":
         explanation = _required(lack, owner.question, owner.presence, version)
     else:
-        explanation = _gone(lack, owner.question, owner.presence, version, needed=_needed(owner.presence, ()), importer=None)
+        explanation = _gone(
+            lack, owner.question, owner.presence, version, needed=_needed(owner.presence, ()), importer=None
+        )
     if explanation is None:
         return None
     explanation = _of_several(explanation, [each.presence for each in found.owners])
@@ -392,7 +394,8 @@ def _of_either(lack: Lack, found: ArgumentOwners) -> MissingNameExplanation | No
     if len(found.owners) > _EITHER:
         return None
     fitting = " or ".join(
-        f"{_thing(lack, owner.question)} ({owner.presence.distribution}{owner.presence.ranges()})" for owner in found.owners
+        f"{owner.question.path}, which the call fits in {owner.presence.distribution}{owner.presence.ranges()}"
+        for owner in found.owners
     )
     return MissingNameExplanation(
         rule="name-missing",

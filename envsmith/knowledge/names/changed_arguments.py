@@ -51,7 +51,10 @@ def _invert(files: DataFiles) -> str:
         }
         for name, what in pairs:
             owners[name][what].append(file.removesuffix(SUFFIX))
-    lines = ("\t".join([name, *(" ".join([what, *of]) for what, of in sorted(owners[name].items()))]) for name in sorted(owners))
+    lines = (
+        "\t".join([name, *(" ".join([what, *of]) for what, of in sorted(owners[name].items()))])
+        for name in sorted(owners)
+    )
     return "".join(["\n", *(f"{line}\n" for line in lines)])
 
 
