@@ -14,6 +14,7 @@ from pathlib import Path
 from envsmith.knowledge.graph.location import DataFiles, find_matrix
 from envsmith.knowledge.graph.tables import Table
 from envsmith.knowledge.names.names_file import SUFFIX, NamesFile, bits_of
+from envsmith.knowledge.names.walk import positional
 
 _CONSTRUCTORS = frozenset({"__init__", "__new__"})
 _MARKS = frozenset({"", "*", "|", "/", "**"})
@@ -90,9 +91,7 @@ def _words(name: str, body: str) -> tuple[str, list[str]]:
         owner, _, field = name.rpartition(".")
         return f"{owner}.__init__", [f"{field}="]
     words = body.partition("(")[2].split(",")
-    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
-    count = sum(word not in _MARKS for word in words[: min(ends, default=len(words))])
-    return name, ["", *words, f"{COUNTED}{count}"]
+    return name, ["", *words, f"{COUNTED}{len(positional(words))}"]
 
 
 def _changed_of(words: Mapping[str, int]) -> Iterator[str]:

@@ -132,6 +132,12 @@ class NameIndex:
         presence = self.ask(path, f"{argument}=")
         return presence.present if presence else frozenset()
 
+    def arguments(self, path: str) -> tuple[str, ...]:
+        """Return the names of the arguments that a function or method has in any release."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        return walk.arguments(path) if walk else ()
+
     def definitions(self, name: str, distribution: str) -> tuple[str, ...]:
         """Return the dotted paths of the classes and functions of that name. It reads the whole file of a package."""
         walk = self._walk(distribution)
