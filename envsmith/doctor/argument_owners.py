@@ -29,6 +29,8 @@ from envsmith.knowledge.names.presence import Presence
 
 # How many places of a package are asked. Of more callables than that, which changed, a message does not tell which.
 _ASKED, _FEW = 40, 4
+# In how many packages an argument may have come or gone, so that it is told whose it is.
+_RARE = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +68,8 @@ def owners_of_argument(lack: Lack, facts: Facts, index: NameIndex) -> ArgumentOw
     for name in _names(lack):
         candidates = index.changed(name, what)
         spoken = [each for each in candidates if _is_spoken_of(each, lack, facts)]
-        owners = [owner for each in spoken or candidates if (owner := _owner(each, name, lack, facts, index))]
+        rare = candidates if len(candidates) <= _RARE else ()
+        owners = [owner for each in spoken or rare if (owner := _owner(each, name, lack, facts, index))]
         if owners:
             owners.sort(key=lambda owner: -len(owner.presence.releases))
             return ArgumentOwners(owners=tuple(owners), is_guess=not spoken)

@@ -143,8 +143,10 @@ def lack_of(hit: Hit, text: str) -> Lack:
     )
 
 
-# A decorator hands on what it was given: `return func(*args, **kwargs)`.
-_HANDED_ON = re.compile(r"\(\s?(?:self, ?)?\*\w+, ?\*\*\w+\s?\)\s?$")
+# A decorator hands on what it was given: `return func(*args, **kwargs)`, `return fn(self, **kwargs)`.
+_HANDED_ON = re.compile(r"\(\s?(?:self|(?:self, ?)?\*\w+), ?\*\*\w+\s?\)\s?$")
+# What a function does not know it hands on as the last argument.
+_REST = re.compile(r"\*\*\w+\s?\)\s?$")
 
 
 def _callers(frames: Sequence[LoggedFrame]) -> Sequence[LoggedFrame]:
@@ -229,6 +231,8 @@ def _callables(lack: Lack) -> Iterator[str]:
         yield lack.owner
     elif head:
         yield head
+    if lack.kind == "argument":
+        yield from _handing_on(lack)
     if "." in lack.owner:
         return
     before = _before(lack)
@@ -238,6 +242,14 @@ def _callables(lack: Lack) -> Iterator[str]:
     yield from dict.fromkeys(
         name for name in _DOTTED_CLASS.findall(lack.around) if name.split(".")[0] in words().aliases
     )
+
+
+def _handing_on(lack: Lack) -> Iterator[str]:
+    """Yield the functions of packages that handed on what they do not know themselves: ``ResNet(block, **kwargs)``."""
+    for frame in reversed(lack.frames):
+        if not _REST.search(frame.source) or not (module := module_of(frame.file)):
+            return
+        yield f"{module}.{frame.function}"
 
 
 def called_by(lack: Lack) -> list[str]:

@@ -44,8 +44,6 @@ from envsmith.model.version import Spec
 _OF_PYTHON_2 = frozenset({"long", "unicode"})
 _PAIR = Taxonomy(group="python-version-pair", pattern="version-and-dependency-management")
 _SCRIPT = Taxonomy(group="negative", pattern="model-or-script-fix")
-# Of how many packages a sentence says that one of them may be meant.
-_EITHER = 3
 _BROKEN = Taxonomy(group="stale-or-foreign-binary", cause="broken-installation", pattern=_PAIR.pattern)
 
 
@@ -389,10 +387,8 @@ def _by_argument(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExpla
     )
 
 
-def _of_either(lack: Lack, found: ArgumentOwners) -> MissingNameExplanation | None:
+def _of_either(lack: Lack, found: ArgumentOwners) -> MissingNameExplanation:
     """Name the packages that may be meant, where they are too different to recommend a release of one."""
-    if len(found.owners) > _EITHER:
-        return None
     fitting = " or ".join(
         f"{owner.question.path}, which the call fits in {owner.presence.distribution}{owner.presence.ranges()}"
         for owner in found.owners

@@ -649,3 +649,14 @@ def test_an_argument_without_quotes_is_read():
     text = "accelerate: 0.23.0\nAccelerator.__init__() got an unexpected keyword argument use_seedable_sampler"
 
     assert of_committed(text).finding.needs == {"accelerate": ">=0.26.0,<1.0.0"}
+
+
+def test_the_function_that_hands_on_what_it_does_not_know_lacks_the_argument():
+    text = """torchvision: 0.9.1
+  File "/v/lib/python3.7/site-packages/torchvision/models/resnet.py", line 277, in resnet18
+    **kwargs)
+  File "/v/lib/python3.7/site-packages/torchvision/models/resnet.py", line 260, in _resnet
+    model = ResNet(block, layers, **kwargs)
+TypeError: __init__() got an unexpected keyword argument 'weights'"""
+
+    assert of_committed(text).finding.needs == {"torchvision": ">=0.13.0"}
