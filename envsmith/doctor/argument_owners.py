@@ -107,13 +107,13 @@ def _owner(distribution: str, name: str, lack: Lack, facts: Facts, index: NameIn
     for path in paths[:_ASKED]:
         if answer := _answer(path, lack, index):
             answers[_below_module(path)].append(answer)
-    told = [answer for each in answers.values() if (answer := _joined(each)).lacking and answer.presence.present]
-    overrides = {answer.is_override for answer in told}
-    if len(paths) > _ASKED or len(overrides) != 1 or (overrides == {False} and len(told) > _FEW):
+    changes = [answer for each in answers.values() if (answer := _joined(each)).lacking and answer.presence.present]
+    overrides = {answer.is_override for answer in changes}
+    if len(paths) > _ASKED or len(overrides) != 1 or (overrides == {False} and len(changes) > _FEW):
         return None
-    lacking = frozenset[str]().union(*(answer.lacking for answer in told))
-    present = frozenset[str]().union(*(answer.presence.present for answer in told)) - lacking
-    best = max(told, key=lambda answer: len(answer.presence.present))
+    lacking = frozenset[str]().union(*(answer.lacking for answer in changes))
+    present = frozenset[str]().union(*(answer.presence.present for answer in changes)) - lacking
+    best = max(changes, key=lambda answer: len(answer.presence.present))
     version = installed_version(distribution, facts)
     if not present or (version and is_in(version, present, best.presence.releases)):
         return None
@@ -140,15 +140,15 @@ def _answer(path: str, lack: Lack, index: NameIndex) -> _Answer | None:
         return None  # a package gives its own callables what they take
     argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
     question = Question(path=path, argument=argument, is_guess=True)
-    presence, there = index.ask(path, argument), index.ask(path)
-    if presence is None or there is None:
+    presence, existence = index.ask(path, argument), index.ask(path)
+    if presence is None or existence is None:
         return None
     if lack.kind == "positional" and not (is_override or has_taken(question, lack, index)):
         return None
     if lack.kind == "required" and not is_override:
         wanting = presence.present - index.optional(path, lack.name)
-        presence = dataclasses.replace(presence, present=there.present - wanting, successor=None)
-    lacking = there.present - presence.present
+        presence = dataclasses.replace(presence, present=existence.present - wanting, successor=None)
+    lacking = existence.present - presence.present
     if is_override and lack.kind != "required":  # the releases fit that do not give what one's own method does not take
         presence, lacking = (
             dataclasses.replace(presence, present=lacking - presence.unknown, successor=None),
@@ -165,8 +165,8 @@ def _joined(answers: Sequence[_Answer]) -> _Answer:
     return dataclasses.replace(best, presence=dataclasses.replace(best.presence, present=present), lacking=lacking)
 
 
-def _is_copy(path: str, other: str) -> bool:
-    return f".{path}".endswith(f".{other}") or f".{other}".endswith(f".{path}")
+def _is_copy(path: str, twin: str) -> bool:
+    return f".{path}".endswith(f".{twin}") or f".{twin}".endswith(f".{path}")
 
 
 def _below_module(path: str) -> str:

@@ -357,12 +357,12 @@ def _own_method(lack: Lack, question: Question, presence: Presence, facts: Facts
 
 def _by_argument(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
     """Explain an argument of a callable whose package is told by the argument alone."""
-    found = owners_of_argument(lack, facts, index)
-    if found is None:
+    owners = owners_of_argument(lack, facts, index)
+    if owners is None:
         return None
-    if not found.are_one:
-        return _of_either(lack, found)
-    owner = found.owners[0]
+    if not owners.are_one:
+        return _of_either(lack, owners)
+    owner = owners.owners[0]
     version = installed_version(owner.presence.distribution, facts)
     if owner.is_override:
         explanation = _own_method(lack, owner.question, owner.presence, facts)
@@ -374,10 +374,10 @@ def _by_argument(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExpla
         )
     if explanation is None:
         return None
-    explanation = _of_several(explanation, [each.presence for each in found.owners])
-    if not found.is_guess:
+    explanation = _of_several(explanation, [each.presence for each in owners.owners])
+    if not owners.is_guess:
         return explanation
-    names = " and ".join(each.presence.distribution for each in found.owners)
+    names = " and ".join(each.presence.distribution for each in owners.owners)
     message = (
         f"{explanation.message} Nothing here names {names}: it is a guess, because no other measured package ever gained"
         f" or lost {'so many arguments by position' if lack.kind == 'positional' else lack.name} there."
@@ -387,11 +387,11 @@ def _by_argument(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExpla
     )
 
 
-def _of_either(lack: Lack, found: ArgumentOwners) -> MissingNameExplanation:
+def _of_either(lack: Lack, owners: ArgumentOwners) -> MissingNameExplanation:
     """Name the packages that may be meant, where they are too different to recommend a release of one."""
     fitting = " or ".join(
         f"{owner.question.path}, which the call fits in {owner.presence.distribution}{owner.presence.ranges()}"
-        for owner in found.owners
+        for owner in owners.owners
     )
     return MissingNameExplanation(
         rule="name-missing",
@@ -400,7 +400,7 @@ def _of_either(lack: Lack, found: ArgumentOwners) -> MissingNameExplanation:
         taxonomy=dataclasses.replace(_PAIR, cause="package-version-pair"),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
-        components={owner.presence.distribution: "*" for owner in found.owners},
+        components={owner.presence.distribution: "*" for owner in owners.owners},
         lines=("pip check",),
         is_certain=False,
     )

@@ -32,8 +32,8 @@ def changed(folder: Path, name: str, what: str) -> tuple[str, ...]:
     table = CHANGED_ARGUMENTS.load(_files(folder))
     at = table.find(f"\n{name}\t")
     line = table[at + 1 : table.index("\n", at + 1) + 1] if at >= 0 else ""
-    found = re.search(rf"\t{re.escape(what)} ([^\t\n]+)", line)
-    return tuple(found[1].split(" ")) if found else ()
+    match = re.search(rf"\t{re.escape(what)} ([^\t\n]+)", line)
+    return tuple(match[1].split(" ")) if match else ()
 
 
 def _files(folder: Path) -> DataFiles:
@@ -96,13 +96,13 @@ def _words(name: str, body: str) -> tuple[str, list[str]]:
 
 def _changed_of(words: Mapping[str, int]) -> Iterator[str]:
     """Yield what some releases of a callable have and others have not."""
-    there = words.get("", 0)
-    closed = there & ~words.get("**", 0)
+    releases = words.get("", 0)
+    closed = releases & ~words.get("**", 0)
     for word in {word.removesuffix("=") for word in words if word[:1] != COUNTED} - _MARKS:
-        wanted = words.get(word, 0)
-        if closed & ~(wanted | words.get(f"{word}=", 0)):
+        required = words.get(word, 0)
+        if closed & ~(required | words.get(f"{word}=", 0)):
             yield word
-        if wanted and there & ~wanted:
+        if required and releases & ~required:
             yield f"{word}{WANTED}"
     if sum(word[:1] == COUNTED for word in words) > 1:
         yield COUNTED

@@ -317,18 +317,18 @@ class NamesFile:
         A class is called by its own name and by ``__init__``. Without an argument it is every callable of that name.
         """
         is_constructor = name == "__init__"
-        made = r"(?:\w+\.)*" + (r"\w+" if is_constructor else re.escape(name))
-        taken = rf"[^\n]*(?<!\w){re.escape(argument)}(?!\w)" if argument else ""
-        forms = [rf"(?P<made>{made})\.__(?:init|new)__ [?+-]{{0,4}}~?\({taken}"]
-        forms += [rf"(?P<held>{made})\.{re.escape(argument)} !"] if argument else []
-        forms += [] if is_constructor else [rf"(?P<plain>{made}) [?+-]{{0,4}}~?\({taken}"]
+        owner_form = r"(?:\w+\.)*" + (r"\w+" if is_constructor else re.escape(name))
+        argument_form = rf"[^\n]*(?<!\w){re.escape(argument)}(?!\w)" if argument else ""
+        forms = [rf"(?P<made>{owner_form})\.__(?:init|new)__ [?+-]{{0,4}}~?\({argument_form}"]
+        forms += [rf"(?P<held>{owner_form})\.{re.escape(argument)} !"] if argument else []
+        forms += [] if is_constructor else [rf"(?P<plain>{owner_form}) [?+-]{{0,4}}~?\({argument_form}"]
         form = re.compile(rf"^(?:{'|'.join(forms)})", re.MULTILINE)
         needle = argument if is_constructor else name
         paths = {
-            f"{module}.{found[found.lastgroup or 0]}"
+            f"{module}.{match[match.lastgroup or 0]}"
             for module, text in self.texts()
             if needle in text and argument in text
-            for found in form.finditer(text)
+            for match in form.finditer(text)
         }
         return tuple(sorted(paths, key=lambda path: (path.count("."), path)))
 
