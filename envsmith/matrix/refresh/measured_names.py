@@ -10,7 +10,7 @@ import json
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -248,7 +248,8 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
                 table[module]["* !"] |= 1 << at
     binaries = {module: lines[""] for module, lines in table.items()}
     for module, paths in sources.items():
-        _add_module(table[module], store, module, paths, with_compiled & ~_compiled_bits(binaries, module))
+        no_stub = with_compiled & ~_compiled_bits(binaries, module)
+        _add_module(table[module], store, module, paths, no_stub, compiled=binaries)
     _add_folders(table, roots)
     _add_listed(table, {module for module, paths in sources.items() if any("/__init__." in path for path in paths)})
     _add_endings(table, roots)
@@ -261,6 +262,8 @@ def _add_module(
     module: str,
     paths: Mapping[str, Mapping[SourceMember, int]],
     no_stub: int,
+    *,
+    compiled: Collection[str],
 ) -> None:
     """Add what the sources of a module bind. In the releases of ``no_stub`` a stub alone cannot be imported."""
     contents: list[tuple[frozenset[str], int]] = []
@@ -274,7 +277,7 @@ def _add_module(
                 continue
             alone = bits & ~no_stub
             for source, having in contents:
-                _add(lines, additions(read, source), bits & having)
+                _add(lines, additions(read, source, compiled), bits & having)
                 alone &= ~having
             _add(lines, read, alone)
 

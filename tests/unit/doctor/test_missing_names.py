@@ -660,3 +660,9 @@ def test_the_function_that_hands_on_what_it_does_not_know_lacks_the_argument():
 TypeError: __init__() got an unexpected keyword argument 'weights'"""
 
     assert of_committed(text).finding.needs == {"torchvision": ">=0.13.0"}
+
+
+def test_a_member_of_a_compiled_class_is_known_by_its_stub():
+    text = "AttributeError: 'tokenizers.Tokenizer' object has no attribute 'encode_batch_fast'"
+
+    assert of_committed(text).finding.needs == {"tokenizers": ">=0.20.0"}
