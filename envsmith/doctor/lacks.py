@@ -46,7 +46,7 @@ _IMPORTED = re.compile(r"\(((?![^)\n]*(?:(?:site|dist)-packages|lib/python3))[^(
 _SEARCHED, _QUESTIONS = 2, 120
 # How many classes may take an argument, so that its name alone says which is meant.
 _FEW = 4
-_CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
+CONSTRUCTORS = frozenset({"__init__", "init", "__new__"})
 _OWN = frozenset({"self", "cls", "super", "super()", "print", "Traceback"})
 
 
@@ -143,8 +143,10 @@ def lack_of(hit: Hit, text: str) -> Lack:
     )
 
 
-# A decorator hands on what it was given: `return func(*args, **kwargs)`.
-_HANDED_ON = re.compile(r"\(\s?(?:self, ?)?\*\w+, ?\*\*\w+\s?\)\s?$")
+# A decorator hands on what it was given: `return func(*args, **kwargs)`, `return fn(self, **kwargs)`.
+_HANDED_ON = re.compile(r"\(\s?(?:self|(?:self, ?)?\*\w+), ?\*\*\w+\s?\)\s?$")
+# What a function does not know it hands on as the last argument.
+_REST = re.compile(r"\*\*\w+\s?\)\s?$")
 
 
 def _callers(frames: Sequence[LoggedFrame]) -> Sequence[LoggedFrame]:
@@ -203,7 +205,7 @@ def questions(lack: Lack, facts: Facts, index: NameIndex, *, search: bool) -> It
             for path, is_guess in paths(callable_name, lack, facts, index):
                 argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name
                 yield Question(path=path, argument=argument, is_guess=is_guess)
-        if search and lack.kind == "argument" and lack.owner.rpartition(".")[2] in _CONSTRUCTORS:
+        if search and lack.kind == "argument" and lack.owner.rpartition(".")[2] in CONSTRUCTORS:
             yield from _of_argument(lack, index)
 
 
@@ -211,7 +213,7 @@ def _of_argument(lack: Lack, index: NameIndex) -> Iterator[Question]:
     """Yield the classes of the packages in the calls that take an argument of that name, where only few do."""
     callers = dict.fromkeys(fold(f.package) for f in reversed(lack.frames) if f.package)
     for distribution in [each for each in callers if each in index.distributions()][:_SEARCHED]:
-        paths = index.classes_taking(lack.name, distribution)
+        paths = index.callables_taking("__init__", lack.name, distribution)
         if len(paths) <= _FEW:
             yield from (Question(path=path, argument=lack.name, is_guess=True) for path in paths)
 
@@ -225,22 +227,41 @@ def by_position(path: str, count: str) -> str:
 def callables(lack: Lack) -> Iterator[str]:
     """Yield what is called: as the message says, or as the code above it does where the message has ``__init__``."""
     head, _, last = lack.owner.rpartition(".")
-    if last and last not in _CONSTRUCTORS:
+    if last and last not in CONSTRUCTORS:
         yield lack.owner
     elif head:
         yield head
+    if lack.kind == "argument":
+        yield from _handing_on(lack)
     if "." in lack.owner:
         return
-    before = lack.around[: min(lack.hit.position, _REACH)]
+    before = _before(lack)
     yield from reversed(_CLASS_PATH.findall(before[-600:]))
-    innermost = lack.frames[-1].source if lack.frames else ""
-    lines = [innermost] if _CALL.search(innermost) else reversed(before.split("\n")[-8:])
-    calls = [c for line in lines for c in _CALL.findall(line) if c not in _OWN]
-    yield from dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))
+    yield from called_by(lack)
     yield from dict.fromkeys(_CLASS_NAME.findall(before[-400:]))
     yield from dict.fromkeys(
         name for name in _DOTTED_CLASS.findall(lack.around) if name.split(".")[0] in words().aliases
     )
+
+
+def _handing_on(lack: Lack) -> Iterator[str]:
+    """Yield the functions of packages that handed on what they do not know themselves: ``ResNet(block, **kwargs)``."""
+    for frame in reversed(lack.frames):
+        if not _REST.search(frame.source) or not (module := module_of(frame.file)):
+            return
+        yield f"{module}.{frame.function}"
+
+
+def called_by(lack: Lack) -> list[str]:
+    """Return what the innermost line of code calls, or where it is not shown what the lines above the message call."""
+    innermost = lack.frames[-1].source if lack.frames else ""
+    lines = [innermost] if _CALL.search(innermost) else reversed(_before(lack).split("\n")[-8:])
+    calls = [c for line in lines for c in _CALL.findall(line) if c not in _OWN]
+    return [*dict.fromkeys(c for c in calls if not c.startswith(("self.", "cls.")))]
+
+
+def _before(lack: Lack) -> str:
+    return lack.around[: min(lack.hit.position, _REACH)]
 
 
 def _paths(name: str, lack: Lack, facts: Facts, index: NameIndex) -> Iterator[tuple[str, bool]]:
@@ -327,7 +348,7 @@ def best_answer(lack: Lack, facts: Facts, index: NameIndex) -> tuple[Question, P
     for search in (False, True):
         for question in itertools.islice(questions(lack, facts, index, search=search), _QUESTIONS):
             presence = _asked(question, lack, index)
-            if presence is None or (lack.kind == "positional" and not _has_taken(question, lack, index)):
+            if presence is None or (lack.kind == "positional" and not has_taken(question, lack, index)):
                 continue
             if lack.kind == "required":
                 presence = _not_required(presence, index)
@@ -363,7 +384,7 @@ def _asked(question: Question, lack: Lack, index: NameIndex) -> Presence | None:
     return dataclasses.replace(presence, present=present, unknown=unknown - present, absent=absent)
 
 
-def _has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
+def has_taken(question: Question, lack: Lack, index: NameIndex) -> bool:
     """Return whether a release takes as many arguments by position as the message says, and no more."""
     most = lack.hit.groups.get("most", "0")
     enough = index.ask(question.path, by_position(question.path, most))
@@ -406,7 +427,7 @@ def _given(lack: Lack, index: NameIndex) -> tuple[Question, Presence] | None:
     called, method = path.split("."), lack.owner.rpartition(".")[2]
     # A function gives its argument to the class that it makes an object of, a method to the one in its place.
     is_method = called[-2:-1] and called[-2][:1].isupper()
-    fits = method == called[-1] if is_method else method in _CONSTRUCTORS
+    fits = method == called[-1] if is_method else method in CONSTRUCTORS
     presence = index.ask(path, lack.name) if path and fits else None
     if presence is None or not presence.present:
         return None
@@ -420,7 +441,7 @@ def _overridden_paths(lack: Lack, index: NameIndex) -> Iterator[str]:
     """Yield the methods in whose place a method of one's own may stand."""
     owner, _, method = lack.owner.rpartition(".")
     is_method = owner or (lack.frames and f"self.{method}(" in lack.frames[-1].source)  # before Python 3.10: no class
-    if lack.kind not in {"argument", "positional", "required"} or not is_method or method in _CONSTRUCTORS:
+    if lack.kind not in {"argument", "positional", "required"} or not is_method or method in CONSTRUCTORS:
         return
     if lack.frames and lack.frames[-1].package:
         yield from (f"{path}.{method}" for path in index.classes_with(module_of(lack.frames[-1].file), method))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
+from envsmith.doctor.argument_owners import ArgumentOwners, owners_of_argument
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import (
@@ -104,7 +105,8 @@ def explain(
     if answer is None:
         if lack.is_of_model:
             return None
-        return _overridden(lack, facts, index, is_known=False) or _unmeasured(lack, facts)
+        own = _overridden(lack, facts, index, is_known=False)
+        return own or _by_argument(lack, facts, index) or _unmeasured(lack, facts)
     if lack.kind == "positional" and not (answer[1].present and answer[1].absent):
         return None
     question, presence = answer
@@ -325,9 +327,10 @@ def _required(lack: Lack, question: Question, presence: Presence, version: str |
 def _overridden(lack: Lack, facts: Facts, index: NameIndex, *, is_known: bool) -> MissingNameExplanation | None:
     """Explain a method of one's own that a package calls with an argument more or less than before."""
     answer = overridden(lack, index, is_known=is_known)
-    if answer is None:
-        return None
-    question, presence = answer
+    return _own_method(lack, *answer, facts) if answer else None
+
+
+def _own_method(lack: Lack, question: Question, presence: Presence, facts: Facts) -> MissingNameExplanation | None:
     name, spec = presence.distribution, presence.short_spec()
     version = installed_version(name, facts)
     if version and is_in(version, presence.present, presence.releases):
@@ -350,6 +353,57 @@ def _overridden(lack: Lack, facts: Facts, index: NameIndex, *, is_known: bool) -
         needs={name: spec},
         lines=(f"pip install '{name}{spec}'",),
         presence=presence,
+    )
+
+
+def _by_argument(lack: Lack, facts: Facts, index: NameIndex) -> MissingNameExplanation | None:
+    """Explain an argument of a callable whose package is told by the argument alone."""
+    owners = owners_of_argument(lack, facts, index)
+    if owners is None:
+        return None
+    if not owners.are_one:
+        return _of_either(lack, owners)
+    owner = owners.owners[0]
+    version = installed_version(owner.presence.distribution, facts)
+    if owner.is_override:
+        explanation = _own_method(lack, owner.question, owner.presence, facts)
+    elif lack.kind == "required":
+        explanation = _required(lack, owner.question, owner.presence, version)
+    else:
+        explanation = _gone(
+            lack, owner.question, owner.presence, version, needed=_needed(owner.presence, ()), importer=None
+        )
+    if explanation is None:
+        return None
+    explanation = _of_several(explanation, [each.presence for each in owners.owners])
+    if not owners.is_guess:
+        return explanation
+    names = " and ".join(each.presence.distribution for each in owners.owners)
+    message = (
+        f"{explanation.message} Nothing here names {names}: it is a guess, because no other measured package ever gained"
+        f" or lost {'so many arguments by position' if lack.kind == 'positional' else lack.name} there."
+    )
+    return dataclasses.replace(
+        explanation, message=message, severity=Severity.WARNING, weight=Weight.SYMPTOM, confidence="low"
+    )
+
+
+def _of_either(lack: Lack, owners: ArgumentOwners) -> MissingNameExplanation:
+    """Name the packages that may be meant, where they are too different to recommend a release of one."""
+    fitting = " or ".join(
+        f"{owner.question.path}, which the call fits in {owner.presence.distribution}{owner.presence.ranges()}"
+        for owner in owners.owners
+    )
+    return MissingNameExplanation(
+        rule="name-missing",
+        message=f"{lack.owner}() and its caller are of different releases. What is called may be {fitting}.",
+        fix="See which of them the code imports, and install the releases that it was written for.",
+        taxonomy=dataclasses.replace(_PAIR, cause="package-version-pair"),
+        severity=lack.hit.signature.severity,
+        weight=Weight.SYMPTOM,
+        components={owner.presence.distribution: "*" for owner in owners.owners},
+        lines=("pip check",),
+        is_certain=False,
     )
 
 

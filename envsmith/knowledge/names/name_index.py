@@ -12,13 +12,13 @@ from packaging.version import Version
 from envsmith.base.files import read_text
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.location import find_matrix
-from envsmith.knowledge.names.names_file import NamesFile
+from envsmith.knowledge.names.changed_arguments import changed
+from envsmith.knowledge.names.names_file import SUFFIX, NamesFile
 from envsmith.knowledge.names.presence import Presence
 from envsmith.knowledge.names.walk import Availability, NamePlace, Names, Walk
 from envsmith.model.rule import Evidence, EvidenceKind
 
 SUMMARY = "summary.tsv"
-SUFFIX = ".names"
 _MAX_SUMMARY = 1 << 20
 
 
@@ -138,15 +138,28 @@ class NameIndex:
         presence = self.ask(path, f"{argument}=")
         return presence.present if presence else frozenset()
 
+    def arguments(self, path: str) -> tuple[str, ...]:
+        """Return the names of the arguments that a function or method has in any release."""
+        name = self.distribution_of(path)
+        walk = self._walk(name) if name else None
+        return walk.arguments(path) if walk else ()
+
     def definitions(self, name: str, distribution: str) -> tuple[str, ...]:
         """Return the dotted paths of the classes and functions of that name. It reads the whole file of a package."""
         walk = self._walk(distribution)
         return tuple(f"{module}.{name}" for module in walk.modules_defining(name)) if walk else ()
 
-    def classes_taking(self, argument: str, distribution: str) -> tuple[str, ...]:
-        """Return the dotted paths of the classes of a package that take that argument when they are made, in any release."""
+    def callables_taking(self, name: str, argument: str, distribution: str) -> tuple[str, ...]:
+        """Return the dotted paths of the callables of that name that take an argument, in any release.
+
+        A class is called by its own name and by ``__init__``. Without an argument it is every callable of that name.
+        """
         walk = self._walk(distribution)
-        return walk.classes_taking(argument) if walk else ()
+        return walk.callables_taking(name, argument) if walk else ()
+
+    def changed(self, name: str, what: str) -> tuple[str, ...]:
+        """Return the packages in which an argument of a callable of that name came or went."""
+        return changed(self._folder, name, what)
 
     def classes_with(self, module: str, member: str) -> tuple[str, ...]:
         """Return the dotted paths of the classes of a module whose body has that member, in any release."""

@@ -30,6 +30,7 @@ from envsmith.errors import DataError
 # module -> line -> bits of the releases that have it. The empty line is the module itself.
 Table = dict[str, dict[str, int]]
 
+SUFFIX = ".names"
 _MAGIC = b"envsmith names 1\n"
 _SHARD = 384 << 10
 _LIMIT = 64 << 20
@@ -324,17 +325,34 @@ class NamesFile:
             modules = {module for module, text in texts if f"\n{name} " in text and written.search(text)}
         return tuple(sorted(modules, key=lambda module: (module.count("."), module)))
 
-    def classes_taking(self, argument: str) -> tuple[str, ...]:
-        """Return the dotted paths of the classes of which a constructor takes an argument of that name, in any release."""
-        constructor = re.compile(
-            rf"^(\w+)\.__(?:init|new)__ [^\n(]{{0,8}}\([^\n]*(?<!\w){re.escape(argument)}(?!\w)", re.MULTILINE
-        )
-        with self._reading():
-            texts = (item for part in self._parts for item in part.texts())
-            paths = {
-                f"{module}.{m[1]}" for module, text in texts if argument in text for m in constructor.finditer(text)
-            }
+    def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
+        """Return the dotted paths of the callables of that name that take an argument, in any release.
+
+        A class is called by its own name and by ``__init__``. Without an argument it is every callable of that name.
+        """
+        is_constructor = name == "__init__"
+        owner_form = r"(?:\w+\.)*" + (r"\w+" if is_constructor else re.escape(name))
+        argument_form = rf"[^\n]*(?<!\w){re.escape(argument)}(?!\w)" if argument else ""
+        forms = [rf"(?P<made>{owner_form})\.__(?:init|new)__ [?+-]{{0,4}}~?\({argument_form}"]
+        forms += [rf"(?P<held>{owner_form})\.{re.escape(argument)} !"] if argument else []
+        forms += [] if is_constructor else [rf"(?P<plain>{owner_form}) [?+-]{{0,4}}~?\({argument_form}"]
+        form = re.compile(rf"^(?:{'|'.join(forms)})", re.MULTILINE)
+        needle = argument if is_constructor else name
+        paths = {
+            f"{module}.{match[match.lastgroup or 0]}"
+            for module, text in self.texts()
+            if needle in text and argument in text
+            for match in form.finditer(text)
+        }
         return tuple(sorted(paths, key=lambda path: (path.count("."), path)))
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield every module with its lines as text."""
+        with self._reading():
+            parts = [dict(part.texts()) for part in self._parts]
+        for module in dict.fromkeys(module for part in parts for module in part):
+            if text := self._text([part.get(module) for part in parts]):
+                yield module, text
 
     def table(self, new_places: Iterable[int] = ()) -> Table:
         """Return everything: what a refresh adds a release to. ``new_places`` are of releases that follow."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from envsmith.knowledge.names.dotted import constant, dotted
 
@@ -11,15 +11,16 @@ _OPEN = "* ?"
 _TYPE_BASES = frozenset({"Protocol", "TypedDict"})
 
 
-def additions(stub: Iterable[str], source: frozenset[str]) -> frozenset[str]:
+def additions(stub: Iterable[str], source: frozenset[str], compiled: Collection[str] = ()) -> frozenset[str]:
     """Return the lines of a stub that hold where the module has a source with those lines.
 
-    The source decides which names exist. The stub counts for what the source makes at run time, and for the signature
-    of what the source binds to a value.
+    The source decides which names exist. The stub counts for what the source makes at run time, for the signature of
+    what the source binds to a value, and for what it takes from ``compiled`` modules.
     """
     if _OPEN in source:
         return frozenset(stub)
-    vague = {name for name, _, body in (line.partition(" ") for line in source) if body.lstrip("?+-") in {"=", "~"}}
+    bodies = [(name, body.lstrip("?+-")) for name, _, body in (line.partition(" ") for line in source)]
+    vague = {name for name, body in bodies if body in {"=", "~"} or body[1:].partition(":")[0] in compiled}
     return frozenset(line for line in stub if line.partition(" ")[0].partition(".")[0] in vague)
 
 

@@ -30,6 +30,7 @@ from envsmith.knowledge.names.scopes import (
     unsure_names,
     within,
 )
+from envsmith.knowledge.names.signature_text import function_text
 
 # The function of what runs only when a file is the program itself.
 MAIN = "__main__"
@@ -64,9 +65,24 @@ class Use:
     guard: Guard = field(default_factory=Guard)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Override:
+    """A method that stands in the place of one of another package: ``chain`` is that one, ``text`` what it takes itself.
+
+    ``text`` is as :func:`~envsmith.knowledge.names.signature_text.function_text` writes it.
+    """
+
+    chain: Chain
+    line: int
+    text: str
+    guard: Guard
+
+
 @dataclass(kw_only=True, slots=True)
 class ModuleUses:
     """What one module takes. ``uses``: from other packages. ``imports`` and ``calls``: of its own package.
+
+    ``overrides`` are methods of its classes whose only base is a class of another package.
 
     ``names`` are its own imports by the name they get, ``lazy`` those that it makes when they are asked for.
     ``floors`` are packages of which a function like ``is_peft_available`` asks for a version, see ``floors.floor_of``.
@@ -74,6 +90,7 @@ class ModuleUses:
     """
 
     uses: list[Use] = field(default_factory=list)
+    overrides: list[Override] = field(default_factory=list)
     imports: list[Use] = field(default_factory=list)
     calls: list[Use] = field(default_factory=list)
     names: dict[str, Chain] = field(default_factory=dict)
@@ -289,6 +306,10 @@ class _Reader:
         for child in node.body:
             if isinstance(child, FUNCTIONS):
                 self.define(child, f"{node.name}.{child.name}", guard)
+                if base and base.chain and self.later is None:
+                    text = function_text(child, method=True)
+                    override = Override(chain=(*base.chain, child.name), line=child.lineno, text=text, guard=guard)
+                    self.result.overrides.append(override)
             else:
                 self.statement(child, guard)
         self.scopes.pop()

@@ -96,8 +96,8 @@ class Names(Protocol):
         """Return the modules in which a class or function of that name is written."""
         ...
 
-    def classes_taking(self, argument: str) -> tuple[str, ...]:
-        """Return the dotted paths of the classes that take an argument of that name when they are made."""
+    def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
+        """Return the dotted paths of the callables of a name that take an argument, in any release."""
         ...
 
 
@@ -145,9 +145,9 @@ class Walk:
 
     # -- paths --------------------------------------------------------------------------------------------------------
 
-    def classes_taking(self, argument: str) -> tuple[str, ...]:
-        """Return the paths of the classes that take an argument of that name when they are made, in any release."""
-        return self._file.classes_taking(argument)
+    def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
+        """Return the paths of the callables of that name that take an argument, in any release."""
+        return self._file.callables_taking(name, argument)
 
     def root_of(self, path: str) -> str:
         """Return the import root of the distribution that a path begins with, empty for another one."""
@@ -383,6 +383,11 @@ class Walk:
         """Return the releases of what was reached."""
         return Availability(present=reached.bits, unknown=reached.unknown & ~reached.bits)
 
+    def arguments(self, path: str) -> tuple[str, ...]:
+        """Return the names of the arguments that a function has in any release."""
+        bodies = (place.body for place in self.follow(path).places if place.kind == "function")
+        return tuple(dict.fromkeys(name for body in bodies for name in named(body)))
+
     def accepts(self, reached: Reached, argument: str) -> Availability:
         """Return the releases in which a function, or ``__init__`` of a class, takes an argument by name.
 
@@ -462,6 +467,17 @@ class Walk:
         return None
 
 
+def named(text: str) -> list[str]:
+    """Return the names of the arguments in the text of a function."""
+    return [name for word in text.partition("(")[2].split(",") if (name := word.removesuffix("=")).isidentifier()]
+
+
+def positional(words: Sequence[str]) -> list[str]:
+    """Return those of the words of a function that are taken by position."""
+    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
+    return [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
+
+
 def _listed(place: NamePlace, argument: str) -> Availability:
     """Return whether a function of that text takes an argument by name."""
     text = place.body
@@ -478,9 +494,7 @@ def _listed(place: NamePlace, argument: str) -> Availability:
 
 def _by_position(place: NamePlace, words: Sequence[str], count: int) -> Availability:
     """Return whether a function with these arguments takes as many by position."""
-    ends = [words.index(mark) for mark in ("*", "|", "**") if mark in words]
-    positions = [word for word in words[: min(ends, default=len(words))] if word and word != "/"]
-    if len(positions) >= count or "*" in words:
+    if len(positional(words)) >= count or "*" in words:
         return Availability(present=place.bits)
     return Availability(unknown=place.bits if place.body.startswith("~") else 0)
 

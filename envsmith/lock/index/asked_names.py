@@ -164,6 +164,7 @@ class AskedNames:
         self.head = head
         self._archives = archives
         self._members = [{member.path: member for member in archive.members} for archive in archives]
+        self._compiled = frozenset().union(*(archive.compiled for archive in archives))
         self._read = read
         self._modules: dict[str, ModuleLines | None] = {}
 
@@ -179,9 +180,9 @@ class AskedNames:
         del name
         return ()
 
-    def classes_taking(self, argument: str) -> tuple[str, ...]:
+    def callables_taking(self, name: str, argument: str) -> tuple[str, ...]:
         """Return none: that would read every module."""
-        del argument
+        del name, argument
         return ()
 
     def _lines(self, name: str) -> dict[str, int]:
@@ -197,7 +198,7 @@ class AskedNames:
             compiled |= (name in archive.compiled) << at
             no_stub |= (bool(archive.compiled) and not _is_inside(name, archive.compiled)) << at
         contents = self._read(self._archives, [member for members in sources.values() for member in members])
-        lines = module_lines(name, sources, contents.__getitem__, no_stub=no_stub)
+        lines = module_lines(name, sources, contents.__getitem__, no_stub=no_stub, compiled=self._compiled)
         if compiled:
             lines["* !"] |= compiled
         if listing := lines.pop("* /", 0):  # what the folders below list was not read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from envsmith.knowledge.names.blocks import Blocks
 from envsmith.knowledge.names.source import read_module
@@ -22,10 +22,12 @@ def module_lines(
     read: Callable[[SourceMember], bytes],
     *,
     no_stub: int,
+    compiled: Collection[str],
 ) -> dict[str, int]:
     """Return the lines of a module, from the bits of the releases that have each member of each path.
 
-    In the releases of ``no_stub`` a stub alone cannot be imported.
+    In the releases of ``no_stub`` a stub alone cannot be imported. Of what a source takes from ``compiled`` modules its
+    stub tells more.
     """
     lines: dict[str, int] = defaultdict(int)
     contents: list[tuple[frozenset[str], int]] = []
@@ -39,7 +41,7 @@ def module_lines(
                 continue
             alone = bits & ~no_stub
             for source, having in contents:
-                _add(lines, additions(found, source), bits & having)
+                _add(lines, additions(found, source, compiled), bits & having)
                 alone &= ~having
             _add(lines, found, alone)
     return lines

@@ -20,8 +20,8 @@ from envsmith.errors import NetworkError, UsageError
 from envsmith.knowledge.graph.fields import load_table
 from envsmith.knowledge.names import takes
 from envsmith.knowledge.names.dotted import is_below
-from envsmith.knowledge.names.name_index import SUFFIX, SUMMARY
-from envsmith.knowledge.names.names_file import Head, MeasuredRelease, NamesFile, Table, add_part, encode
+from envsmith.knowledge.names.name_index import SUMMARY
+from envsmith.knowledge.names.names_file import SUFFIX, Head, MeasuredRelease, NamesFile, Table, add_part, encode
 from envsmith.knowledge.names.reach import Memo, PackageUses
 from envsmith.knowledge.names.stars import write_out
 from envsmith.knowledge.names.takes import takes_of
@@ -247,7 +247,7 @@ def measure(store: SourceStore, versions: Sequence[str], roots: Iterable[str]) -
     binaries = {module: lines[""] for module, lines in table.items()}
     for module, paths in sources.items():
         no_stub = with_compiled & ~_compiled_bits(binaries, module)
-        for line, bits in module_lines(module, paths, store.read, no_stub=no_stub).items():
+        for line, bits in module_lines(module, paths, store.read, no_stub=no_stub, compiled=binaries).items():
             table[module][line] |= bits
     _add_folders(table, roots)
     _add_listed(table, {module for module, paths in sources.items() if any("/__init__." in path for path in paths)})

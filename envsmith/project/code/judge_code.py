@@ -13,7 +13,8 @@ from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import Severity
 from envsmith.model.version import Spec
-from envsmith.project.code.judge_uses import judge_uses
+from envsmith.project.code.judge_overrides import judge_overrides
+from envsmith.project.code.judge_uses import by_distribution, judge_uses
 from envsmith.project.code.needs import exact_versions, infer, newest_admitted
 from envsmith.project.code.reading import read_code
 from envsmith.project.stated import read_stated
@@ -36,6 +37,8 @@ def judge_code(
     newest = {} if versions else newest_admitted(uses, requirements, index)
     newest = {name: one for name, one in newest.items() if name not in inferred}
     code = judge_uses(uses, {**inferred, **versions}, index, newest)
+    releases = {**{name: one.version for name, one in newest.items()}, **by_distribution({**inferred, **versions})}
+    overrides = judge_overrides(uses, releases, index, newest)
     assumed = {name: one.version for name, one in newest.items()} | {
         name: version for name, version in inferred.items() if name in index.distributions() and name not in versions
     }
@@ -49,7 +52,7 @@ def judge_code(
     return replace(
         judgement,
         status=status,
-        findings=(*judgement.findings, *code.findings),
+        findings=(*judgement.findings, *code.findings, *overrides),
         inferred={**judgement.inferred, **assumed},
         repair=repair,
         unknown=(*judgement.unknown, *code.blind),

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.uses import Use, read_uses
+from envsmith.knowledge.names.uses import Override, Use, read_uses
 from envsmith.project.code.loading import LAYOUTS, loaded_later
 from envsmith.project.code.python_files import ProjectSources, read_project
 
@@ -29,14 +29,23 @@ class UsePlace:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OverridePlace:
+    """A method in the place of a package's own, and where it stands."""
+
+    override: Override
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProjectUses:
-    """All uses of a project.
+    """All uses of a project, and its methods that stand in the place of a package's.
 
     ``unseen`` counts lines that choose a name at run time, by package (``""``: not known). ``unreadable`` are files
     that were left out, each with the reason.
     """
 
     uses: tuple[UsePlace, ...]
+    overrides: tuple[OverridePlace, ...] = ()
     unseen: Mapping[str, int] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
 
@@ -62,6 +71,7 @@ def read_project_uses(
     # Its own folder, as whoever stands beside the checkout imports it.
     itself = {name for name in (project.root.name,) if name and not is_package(name)}
     uses: dict[str, list[UsePlace]] = {}
+    overrides: list[OverridePlace] = []
     imports: dict[str, list[Use]] = {}
     unseen: Counter[str] = Counter()
     unreadable = list(project.unreadable)
@@ -79,12 +89,13 @@ def read_project_uses(
             unreadable.append(f"{source.path}: not Python 3: {str(error.msg)[:80]}")
             continue
         uses[source.path] = [UsePlace(use=use, where=source.where(use.line)) for use in content.uses]
+        overrides += [OverridePlace(override=each, where=source.where(each.line)) for each in content.overrides]
         imports[source.path] = content.imports
         unseen.update(package for _, package in content.unseen)
     for file in loaded_later(imports, _ROOT):
         uses[file] = [UsePlace(use=_conditional(place.use), where=place.where) for place in uses[file]]
     every = tuple(place for places in uses.values() for place in places)
-    return ProjectUses(uses=every, unseen=dict(unseen), unreadable=tuple(unreadable))
+    return ProjectUses(uses=every, overrides=tuple(overrides), unseen=dict(unseen), unreadable=tuple(unreadable))
 
 
 def _conditional(use: Use) -> Use:

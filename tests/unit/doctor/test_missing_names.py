@@ -37,8 +37,16 @@ SOURCES = {
         },
     },
     "trl": {
-        "1.0": {"trl": "class Tuner:\n  def __init__(self, gpus): ..."},
-        "2.0": {"trl": "class Tuner:\n  def __init__(self): ..."},
+        "1.0": {"trl": "class Tuner:\n  def __init__(self, gpus): ...\n  def share(self, wide=1): ..."},
+        "2.0": {"trl": "class Tuner:\n  def __init__(self): ...\n  def share(self): ..."},
+    },
+    "vllm": {
+        "1.0": {
+            "vllm": "class Engine:\n  def step(self, a): ...\n  def on_end(self, out): ...\n  def share(self): ...\n  def run(self, a, b, c): ...\ndef launch(queue=1): ..."
+        },
+        "2.0": {
+            "vllm": "class Engine:\n  def step(self, a, pace=1): ...\n  def on_end(self): ...\n  def share(self, wide=1): ...\n  def run(self, a, b): ...\ndef launch(): ..."
+        },
     },
 }
 
@@ -599,3 +607,62 @@ TypeError: __init__() got an unexpected keyword argument 'pretrained_cfg'
 )
 def test_lightnings_message_about_a_hook_names_the_releases_before(text, spec):
     assert dict(first(text, NameIndex.installed()).finding.needs) == {"lightning": spec}
+
+
+@pytest.mark.parametrize(
+    ("message", "spec"),
+    [
+        ("TypeError: launch() got an unexpected keyword argument 'queue'", "<2.0"),
+        ("TypeError: step() got an unexpected keyword argument 'pace'", ">=2.0"),
+        ("TypeError: run() takes 3 positional arguments but 4 were given", "<2.0"),
+        ("TypeError: on_end() missing 1 required positional argument: 'out'", "<2.0"),
+    ],
+)
+def test_an_argument_that_one_package_alone_gained_or_lost_names_it_as_a_guess(message, spec, index):
+    finding = first(message, index).finding
+
+    assert (finding.severity, dict(finding.needs)) == (Severity.WARNING, {"vllm": spec})
+    assert "Nothing here names vllm: it is a guess" in finding.message
+
+
+def test_a_package_that_the_text_names_is_no_guess(index):
+    finding = first("import vllm\nTypeError: launch() got an unexpected keyword argument 'queue'", index).finding
+
+    assert (finding.severity, "guess" in finding.message) == (Severity.ERROR, False)
+
+
+def test_of_two_packages_that_fit_both_are_said_and_none_is_recommended(index):
+    finding = first("TypeError: share() got an unexpected keyword argument 'wide'", index).finding
+
+    assert not finding.needs
+    assert "trl.Tuner.share, which the call fits in trl<2.0 or vllm.Engine.share" in finding.message
+
+
+def test_a_method_of_ones_own_is_told_by_the_argument_that_its_package_gives_it(index):
+    text = "vllm: 2.0\nTypeError: FastEngine.step() got an unexpected keyword argument 'pace'"
+    finding = first(text, index).finding
+
+    assert (finding.rule, dict(finding.needs)) == ("override-lacks-argument", {"vllm": "<2.0"})
+
+
+def test_an_argument_without_quotes_is_read():
+    text = "accelerate: 0.23.0\nAccelerator.__init__() got an unexpected keyword argument use_seedable_sampler"
+
+    assert of_committed(text).finding.needs == {"accelerate": ">=0.26.0,<1.0.0"}
+
+
+def test_the_function_that_hands_on_what_it_does_not_know_lacks_the_argument():
+    text = """torchvision: 0.9.1
+  File "/v/lib/python3.7/site-packages/torchvision/models/resnet.py", line 277, in resnet18
+    **kwargs)
+  File "/v/lib/python3.7/site-packages/torchvision/models/resnet.py", line 260, in _resnet
+    model = ResNet(block, layers, **kwargs)
+TypeError: __init__() got an unexpected keyword argument 'weights'"""
+
+    assert of_committed(text).finding.needs == {"torchvision": ">=0.13.0"}
+
+
+def test_a_member_of_a_compiled_class_is_known_by_its_stub():
+    text = "AttributeError: 'tokenizers.Tokenizer' object has no attribute 'encode_batch_fast'"
+
+    assert of_committed(text).finding.needs == {"tokenizers": ">=0.20.0"}

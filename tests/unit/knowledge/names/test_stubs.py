@@ -56,3 +56,10 @@ def test_a_stub_has_the_names_of_a_source_that_makes_them():
     stub = lines_of("def f(a): ...", stub=True)
 
     assert additions(stub, lines_of("globals().update(table)")) == stub
+
+
+def test_a_stub_says_what_a_class_of_a_compiled_module_has():
+    stub = lines_of("class A:\n  def f(self, x): ...\nclass B: ...", stub=True)
+    source = lines_of("from ._compiled import A\nfrom .plain import B")
+
+    assert additions(stub, source, {"pkg._compiled"}) == {"A :", "A.f (x"}
