@@ -60,6 +60,7 @@ class SmokeFlags:
         "PATH",
         "The environment's interpreter, or its folder. Default: the one on PATH.",
         type=click.Path(path_type=Path),
+        positional="[ENVIRONMENT]",
     )
     tier: str = _TEST.choice(
         "--tier",

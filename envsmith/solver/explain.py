@@ -370,7 +370,7 @@ def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver
         near = difflib.get_close_matches(rule_id, rules, n=3, cutoff=0.4)
         raise UsageError(
             f"Cannot explain {rule_id!r}: there is no such rule.",
-            hint=f"Try {join_words(near, last='or')}." if near else None,
+            hint=f"Try {join_words(near, last='or')}." if near else "Give an error message to envsmith doctor.",
         )
     rows = [row for row in rule.rows if not row.platforms or platform in row.platforms]
     sentences = [f"{rule.id} ({rule.kind.value}, {join_words(list(rule.components))})."]
