@@ -31,9 +31,19 @@ def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> Unsati
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
             return _error(Refusal(conflict=(member,)))
     effort = effort or Effort()
-    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem, effort, avoided=posed.pre))
+    members, *further = [*_conflicts(solver, posed, effort)] or [()]
     repairs = solver.repairs(posed, effort)
-    return _error(Refusal(conflict=members, repairs=repairs, stopped=effort.stopped))
+    return _error(Refusal(conflict=members, further=tuple(further), repairs=repairs, stopped=effort.stopped))
+
+
+def _conflicts(solver: Solver, posed: Posed, effort: Effort) -> Iterator[tuple[Conflict, ...]]:
+    """Yield conflicts that share no wish, the smallest first."""
+    problem = posed.problem
+    while stuck := solver.stuck(problem, effort, avoided=posed.pre):
+        yield conflict_members(solver, problem, stuck)
+        if not stuck.wishes:
+            return
+        problem = problem.with_wishes(wish for wish in problem.wishes if wish not in stuck.wishes)
 
 
 def _error(refusal: Refusal) -> UnsatisfiableError:
