@@ -31,12 +31,12 @@ def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> Unsati
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
             return _error(Refusal(conflict=(member,)))
     effort = effort or Effort()
-    members, *further = [*_conflicts(solver, posed, effort)] or [()]
+    members, *further = [*conflicts(solver, posed, effort)] or [()]
     repairs = solver.repairs(posed, effort)
     return _error(Refusal(conflict=members, further=tuple(further), repairs=repairs, stopped=effort.stopped))
 
 
-def _conflicts(solver: Solver, posed: Posed, effort: Effort) -> Iterator[tuple[Conflict, ...]]:
+def conflicts(solver: Solver, posed: Posed, effort: Effort | None = None) -> Iterator[tuple[Conflict, ...]]:
     """Yield conflicts that share no wish, the smallest first."""
     problem = posed.problem
     while stuck := solver.stuck(problem, effort, avoided=posed.pre):

@@ -14,7 +14,7 @@ from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solver.explain import refuse
+from envsmith.solver.explain import conflicts
 from envsmith.solver.kernel import Domains
 from envsmith.solver.known_bad import known_bad, stated_by_metadata
 from envsmith.solver.request import Posed
@@ -275,8 +275,7 @@ def _rows(
 def _reason(solver: Solver, name: str, release: str, torch: str) -> str:
     """Return the solver's sentence for a pair that cannot be."""
     request = Request(constraints={name: Spec.exactly(release), "torch": Spec.parse(f"=={torch}")})
-    refusal = refuse(solver, solver.pose(request)).refusal
-    members = [m for m in (refusal.conflict if refusal else ()) if not m.rule.startswith("request:")]
+    members = [m for m in next(conflicts(solver, solver.pose(request)), ()) if not m.is_wish]
     return "; ".join(f"{m.message} [{m.rule}]" for m in members) or "not possible"
 
 
