@@ -24,6 +24,11 @@ def find_python(path: Path) -> Path | None:
     return next((each for each in candidates if each.is_file()), None)
 
 
+def is_environment(path: Path) -> bool:
+    """Return whether a path is the folder of an environment."""
+    return path.is_dir() and find_python(path) is not None
+
+
 def named_python(text: str) -> Path:
     """Return the interpreter that ``--python`` names: a path, the folder of an environment, or a name on PATH.
 

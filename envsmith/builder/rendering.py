@@ -55,7 +55,7 @@ def add_conda(lock: Lock, directory: Path, options: Options, files: dict[str, st
         if options.needs_conda_lock:
             raise
         note = f"no conda-lock.yml: {error.message}" + (f" ({error.hint})" if error.hint else "")
-        clock.done("conda lock", note)
+        clock.done("conda lock", "none")
         return note
     files.update(part.texts)
     notes = [*part.notes, *add_conda_image(lock, part.lock, files)]

@@ -109,7 +109,7 @@ class _Program(LazyGroup):
         if name and name not in VERBS and not name.startswith("-"):
             import difflib
 
-            near = next(iter(difflib.get_close_matches(name, (*VERBS, *_HABITS), n=1, cutoff=_NEAR)), "")
+            near = next(iter(difflib.get_close_matches(name, (*VERBS, *_HABITS, "help"), n=1, cutoff=_NEAR)), "")
             near = _HABITS.get(near, near)
             hint = f"Try envsmith {near}." if near else f"Use one of: {', '.join(VERBS)}."
             raise UsageError(f"Cannot read the command: there is no verb {name[:60]!r}.", hint=hint)
@@ -212,7 +212,7 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
     # click does not say where an option that lacks its value stood
     verb = next((word for word in argv if word in VERBS), "")
     path = context.command_path if context else f"envsmith {verb}".rstrip()
-    reason, near = error.format_message().rstrip("."), ""
+    reason, near = " ".join(error.format_message().split()).rstrip("."), ""
     if isinstance(error, click.NoSuchOption):
         import difflib
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envsmith import solver
+from envsmith.base.interpreter import is_environment
 from envsmith.cli.console import Console, dumps, print_answer, print_out
 from envsmith.cli.declare import ExistingPath, choice, flag, group, option, several, verb
 from envsmith.cli.findings import FORMATS, judgement_text
@@ -95,10 +96,20 @@ _SUFFIXES = frozenset({".cfg", ".json", ".lock", ".log", ".toml", ".txt", ".yaml
 
 def _is_file(word: str) -> bool:
     """Return whether an argument is the name of a file, and no version."""
-    if "==" in word:
-        return False
     path = Path(word)
-    return word == "-" or path.suffix in _SUFFIXES or path.is_file()
+    return word == "-" or path.is_file() or ("==" not in word and path.suffix in _SUFFIXES)
+
+
+def _refuse_folder(word: str) -> None:
+    path = Path(word)
+    if not path.is_dir():
+        return
+    if is_environment(path):
+        raise UsageError(f"Cannot check {word}: it is an environment.", hint=f"Run envsmith doctor --python {word}.")
+    raise UsageError(
+        f"Cannot check {word}: it is a folder.",
+        hint=f"Name a file in it, such as pyproject.toml. For the sources in it: --code {word}.",
+    )
 
 
 @verb(CheckFlags)
@@ -136,6 +147,8 @@ def check(settings: CheckFlags) -> int:
 def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     """Judge all that the options name. Return the judgement, and what files of a project declare."""
     names, pairs = gpu_names(), settings.pairs
+    for word in pairs:
+        _refuse_folder(word)
     where = parse_platform(settings.platform) if settings.platform else _host(pairs)
     versions = [f"gpu=={names[v.lower()]}" if (v := p.partition("==")[2]).lower() in names else p for p in pairs]
     is_stated = bool(pairs or settings.sources or settings.facts or settings.environment)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from packaging.requirements import Requirement
 
 from envsmith.base.json_types import JsonDict
-from envsmith.base.progress import Progress
+from envsmith.base.progress import Progress, announced, silent
 from envsmith.builder.arrow import python_lock
 from envsmith.builder.options import Options
 from envsmith.cli.console import say
@@ -106,9 +106,10 @@ def lock_plan(
     answer = with_code(flags, files)
 
     def lock_of(wishes: Mapping[str, str]) -> Lock:
-        return lock(options_of(answer.asking(wishes)), progress=progress)
+        return lock(options_of(answer.asking(wishes)), progress=silent)
 
-    wishes, sentences = settle_lock(answer.wishes, answer.names, lock_of)
+    with announced(progress, "trial lock"):
+        wishes, sentences = settle_lock(answer.wishes, answer.names, lock_of)
     for sentence in sentences:
         say(f"  {sentence}")
     left_out = tuple(name for name in answer.wishes if name not in wishes)

@@ -215,7 +215,9 @@ def _parameters(kind: type, section: str = "") -> Iterator[Callable[[Any], Any]]
             yield from _parameters(field.metadata["group"], field.metadata["section"] or section)
             continue
         if metavar := field.metadata.get("positional"):
-            yield click.argument(_positional(field.name), nargs=-1, metavar=metavar)
+            several_words = field.metadata["click"][2].get("multiple")
+            number = {"nargs": -1} if several_words else {"required": False, "type": _type(hints[field.name])}
+            yield click.argument(_positional(field.name), metavar=metavar, **number)
         yield _parameter(field, hints[field.name], section)
 
 
@@ -249,10 +251,17 @@ def _value(kind: type[_Flags], parameters: Mapping[str, Any]) -> _Flags:
         if group := field.metadata.get("group"):
             return _value(group, parameters)
         if field.metadata.get("positional"):
-            return (*parameters[_positional(field.name)], *parameters[field.name])
+            plain, named = parameters[_positional(field.name)], parameters[field.name]
+            return (*plain, *named) if isinstance(plain, tuple) else _one_of(plain, named, field.name)
         return parameters[field.name]
 
     return kind(**{field.name: read(field) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+def _one_of(plain: Any, named: Any, name: str) -> Any:
+    if plain is not None and named is not None:
+        raise UsageError(f"Cannot take both {plain} and --{name} {named}: they name one thing.", hint="Leave one out.")
+    return named if plain is None else plain
 
 
 def completion(names: Callable[[], Iterable[str]]) -> Callable[[click.Context, click.Parameter, str], list[str]]:

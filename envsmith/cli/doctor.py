@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from envsmith.base.files import write_whole
-from envsmith.base.interpreter import named_python
+from envsmith.base.interpreter import is_environment, named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import ExistingFile, File, Folder, choice, flag, group, option, several, verb
 from envsmith.cli.doctor_sources import ask_published, gather, stored_launches
@@ -40,7 +40,7 @@ class DoctorFlags:
         "FILE|DIR",
         "Judge a pasted text (log, report, list of packages, Dockerfile, snapshot) or a folder of the ranks' logs; "
         "'-' is stdin; repeatable.",
-        positional="[FILE|DIR...]",
+        positional="[FILE|DIR|ENVIRONMENT...]",
     )
     python: str | None = option("PATH", "The interpreter whose environment is judged (default: the active one).")
     deep: bool = flag("Also import what is installed (a few seconds).")
@@ -55,6 +55,14 @@ class DoctorFlags:
     everything: bool = flag("--all", "Show every note.")
     fail_on: str = fail_on_option()
     mend: MendFlags = group(MendFlags, section="Mend in place")
+
+    def with_environment(self) -> DoctorFlags:
+        """Return the options with an environment that is named among the files as ``--python``."""
+        python = next((each for each in self.sources if is_environment(Path(each))), None)
+        if python is None or self.python:
+            return self
+        sources = tuple(each for each in self.sources if each != python)
+        return dataclasses.replace(self, python=python, sources=sources)
 
     def refuse_idle(self) -> None:
         """Refuse options that would silently have no effect."""
@@ -80,6 +88,7 @@ def doctor(settings: DoctorFlags) -> int:
     Without --from this machine is looked at (torch is not imported). Exit code 0 when nothing of the --fail-on severity
     was found, 1 otherwise.
     """
+    settings = settings.with_environment()
     settings.refuse_idle()
     form = settings.form
     if settings.compare:

@@ -139,6 +139,8 @@ class RequestFlags:
 
         ``demands`` are what the files ask for that the flags name.
         """
+        for text in self.with_:
+            _refuse_path(text)
         table = components()
         frameworks: dict[str, Spec] = {}
         constraints: dict[str, Spec] = {}
@@ -252,6 +254,14 @@ class RequestFlags:
 
 
 # Flags that mean the same on several verbs: where cells lie, the flavour, Conda, how much is said, what fails.
+
+
+def _refuse_path(text: str) -> None:
+    """Refuse a file or a folder where a package is named. One that may be called like a package is taken for a package."""
+    path = Path(text)
+    what, flag = ("folder", "--project") if path.is_dir() else ("file", "-r") if path.is_file() else ("", "")
+    if what and ("/" in text or path.suffix or text in {".", ".."}):
+        raise UsageError(f"Cannot take {text} for a package: it is a {what}.", hint=f"Use {flag} {text} instead.")
 
 
 def cells_option(what: str) -> Any:

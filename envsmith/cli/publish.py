@@ -162,6 +162,12 @@ def verify(settings: VerifyFlags) -> int:
         )
     trust = trust_of(settings.keys, settings.identity, settings.issuer)
     archive = Path(settings.image or "")
+    if settings.bundle is None and not archive.is_file() and (archive.exists() or archive.suffix == ".tar"):
+        reason = "it is a folder" if archive.exists() else "there is no such file"
+        raise UsageError(
+            f"Cannot verify {archive}: {reason}.",
+            hint="Name an image, the file of a pack archive, or --bundle FILE.tar.",
+        )
     if settings.bundle is None and archive.is_file():
         return _show(verify_archive(archive, trust), settings)
     with Console() as console, find_image(settings.image, settings.bundle) as named:

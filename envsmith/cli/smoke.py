@@ -56,7 +56,9 @@ class SmokeFlags:
     """The options of ``smoke``."""
 
     python: AnyPath | None = _ENVIRONMENT.option(
-        "PATH", "The environment's interpreter, or its folder. Default: the one on PATH."
+        "PATH",
+        "The environment's interpreter, or its folder. Default: the one on PATH.",
+        positional="[ENVIRONMENT]",
     )
     tier: str = _TEST.choice(
         ["import", "quick", "full", "framework", "bandwidth"],

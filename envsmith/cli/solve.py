@@ -116,9 +116,11 @@ def _evidence(member: Conflict) -> list[str]:
 def refusal_lines(refusal: Refusal) -> list[str]:
     """Say why not, on what evidence, and what would work."""
     lines = [f"{click.style('no cell satisfies this request', fg='red', bold=True)}, because together:"]
-    for member in refusal.conflict:
-        lines.append(f"  - {member.message}" + ("" if member.is_wish else f"  [{member.rule}]"))
-        lines += [click.style(f"      {line}", dim=True) for line in _evidence(member)]
+    for number, conflict in enumerate((refusal.conflict, *refusal.further)):
+        lines += ["and besides, because together:"] * (number > 0)
+        for member in conflict:
+            lines.append(f"  - {member.message}" + ("" if member.is_wish else f"  [{member.rule}]"))
+            lines += [click.style(f"      {line}", dim=True) for line in _evidence(member)]
     if refusal.repairs:
         lines.append("what works instead:")
     for repair in refusal.repairs:

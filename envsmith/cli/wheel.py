@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
+from packaging.version import Version
 
 from envsmith import solver
 from envsmith.cli.console import dumps, print_answer, print_out, table, warn
@@ -17,13 +18,14 @@ from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.graph.wheels import catalogued
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.knowledge.wheels.answer import answer, distributions_of, proof_of
-from envsmith.knowledge.wheels.offers import target_of
+from envsmith.knowledge.wheels.offers import offers, target_of
 from envsmith.lock.index.compiled import measure
 from envsmith.lock.index.index import find_index
 from envsmith.lock.index.index_wheels import index_offers
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.version import Spec
 from envsmith.net.http import HttpClient
+from envsmith.solver.words import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from envsmith.knowledge.wheels.answer import CellWheels
     from envsmith.knowledge.wheels.offers import Offer
     from envsmith.lock.index.compiled import Link
-    from envsmith.model.cell import Request
+    from envsmith.model.cell import Cell, Request
     from envsmith.model.wheel import ReadyWheel
 
 _SHOWN = 5
@@ -73,16 +75,28 @@ def wheel(settings: WheelFlags) -> int:
     if settings.index:
         result = replace(result, on_index=_on_index(result))
     if not result.total and not result.on_index:
-        raise UsageError(
-            f"Cannot list wheels of {name}: the catalogue has none of it.",
-            hint=f"Choose one of {', '.join(catalogued())}, or ask the package index with --index.",
-        )
+        raise _nothing_listed(name, settings.name, cell)
     links = _links(result) if settings.measure else {}
     if settings.as_json:
         print_out(dumps({**result.to_json(), "links": {address: link.to_json() for address, link in links.items()}}))
     else:
         print_answer("\n".join(_lines(result, links)))
     return 0 if result.fitting or any(not offer.against for offer in result.on_index) else 1
+
+
+def _nothing_listed(name: str, asked: str, cell: Cell) -> UsageError:
+    """Return why nothing is listed: the catalogue has other releases of it, or none."""
+    known = {offer.wheel.release for each in distributions_of(name) for offer in offers(each, target_of(cell))}
+    if known:
+        newest = sorted(known, key=Version, reverse=True)
+        return UsageError(
+            f"Cannot list wheels of {asked}: the catalogue has only {join_words(newest)} of it.",
+            hint=f"Run envsmith wheel {name}, or ask the package index with --index.",
+        )
+    return UsageError(
+        f"Cannot list wheels of {name}: the catalogue has none of it.",
+        hint=f"Choose one of {', '.join(catalogued())}, or ask the package index with --index.",
+    )
 
 
 def _links(result: CellWheels) -> dict[str, Link]:

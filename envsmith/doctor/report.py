@@ -16,7 +16,7 @@ from envsmith.doctor.vocabulary import words
 from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE, FRAMEWORKS, added_frameworks
 from envsmith.knowledge.graph.load import components
-from envsmith.knowledge.names.modules import distributions_by_module
+from envsmith.knowledge.names.modules import distributions_by_module, near_module
 from envsmith.model.cell import Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Finding, Repair
@@ -243,6 +243,7 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     words["carried"] = major[1] if major and (facts.version("cuda") or "").split(".")[0] == major[1] else None
     limit = groups.get("spec", "").strip().rstrip(",.") or (f"<={groups['limit']}" if "limit" in groups else "")
     words |= {"range": limit.replace(" ", ""), "distribution": _distribution(groups.get("package"))}
+    words["meant"] = near_module(groups.get("package", ""))
     scene = Scene(facts, words=words)
     text = next((t for v in signature.variants if scene.meets(v.when) and (t := getattr(v, part))), None)
     return scene.fill(text) if text else None

@@ -10,22 +10,16 @@ from enum import Enum
 from envsmith.base.json_types import JsonDict
 from envsmith.frameworks import CORE, FRAMEWORKS, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry
+from envsmith.knowledge.graph.runtime import is_compiled
 from envsmith.matrix.vouchers import UNSIGNED, Voucher
 from envsmith.model.cell import CellId, Platform
 from envsmith.model.record import Expected, Record, Rung
 from envsmith.model.version import public
 
 _LADDER = list(Rung)
-# What gives a cell, by tool: with the tool alone, and with what envsmith makes of the cell. The page's script fills in
-# the same texts.
+# What gives a cell, by tool: with what envsmith has made of the cell, and from nothing. The page's script fills in the
+# same texts. All of them go by a lock: a tool alone takes the newest numpy and setuptools, which break older releases.
 ASK = "{chosen} --torch {torch} --cuda {cuda} --python {python}{host}"
-TOOLS = {
-    "venv": "envsmith build {ask} --engine venv",
-    "docker": "envsmith build {ask} --engine docker",
-    "conda": "envsmith lock {ask} --format conda\nconda-lock install envsmith-build/{id}/conda-lock.yml",
-    "uv": "uv venv --python {python} && uv pip install {pins}",
-    "pip": "python{python} -m venv env && env/bin/pip install {pins}",
-}
 LOCKED = {
     "venv": "envsmith build {ask} --engine venv",
     "docker": "envsmith build {ask} --engine docker",
@@ -34,10 +28,18 @@ LOCKED = {
     "pip": "pip install --require-hashes --no-deps -r envsmith-build/{id}/requirements.txt",
     "uv": "uv pip sync envsmith-build/{id}/pylock.toml",
 }
+TOOLS = {
+    "venv": LOCKED["venv"],
+    "docker": LOCKED["docker"],
+    "conda": "envsmith lock {ask} --format conda\nconda-lock install envsmith-build/{id}/conda-lock.yml",
+    "uv": f"{LOCKED['lock']}\nuv venv --python {{python}} && {LOCKED['uv']}",
+    "pip": f"{LOCKED['lock']}\npython{{python}} -m venv env && env/bin/{LOCKED['pip']}",
+}
+_TOOLS_ALONE = {"pip", "uv"}
 
 
 def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
-    """Return what a user types for a cell, by tool."""
+    """Return what a user types for a cell, by tool. pip and uv compile a source in an environment without torch."""
     chosen = dict(CellId.parse(cell).components)
     torch, cuda, python = (chosen.pop(name, "") for name in ("torch", "cuda", "python"))
     torch = public(torch)
@@ -48,8 +50,8 @@ def commands_of(cell: str, templates: Mapping[str, str]) -> dict[str, str]:
     host = "" if platform is Platform.LINUX_64 else f" --platform {platform.value}"
     values = {"id": cell, "torch": torch, "cuda": cuda, "python": python, "chosen": " ".join(flags), "host": host}
     values["ask"] = ASK.format(**values)
-    values["pins"] = " ".join([f"torch=={torch}", *(f"{n}=={v}" for n, v in chosen.items())])
-    return {tool: text.format(**values) for tool, text in templates.items()}
+    tools = templates.keys() - (_TOOLS_ALONE if any(map(is_compiled, chosen)) else set())
+    return {tool: text.format(**values) for tool, text in templates.items() if tool in tools}
 
 
 class Status(str, Enum):

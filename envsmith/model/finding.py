@@ -77,13 +77,14 @@ class Solution(AsJson):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal(AsJson):
-    """Why no cell exists: a minimal conflict (without any one member a cell exists), and repairs, best first.
+    """Why no cell exists: a conflict of which no member can be left out, and repairs, best first.
 
-    ``stopped`` says that the search ended at its limit: a shorter conflict or a nearer repair may exist.
+    ``further`` are conflicts that stay where the wishes of those before them are given up. ``stopped`` says that the search ended at its limit: a shorter conflict or a nearer repair may exist.
     """
 
     conflict: tuple[Conflict, ...]
     repairs: tuple[Repair, ...] = ()
+    further: tuple[tuple[Conflict, ...], ...] = field(default=(), metadata=written(when_set=True))
     stopped: bool = field(default=False, metadata=written(when_set=True))
 
 

@@ -35,7 +35,11 @@ def find_cell(named: str | None, output: Path) -> Path:
         )
     folders = sorted(path.parent for path in output.glob(f"*/{RECORD_FILE}"))
     if len(folders) != 1:
-        names = ", ".join(folder.name for folder in folders[:8]) or "none"
+        if not folders:
+            raise UsageError(
+                f"Cannot choose a cell: none below {output} has a record.", hint="Make one with envsmith build."
+            )
+        names = ", ".join(folder.name for folder in folders[:8])
         raise UsageError(
             f"Cannot choose a cell: {output} holds {len(folders)} with a record ({names}).", hint="Name one."
         )

@@ -31,9 +31,19 @@ def refuse(solver: Solver, posed: Posed, effort: Effort | None = None) -> Unsati
             member = Conflict(rule=f"request:{name}", components={name: "*"}, message=message)
             return _error(Refusal(conflict=(member,)))
     effort = effort or Effort()
-    members = conflict_members(solver, posed.problem, solver.stuck(posed.problem, effort, avoided=posed.pre))
+    members, *further = [*conflicts(solver, posed, effort)] or [()]
     repairs = solver.repairs(posed, effort)
-    return _error(Refusal(conflict=members, repairs=repairs, stopped=effort.stopped))
+    return _error(Refusal(conflict=members, further=tuple(further), repairs=repairs, stopped=effort.stopped))
+
+
+def conflicts(solver: Solver, posed: Posed, effort: Effort | None = None) -> Iterator[tuple[Conflict, ...]]:
+    """Yield conflicts that share no wish, the smallest first."""
+    problem = posed.problem
+    while stuck := solver.stuck(problem, effort, avoided=posed.pre):
+        yield conflict_members(solver, problem, stuck)
+        if not stuck.wishes:
+            return
+        problem = problem.with_wishes(wish for wish in problem.wishes if wish not in stuck.wishes)
 
 
 def _error(refusal: Refusal) -> UnsatisfiableError:
@@ -370,7 +380,7 @@ def explain_rule(rule_id: str, platform: Platform = Platform.LINUX_64, *, solver
         near = difflib.get_close_matches(rule_id, rules, n=3, cutoff=0.4)
         raise UsageError(
             f"Cannot explain {rule_id!r}: there is no such rule.",
-            hint=f"Try {join_words(near, last='or')}." if near else None,
+            hint=f"Try {join_words(near, last='or')}." if near else "Give an error message to envsmith doctor.",
         )
     rows = [row for row in rule.rows if not row.platforms or platform in row.platforms]
     sentences = [f"{rule.id} ({rule.kind.value}, {join_words(list(rule.components))})."]

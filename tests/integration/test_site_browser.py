@@ -74,7 +74,10 @@ def test_choosing_leads_to_a_cell_and_its_command(page):
     assert page.locator("#permalink").inner_text().startswith("mc")
     assert "torch2.13.0" in page.locator("#permalink").inner_text()
     page.get_by_role("tab", name="uv").click()
-    assert page.locator("#command").inner_text().startswith("uv venv --python")
+    assert "uv pip sync" in page.locator("#command").inner_text()
+    page.get_by_role("radio", name="Horovod").check(force=True)
+    assert page.get_by_role("tab").all_inner_texts() == ["venv", "Docker", "Conda"]
+    assert "--engine venv" in page.locator("#command").inner_text()
 
 
 def test_a_gpu_with_an_arm_host_brings_it_and_another_takes_it_away(page):

@@ -208,6 +208,12 @@ def source_for(name: str) -> TorchSource | None:
     return next((s for s in load_runtime().sources if s.distribution == name), None)
 
 
+def is_compiled(name: str) -> bool:
+    """Return whether a distribution is compiled against the torch of its cell, unless a ready wheel of it fits."""
+    source = source_for(name)
+    return source is not None and not source.optional
+
+
 # What a setup that compiles against torch imports: torch.utils.cpp_extension wants setuptools and, to be quick, ninja.
 _USUAL = ("ninja", "packaging", "setuptools", "wheel")
 

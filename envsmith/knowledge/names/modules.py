@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,6 +14,8 @@ from envsmith.knowledge.graph.location import find_matrix
 
 _FILE = "modules.yaml"
 _MAX_BYTES = 1 << 20
+# How alike a name is to that of a module that it misspells.
+_ALIKE = 0.9
 
 
 @lru_cache(maxsize=1)
@@ -29,6 +33,13 @@ def distributions_by_module() -> dict[str, str]:
         for module in row["modules"]:
             modules.setdefault(module, distribution)
     return modules
+
+
+def near_module(name: str) -> str | None:
+    """Return the listed module that a name misspells, or ``None``. One that differs in digits is another module."""
+    modules = distributions_by_module()
+    near = [] if name in modules else difflib.get_close_matches(name, modules, n=1, cutoff=_ALIKE)
+    return next((each for each in near if re.findall(r"\d", each) == re.findall(r"\d", name)), None)
 
 
 def distributions_behind(chain: Sequence[str]) -> Iterator[str]:

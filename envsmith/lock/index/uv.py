@@ -249,6 +249,8 @@ _SPECIFIED = re.compile(r"(?<![\w.\[-])([A-Za-z0-9][\w.-]{0,80})(?:\[[^\]]{0,200
 _REQUIRED = re.compile(r"you require ([^,\n]{1,2000})")
 _ADDRESS = re.compile(r"(?:https?|file)://[^\s)`'\"]+")
 
+_CACHE = re.compile(r"Failed to initialize cache")
+
 
 def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     """Return the error of a failed run: storage, network, content, a program that is missing, a lock that cannot be.
@@ -259,13 +261,10 @@ def explain_failure(finished: Finished, *, work: str) -> EnvsmithError:
     last_lines = _told(finished.lines)
     details = tuple(line[:SHOWN] for line in last_lines)
     if disk := refusal_of_disk(text):
-        return StorageError(
-            f"Cannot {work}: {disk.sentence}.",
-            details=details,
-            hint="Free some space (or set UV_CACHE_DIR to another disk) and run the same command again."
-            if disk.is_full
-            else disk.hint,
-        )
+        hint = "Set UV_CACHE_DIR to a folder that can be written." if _CACHE.search(text) else disk.hint
+        if disk.is_full:
+            hint = "Free some space (or set UV_CACHE_DIR to another disk) and run the same command again."
+        return StorageError(f"Cannot {work}: {disk.sentence}.", details=details, hint=hint)
     if match := _HASH.search(text):
         return ContentError(
             f"Cannot {work}: the hash of {match[1]} is not the one of the lock.",
@@ -299,7 +298,7 @@ def _lock_error(text: str, details: tuple[str, ...], work: str) -> LockError:
         return LockError(
             f"Cannot {work}: {match[1]} is not on the package index.",
             details=details,
-            hint="Check the index settings of uv or pip.",
+            hint="Check its name. A private package needs its index in the settings of uv or pip.",
             names=_normal([match[1]]),
         )
     if match := _VARIANTS.search(text):

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from packaging.version import Version
+
 from envsmith.frameworks import CORE, beside_core, frameworks_of
 from envsmith.knowledge.graph.expiry import Expiry
 from envsmith.knowledge.graph.stacks import Stack, stacks_of
@@ -168,18 +170,18 @@ def unproved_words(states: Sequence[CellState]) -> str:
 
 
 def stacks_table(stacks: Sequence[Stack], states: Sequence[CellState]) -> str:
-    """Return a table of the stacks: what belongs to each, how many cells of it passed, and the newest that did."""
+    """Return a table of the stacks: what belongs to each, how many cells of it passed, the one with the newest torch."""
     members_of = [stacks_of((name for name, _ in CellId.parse(state.id).components), stacks) for state in states]
     rows = []
     for stack in stacks:
         own = [state for state, complete in zip(states, members_of, strict=True) if stack in complete]
         passed = [state for state in own if state.status is Status.PROVED]
-        newest = max(passed, key=lambda state: (state.best.started, state.id), default=None)
-        link = f'<a href="cell/{html.escape(newest.id)}.html">{html.escape(newest.id)}</a>' if newest else "none"
+        newest = max(passed, key=lambda s: (Version(s.best.components[CORE]), s.best.started, s.id), default=None)
+        link = f'<a href="cell/{html.escape(newest.id)}.html">{html.escape(newest.id)}</a>' if newest else ""
         members = html.escape(join_words(list(stack.requires)))
         rows.append(
             f"<tr><th scope='row'>{html.escape(stack.title)}</th><td>{members}</td>"
-            f"<td>{len(passed)} of {len(own)}</td><td class='id'>{link}</td></tr>"
+            f"<td>{f'{len(passed)} of {len(own)}' if own else 'not run'}</td><td class='id'>{link}</td></tr>"
         )
     head = "".join(f"<th scope='col'>{name}</th>" for name in ("Stack", "Packages", "Passed", "Newest that passed"))
     return f"<div class='scroll' tabindex='0'><table class='stacks'><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"

@@ -48,7 +48,7 @@ _SCRIPTS = ("elements.js", "choices.js", "selector.js", "answer.js", "app.js")
 FIRST = ("index.html", "style.css", "theme.js", "data.js", f"{next(iter(FRAMEWORKS))}.js", *_SCRIPTS)
 _COPIED = ("style.css", "theme.js", *_SCRIPTS, "find.js", "grid.js")
 # What the page shows of a framework whose own script was not loaded.
-_NAMES = ("name", "short", "title", "axis")
+_NAMES = ("name", "short", "title", "axis", "compiled")
 # The mark of a folder that ``matrix site`` may write again.
 SITE = "a site of the matrix"
 

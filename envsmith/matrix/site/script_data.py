@@ -8,12 +8,13 @@ from itertools import product
 from typing import Any
 
 from envsmith.frameworks import FRAMEWORKS, beside_core
+from envsmith.knowledge.graph.runtime import is_compiled
 from envsmith.knowledge.graph.support import support_ends
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.record import Failure, Record
 from envsmith.model.rule import Knowledge, Row, Rule, RuleKind, Severity
 from envsmith.model.version import Spec, public, version_key
-from envsmith.solver.explain import refuse
+from envsmith.solver.explain import conflicts
 from envsmith.solver.kernel import Domains
 from envsmith.solver.known_bad import known_bad, stated_by_metadata
 from envsmith.solver.request import Posed
@@ -79,7 +80,7 @@ def make_choices(
         "builds": [(t, cuda, _tag(v, index)) for t, cuda, v in builds],
         "gpus": gpus,
         "armGpus": [name for name in gpus if name in compiled.gpus_on_arm],
-        "arm": {"tags": [_tag(version, arm_index) for version in versions], "frameworks": arm},
+        "arm": {"frameworks": arm},
         "ends": support_ends(),
         "hostDrivers": list(hosts.drivers),
         "archs": list(compiled.versions["gpu"]),
@@ -124,6 +125,7 @@ def _framework(
         "short": FRAMEWORKS[name].short,
         "title": FRAMEWORKS[name].title,
         "axis": "release" if component == name else component,
+        "compiled": is_compiled(name),
         "releases": releases,
         **_once(rows),
         "reasons": reasons,
@@ -273,8 +275,7 @@ def _rows(
 def _reason(solver: Solver, name: str, release: str, torch: str) -> str:
     """Return the solver's sentence for a pair that cannot be."""
     request = Request(constraints={name: Spec.exactly(release), "torch": Spec.parse(f"=={torch}")})
-    refusal = refuse(solver, solver.pose(request)).refusal
-    members = [m for m in (refusal.conflict if refusal else ()) if not m.rule.startswith("request:")]
+    members = [m for m in next(conflicts(solver, solver.pose(request)), ()) if not m.is_wish]
     return "; ".join(f"{m.message} [{m.rule}]" for m in members) or "not possible"
 
 
@@ -311,7 +312,7 @@ def search_data(knowledge: Knowledge, records: Iterable[Record], choices: Mappin
         if r.failure and not r.passed and not r.of_host
     ]
     warnings = [
-        [number, row.severity is Severity.NOTE, row.cause or "", row.fix or "", where]
+        [number, row.severity is Severity.NOTE, _sentence(row.cause), row.fix or "", where]
         for number, rule in enumerate(rules)
         for row in rule.rows
         if row.severity is not Severity.ERROR and (where := _where(rule, row, choices)) is not None
@@ -323,11 +324,21 @@ def _shows(rule: Rule, failure: Failure) -> bool:
     return any(text and failure.symptom.startswith(text) for text in (rule.symptom, *(r.symptom for r in rule.rows)))
 
 
+def _sentence(cause: str | None) -> str:
+    """Return a cause as a sentence: that of a table is a clause."""
+    return f"{cause[:1].upper()}{cause[1:].removesuffix('.')}." if cause else ""
+
+
 def _rule(rule: Rule) -> list[object]:
     cause = rule.cause or next((row.cause for row in rule.rows if row.cause), "")
     fix = next((row.fix for row in rule.rows if row.fix), rule.fix) or ""
     evidence = [*rule.rows[0].evidence, *(e for row in rule.rows[1:] for e in row.evidence)]
-    return [rule.id, cause, fix, list(dict.fromkeys(e.source for e in evidence if e.source.startswith("https://")))[:3]]
+    return [
+        rule.id,
+        _sentence(cause),
+        fix,
+        list(dict.fromkeys(e.source for e in evidence if e.source.startswith("https://")))[:3],
+    ]
 
 
 def _where(rule: Rule, row: Row, choices: Mapping[str, Any]) -> dict[str, list[int]] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envsmith.base.progress import silent
+from envsmith.base.progress import EventKind, ProgressEvent
 from envsmith.cli.app import run
 from envsmith.cli.code import lock_plan
 from envsmith.cli.flags import RequestFlags
@@ -88,6 +88,7 @@ def test_a_lock_says_what_was_inferred_and_what_gave_way(project):
     (project / "requirements.txt").write_text("wandb==0.15.3\n")
 
     def lock(flags, *, progress):
+        progress(ProgressEvent(kind=EventKind.NOTE, step="", text="the lock itself says it"))
         if "wandb==0.15.3" in flags.package:
             raise LockError(
                 "Cannot resolve the packages of cell: wandb==0.15.3 is not on the package index.", names=["wandb"]
@@ -96,8 +97,10 @@ def test_a_lock_says_what_was_inferred_and_what_gave_way(project):
         return Lock(cell=cell, request="", exclude_newer="", python_version="3.11", pins=())
 
     flags = RequestFlags(code=project, date="2023-06-01")
-    settled, answer = lock_plan(flags, None, lambda some: some, silent, lock)
+    events = []
+    settled, answer = lock_plan(flags, None, lambda some: some, events.append, lock)
 
     assert "wandb" in settled.package
     assert answer["inferred"]["package"] == list(settled.package)
     assert answer["inferred"]["from"][-1] == ("wandb ==0.15.3 gives way: wandb==0.15.3 is not on the package index")
+    assert [event.kind for event in events] == [EventKind.START, EventKind.DONE]

@@ -419,3 +419,46 @@ def test_a_request_without_a_name_is_refused_by_each_verb_alike(verb, capsys):
 def test_what_a_machine_has_is_enough_to_choose_a_pytorch_for_it(capsys):
     assert run(["solve", "--gpu", "a100", "--driver", "535.183.01"]) == 0
     assert capsys.readouterr().out.startswith("cell torch")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["hlep"], "Try envsmith help."),
+        (["completion"], "Choose from: bash, zsh, fish."),
+        (["explain", "2.4"], "Give an error message to envsmith doctor."),
+        (["check", "FOLDER"], "it is a folder."),
+        (["check", "ENV"], "Run envsmith doctor --python ENV."),
+        (["solve", "req.txt"], "Use -r req.txt instead."),
+        (["lock", "."], "Use --project . instead."),
+        (["build", "./FOLDER"], "Use --project ./FOLDER instead."),
+        (["wheel", "flash-attn==2.5.0"], "the catalogue has only 2.8.3.post1, 2.8.3, "),
+        (["publish", "--to", "registry/image", "--key", "key.pem"], "none below envsmith-build has a record."),
+        (["verify", "image.tar"], "there is no such file."),
+        (["verify", "FOLDER"], "it is a folder."),
+        (["smoke", "ENV", "--python", "ENV"], "they name one thing."),
+    ],
+)
+def test_what_newcomers_type_is_answered_with_what_to_type(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FOLDER").mkdir()
+    (tmp_path / "ENV" / "bin").mkdir(parents=True)
+    (tmp_path / "ENV" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "req.txt").write_text("torch\n")
+    assert run(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_is_judged_whatever_its_name_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torch==2.4.1.txt").write_text("torch==2.4.1\ndeepspeed==0.14.2\n")
+    assert run(["check", "torch==2.4.1.txt"]) == 1
+    assert "deepspeed-elastic-socket" in capsys.readouterr().out
+
+
+def test_doctor_judges_an_environment_that_is_named_among_the_files(tmp_path, capsys):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "lib.log").write_text("ImportError: cannot import name '_get_socket_with_port'\n")
+    run(["doctor", str(tmp_path)])
+    assert f"environment of {tmp_path}/bin/python" in capsys.readouterr().out

@@ -114,6 +114,21 @@ def test_a_name_of_a_third_party_is_not_taken_for_one_of_python(text):
     assert "python-too-old" not in {d.finding.rule for d in judged(text).diagnosed}
 
 
+@pytest.mark.parametrize(
+    ("module", "fix"),
+    [
+        ("lightening", "Write lightning where that is meant."),
+        ("nn", "Write torch.nn in the import."),
+        ("fairseq2", "python -m pip install fairseq2"),
+        ("wandb", "python -m pip install wandb"),
+    ],
+)
+def test_a_misspelt_module_is_not_installed_from_the_index(module, fix):
+    finding = judged(f"ModuleNotFoundError: No module named '{module}'").diagnosed[0].finding
+    assert fix in finding.fix
+    assert ("pip install" in finding.fix) == ("pip install" in fix)
+
+
 def test_a_part_of_an_installed_package_that_is_missing_is_not_the_package():
     diagnosis = judged("flash-attn: 2.8.3\nModuleNotFoundError: No module named 'flash_attn.ops.triton'")
     assert [d.finding.rule for d in diagnosis.diagnosed if d.confirmed] == ["installed-is-another"]

@@ -242,7 +242,7 @@ def test_torch_builds_tell_what_they_run_on():
 
 
 def test_list_and_show_speak_of_the_records_that_are_there(root, capsys, monkeypatch):
-    for name in ("components.yaml", "releases", "rules", "tested"):
+    for name in ("components.yaml", "releases", "rules", "runtime.yaml", "tested"):
         (root / name).symlink_to(find_matrix() / name)
     monkeypatch.setenv("ENVSMITH_MATRIX", str(root))
     assert run(["matrix", "list", "--format", "json", "--status", "proved"]) == 0

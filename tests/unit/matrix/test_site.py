@@ -9,12 +9,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from packaging.version import Version
 
 from envsmith.base.files import write_folder
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.knowledge.graph.expiry import latest
 from envsmith.knowledge.graph.location import find_matrix
-from envsmith.matrix.cells import TOOLS, commands_of
+from envsmith.matrix.cells import LOCKED, TOOLS, commands_of
 from envsmith.matrix.site.figures import KINDS, freshness_plot
 from envsmith.matrix.site.page import FIRST, SITE, STATIC, read_page, site_texts
 from envsmith.matrix.site.script_data import Hosts, make_choices
@@ -254,6 +255,17 @@ def test_the_page_says_what_failed_on_purpose_the_stacks_and_when_support_ends(p
     assert (ends["python"]["3.12"], ends["driver"]["580"]) == ("2028-10", "2028-06")
 
 
+def test_the_table_of_stacks_links_the_newest_torch_and_says_what_was_never_run(page, site):
+    rows = re.findall(
+        r"<td>(not run|\d+ of \d+)</td><td class='id'>(.*?)</td>", (site / "index.html").read_text("utf-8")
+    )
+    grpo = next(link for _, link in rows if "trl" in link and "vllm" in link)
+    torches = [r.components["torch"] for r in page.records if r.passed and {"trl", "vllm"} <= r.components.keys()]
+    newest = max(torches, key=Version)
+    assert f"torch{public(newest)}-" in grpo
+    assert all((runs == "not run") == (link == "") for runs, link in rows)
+
+
 def test_a_gpu_that_comes_with_an_arm_host_is_marked(site):
     assert _script(site, "data.js")["armGpus"] == ["gb200"]
 
@@ -327,6 +339,13 @@ def test_a_failed_run_is_found_under_the_rule_whose_symptom_it_shows(page, site)
     (number,) = [number for cell, number, _ in search["errors"] if cell == record.cell]
     assert len(record.rules) > 1
     assert search["rules"][number][0] == "deepspeed-torch-six"
+
+
+def test_the_causes_of_rules_and_warnings_are_sentences(site):
+    search = _script(site, "search.js")
+    causes = [cause for _, cause, *_ in search["rules"]] + [cause for _, _, cause, *_ in search["warnings"]]
+    assert "Compiled from source when the cell is built (6 minutes of one processor)." in causes
+    assert [cause for cause in causes if cause and not cause.endswith(".")] == []
 
 
 def test_the_sources_of_a_rule_are_links_or_left_out(site):
@@ -415,7 +434,16 @@ def test_the_commands_of_a_cell_name_its_companions():
     commands = commands_of("mc0.8.0-torch2.5.1-cu124-py311-numpy2.5.5", TOOLS)
     ask = "--framework megatron-core==0.8.0 --with numpy==2.5.5 --torch 2.5.1 --cuda 12.4 --python 3.11"
     assert commands["venv"] == f"envsmith build {ask} --engine venv"
-    assert commands["uv"].endswith("uv pip install torch==2.5.1 megatron-core==0.8.0 numpy==2.5.5")
+    assert commands["uv"].startswith(f"envsmith lock {ask}\n")
+
+
+@pytest.mark.parametrize("templates", [TOOLS, LOCKED])
+def test_pip_and_uv_install_what_a_lock_holds_and_nothing_that_is_compiled_against_torch(templates):
+    old = commands_of("ds0.13.5-torch2.1.2-cu121-py311", templates)
+    compiled = commands_of("hvd0.28.1-torch2.0.1-cu117-py311", templates)
+    assert "--require-hashes --no-deps" in old["pip"]
+    assert old["uv"].endswith("uv pip sync envsmith-build/ds0.13.5-torch2.1.2-cu121-py311/pylock.toml")
+    assert compiled.keys() == templates.keys() - {"pip", "uv"}
 
 
 def test_the_page_fills_in_the_commands_of_a_cell_page(page, site):

@@ -169,6 +169,14 @@ def test_refusal_of_a_release_that_does_not_exist_says_what_does(solver):
     assert "no such release is known (the newest known is 2.4.0+cu130)" in found.conflict[0].message
 
 
+def test_refusal_names_every_conflict_that_giving_up_another_leaves(solver):
+    found = refusal(solver, request("beta", torch="9.9", python="3.12"))
+    assert [c.rule for c in found.conflict] == ["request:torch"]
+    assert [[c.rule for c in conflict] for conflict in found.further] == [
+        ["request:python", "beta-declares-torch", "torch-wheels-python"]
+    ]
+
+
 def test_repairs_keep_the_host_when_anything_else_can_go(solver):
     found = refusal(solver, request("alpha", driver="535.54.03", cuda="13"))
     assert all(c.component not in {"driver", "gpu"} for r in found.repairs for c in r.changes)

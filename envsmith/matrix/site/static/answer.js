@@ -4,9 +4,13 @@ const TOOLS = {
   venv: ["venv", "Locks every package, builds a virtual environment and runs the smoke test."],
   docker: ["Docker", "Locks every package, builds an image and runs the smoke test in it."],
   conda: ["Conda", "Writes a lock with a hash for every package. conda-lock installs it."],
-  pip: ["pip", "Pins these releases only. Nothing is locked or tested."],
-  uv: ["uv", "Pins these releases only. Nothing is locked or tested."],
+  pip: ["pip", "Writes a lock with a hash for every package. pip installs it."],
+  uv: ["uv", "Writes a lock with a hash for every package. uv installs it."],
 };
+// pip and uv compile a source in an environment without torch.
+const toolsOf = ({ f }) =>
+  Object.keys(TOOLS).filter((tool) => !(D.frameworks[f].compiled && ["pip", "uv"].includes(tool)));
+const toolOf = (option) => (toolsOf(option).includes(state.tool) ? state.tool : "venv");
 function cellId({ f, r, b, p }) {
   const [torch, cuda] = D.builds[b],
     tag = cuda === "cpu" ? "cpu" : "cu" + cuda.replace(".", "");
@@ -18,8 +22,7 @@ function cellId({ f, r, b, p }) {
 function command(option, tool) {
   const f = D.frameworks[option.f],
     release = f.axis === "release" ? `${f.name}==${f.releases[option.r]}` : "",
-    [number, cuda] = D.builds[option.b],
-    tag = tagOf(option.b);
+    [number, cuda] = D.builds[option.b];
   const values = {
     id: cellId(option),
     torch: D.torches[number],
@@ -29,12 +32,8 @@ function command(option, tool) {
     host: onArm(state) ? " --platform linux-aarch64" : "",
   };
   const fill = (text) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
-  values.pins = `${tag ? `--torch-backend ${tag} ` : ""}torch==${values.torch} ${release}`.trim();
   values.ask = fill(D.tools.ask);
-  // pip does not know where a build lies that the default index does not have.
-  return tool === "pip" && tag
-    ? "# This build of torch is on PyTorch's own index. uv finds it:\n" + fill(D.tools.uv)
-    : fill(D.tools[tool]);
+  return fill(D.tools[tool]);
 }
 function drawAnswer(option) {
   const card = $("answer");
@@ -142,19 +141,20 @@ function proof(record, kind, option) {
 }
 function commands(option) {
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Build it with" });
-  for (const [tool, [name]] of Object.entries(TOOLS)) {
-    const selected = tool === state.tool,
+  const chosen = toolOf(option);
+  for (const tool of toolsOf(option)) {
+    const selected = tool === chosen,
       keys = { "aria-selected": String(selected), tabindex: selected ? "0" : "-1" };
     tabs.append(
       el(
         "button",
         { type: "button", role: "tab", id: "tool-" + tool, "aria-controls": "commands", "data-tool": tool, ...keys },
-        name,
+        TOOLS[tool][0],
       ),
     );
   }
   // Lines do not break inside an option.
-  const text = command(option, state.tool),
+  const text = command(option, chosen),
     parts = text.split(/(--\S+ [^-\s]\S*|\S+)/).map((part, i) => (i % 2 ? el("span", {}, part) : part));
   const pre = el("pre", { tabindex: "0", id: "command" }, el("code", {}, ...parts));
   const copy = el(
@@ -163,10 +163,10 @@ function commands(option) {
     "Copy",
     el("span", { class: "hidden" }, " the command"),
   );
-  const panel = { id: "commands", role: "tabpanel", "aria-labelledby": "tool-" + state.tool };
+  const panel = { id: "commands", role: "tabpanel", "aria-labelledby": "tool-" + chosen };
   return [
     tabs,
-    el("div", panel, el("div", { class: "command" }, pre, copy), el("p", { class: "note" }, TOOLS[state.tool][1])),
+    el("div", panel, el("div", { class: "command" }, pre, copy), el("p", { class: "note" }, TOOLS[chosen][1])),
   ];
 }
 $("answer").addEventListener("click", (event) => {
@@ -174,9 +174,9 @@ $("answer").addEventListener("click", (event) => {
 });
 $("answer").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key],
-    tools = Object.keys(TOOLS);
+    tools = [...$("answer").querySelectorAll("[data-tool]")].map((tab) => tab.dataset.tool);
   if (!step || event.target.getAttribute("role") !== "tab") return;
-  const tool = tools[(tools.indexOf(state.tool) + step + tools.length) % tools.length];
+  const tool = tools[(tools.indexOf(event.target.dataset.tool) + step + tools.length) % tools.length];
   choose({ tool });
   $("tool-" + tool).focus();
 });

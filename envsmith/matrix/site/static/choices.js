@@ -20,7 +20,6 @@ function takeArm() {
     ...window.ENVSMITH_ARM.frameworks.map(({ rows, row }) => row.map((number) => numbers(rows[number], 16))),
   );
 }
-const tagOf = (b) => (onArm(state) ? window.ENVSMITH_ARM.tags : D.builds.map((build) => build[2]))[b];
 const onCpu = D.ladder.indexOf("framework step(cpu)");
 // A row is [shared, rest, rung, 1 passed + 2 of the host + 4 stale, day, why it ended]. The name of the cell is what
 // it shares with the row before, and the rest.

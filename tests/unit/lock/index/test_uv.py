@@ -419,3 +419,13 @@ def test_the_last_word_of_uv_is_there_after_any_length_of_output(tmp_path: Path)
     finished = uv.run([])
     assert (finished.lines[0], finished.lines[-1]) == ("begins", "error: Failed to build")
     assert len(finished.lines) < 20000
+
+
+def test_a_cache_that_cannot_be_written_is_answered_with_the_variable_of_the_cache() -> None:
+    lines = (
+        "error: Failed to initialize cache at `/nonexistent/.cache/uv`",
+        "  cause: failed to create directory `/nonexistent/.cache/uv`: Permission denied (os error 13)",
+    )
+    error = explain_failure(Finished(status=2, stdout="", lines=lines), work="resolve the packages")
+    assert isinstance(error, StorageError)
+    assert "UV_CACHE_DIR" in error.hint
