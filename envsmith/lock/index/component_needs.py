@@ -25,7 +25,7 @@ _EXTRA = re.compile(r"""\bextra\s*==\s*["']([^"']+)["']""")
 _LEFT_OUT = re.compile(
     "all|full|complete|dev|develop(ment)?|tests?|testing|docs?|documentation|quality|lint(ing)?|style|ci|typing|types?|"
     "mypy|bench(marks?)?|examples?|release|notebooks?|tutorials?|check|cover(age)?|enabler|core|build|ruff|format|qa|"
-    "amd|rocm|xpu|npu|tpu|hpu|mps|mlx|neuronx?|ascend|musa|intel|gaudi|habana"
+    "amd|hip|rocm|xpu|npu|tpu|hpu|mps|mlx|neuronx?|ascend|musa|intel|gaudi|habana"
 )
 
 

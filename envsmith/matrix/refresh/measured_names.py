@@ -41,13 +41,14 @@ class Package:
     """What ``packages.yaml`` says of a distribution.
 
     ``entries`` are names that programs begin with, and ``parts`` those that some programs import besides. What their
-    import takes from other packages is measured too.
+    import takes from other packages is measured too. Without ``names`` nothing else is: no package takes from it.
     """
 
     roots: tuple[str, ...] = ()
     since: str = _SINCE
     entries: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    names: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +113,8 @@ def _plan_package(folder: Path, context: RefreshRun, name: str, package: Package
     except NetworkError as error:
         context.problems.append(f"{name}: {error.message}")
         return
-    kinds = _KINDS if package.entries else _KINDS[:1]
+    asked = {SUFFIX: package.names, takes.SUFFIX: bool(package.entries)}
+    kinds = [kind for kind in _KINDS if asked[kind.suffix]]
     states = [_state(folder / f"{name}{kind.suffix}", kind, listed, again=context.again) for kind in kinds]
     with SourceStore(store / f"{name}.sqlite") as sources:
         missing = set().union(*(state.new for state in states))

@@ -128,6 +128,18 @@ def test_what_the_import_takes_is_measured_with_the_names_of_a_release(folder):
     assert table["pkg.far"] == {"torch.a.c =pkg.far :": 0b01}
 
 
+def test_of_a_package_without_names_only_what_its_import_takes_is_measured(folder):
+    (folder / "packages.yaml").write_text("packages: {pkg: {names: false, entries: [pkg]}}\n")
+    index = Index()
+    index.release("1.0", {"pkg/__init__.py": "from other import thing\n"})
+
+    first = plan(folder, index)
+    apply(first)
+
+    assert [change.path.name for change in first] == ["pkg.takes"]
+    assert plan(folder, index) == ()
+
+
 def test_a_package_that_lists_its_folder_brings_what_the_packages_in_it_list(folder):
     lazy = "from lazy import _LazyModule\nif TYPE_CHECKING:\n    from {0} import *\nelse:\n    import sys\n    _file = __file__\n"
     lazy += "    sys.modules[__name__] = _LazyModule(__name__, _file, define_import_structure(_file))"
