@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from envsmith.cli.declare import ExistingPath, choice, flag, group, option, seve
 from envsmith.cli.findings import FORMATS, judgement_text
 from envsmith.cli.mend import FileMendFlags, MendSubject, apply_mend, undo_mend
 from envsmith.cli.values import host_of_gpu, misspelt, parse_pairs, parse_platform
-from envsmith.errors import EnvsmithError, UsageError
+from envsmith.errors import UsageError
 from envsmith.frameworks import EXAMPLE
 from envsmith.knowledge.graph.load import components, gpu_names, version_graph
 from envsmith.knowledge.graph.tables import one_state
@@ -164,14 +164,14 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
 
         stated, declarations, draft = check_sources.read(settings.sources, settings.facts, settings.environment)
     typed = parse_pairs(versions, components())
-    unreached = [] if settings.offline else _unreached_names(misspelt(typed, components()))
+    suspects = misspelt(typed, components())
     stated |= typed
     keep = settings.mend.components
     judgement = _judge(stated, draft, where, keep) if stated or _size(draft) else Judgement(status="ok")
-    if not (settings.offline or unreached) and version_graph().unknown_releases(stated):
-        from envsmith.project.published import judge_published  # releases that are known need no index
+    if not settings.offline and (suspects or version_graph().unknown_releases(stated)):
+        from envsmith.cli.check_index import judge_by_index  # what is known needs no index
 
-        judgement = judge_published(stated, judgement, where)
+        judgement = judge_by_index(judgement, stated, suspects, where)
     if declarations is not None and judgement.status != "bad":
         judgement = declarations.judge(judgement, stated, where, keep=keep)
     if settings.code is not None:
@@ -181,7 +181,7 @@ def _judged(settings: CheckFlags) -> tuple[Judgement, Declarations | None]:
     if draft is not None:
         for source in settings.wheels:
             judgement = check_sources.judge_linking(source, stated, draft.done(), where, judgement)
-    return replace(judgement, unknown=(*judgement.unknown, *unreached)), declarations
+    return judgement, declarations
 
 
 def _host(pairs: Collection[str]) -> Platform:
@@ -189,25 +189,6 @@ def _host(pairs: Collection[str]) -> Platform:
     on_arm = version_graph().compiled.gpus_on_arm
     gpus = [value for name, _, value in (pair.partition("==") for pair in pairs) if name == "gpu"]
     return next(filter(None, (host_of_gpu(gpu, on_arm) for gpu in gpus)), Platform.LINUX_64)
-
-
-def _unreached_names(misspelt_names: Mapping[str, str]) -> list[str]:
-    """Return why the index could not say whether it has a name that looks misspelt. ``UsageError`` for one it lacks."""
-    reasons = []
-    for name, component in misspelt_names.items():
-        from envsmith.lock.index.index import is_published  # names that are known need no index
-
-        try:
-            if is_published(name):
-                continue
-        except EnvsmithError as error:
-            reasons.append(f"whether there is a package {name}: the package index did not say, {error.reason}")
-            continue
-        raise UsageError(
-            f"Cannot judge {name}: neither envsmith nor the package index has a package of that name.",
-            hint=f"Type {component}, if that is what you mean.",
-        )
-    return reasons
 
 
 def _size(draft: Draft | None) -> int:
