@@ -29,6 +29,8 @@ from envsmith.knowledge.names.presence import Presence
 
 # How many places of a package are asked. Of more callables than that, which changed, a message does not tell which.
 _ASKED, _FEW = 40, 4
+# A decorator of a method hands on what it was given by name: `return fn(self, **kwargs)`.
+_OF_METHOD = re.compile(r"\(self, ?\*\*\w+\)\s?$")
 # In how many packages an argument may have come or gone, so that it is told whose it is.
 _RARE = 3
 
@@ -135,7 +137,8 @@ class _Answer:
 def _answer(path: str, lack: Lack, index: NameIndex) -> _Answer | None:
     """Return what the releases that have a callable say of the call, or ``None`` where it is another one."""
     is_override = _is_overridden(path, lack)
-    is_caller = bool(lack.frames) and lack.frames[-1].package == index.distribution_of(path)
+    caller = lack.frames[-1] if lack.frames else None
+    is_caller = caller and not _OF_METHOD.search(caller.source) and caller.package == index.distribution_of(path)
     if not is_override and (is_caller or not _fits(path, lack)):
         return None  # a package gives its own callables what they take
     argument = by_position(path, lack.name) if lack.kind == "positional" else lack.name

@@ -143,8 +143,8 @@ def lack_of(hit: Hit, text: str) -> Lack:
     )
 
 
-# A decorator hands on what it was given: `return func(*args, **kwargs)`, `return fn(self, **kwargs)`.
-_HANDED_ON = re.compile(r"\(\s?(?:self|(?:self, ?)?\*\w+), ?\*\*\w+\s?\)\s?$")
+# A decorator hands on what it was given: `return func(*args, **kwargs)`.
+_HANDED_ON = re.compile(r"\(\s?(?:self, ?)?\*\w+, ?\*\*\w+\s?\)\s?$")
 # What a function does not know it hands on as the last argument.
 _REST = re.compile(r"\*\*\w+\s?\)\s?$")
 
