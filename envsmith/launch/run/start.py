@@ -64,7 +64,8 @@ class Launch:
             launcher = Launcher(self.command, environment, diverts=self.diverts)
         except OSError as error:
             self._say(f"envsmith run: Cannot start {self.command[0]}: {error.strerror}.")
-            self._say("  next: Activate the environment that has it, or give its path.")
+            if isinstance(error, FileNotFoundError):
+                self._say("  next: Activate the environment that has it, or give its path.")
             status = code_of(error)
         else:
             if folder and ranks:

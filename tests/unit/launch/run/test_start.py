@@ -171,7 +171,10 @@ def test_a_program_that_does_not_exist_has_the_code_of_a_shell():
 
     assert (result.returncode, result.stderr) == (
         127,
-        "envsmith run: Cannot start no-such-launcher: No such file or directory.\n",
+        (
+            "envsmith run: Cannot start no-such-launcher: No such file or directory.\n"
+            "  next: Activate the environment that has it, or give its path.\n"
+        ),
     )
 
 
