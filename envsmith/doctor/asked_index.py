@@ -12,8 +12,9 @@ from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.lock.index.asked_names import MOST, AskedReleases, between, spread
+from envsmith.lock.index.asked_names import FIRST, MOST, AskedReleases, between, spread
 from envsmith.lock.index.index import PackageIndex
+from envsmith.net.http import NotFoundError
 
 # How many packages are asked for, because a person waits.
 _PACKAGES = 2
@@ -40,11 +41,14 @@ def ask_index(
             if project and project not in names.distributions():
                 asked.setdefault(project, (root, lack))
     for project, (root, lack) in [*asked.items()][:_PACKAGES]:
-        say(f"reading releases of {project} on the package index, because what is asked was not measured")
+        is_installed = _is_installed(root, lack)
+        version = installed_version(project, facts)
         try:
-            years = None if _is_installed(root, lack) else _YEARS
-            with AskedReleases(find(), project, years=years) as releases:
+            with AskedReleases(find(), project, years=None if is_installed else _YEARS, among=version) as releases:
+                say(f"reading releases of {project} on the package index, because what is asked was not measured")
                 names = _read(root, lack, facts, names, releases) or names
+        except NotFoundError:
+            continue
         except EnvsmithError as error:
             say(f"not read: {error.message}")
     return names
@@ -59,13 +63,15 @@ def _roots(lack: Lack) -> Iterator[str]:
 
 
 def _project(root: str, lack: Lack, facts: Facts) -> str | None:
-    """Return the project that brings a module, where the text shows that it was installed or everybody knows it.
+    """Return the project that brings a module, where it is known, or the text shows that it was installed.
 
-    A module of one's own may have the name of a project that has nothing to do with it.
+    A module of one's own may have the name of a project that has nothing to do with it. One inside of another module
+    tells by itself whether the project has it.
     """
     known = distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
     project = known or fold(root)
-    return project if known or project in facts.distributions or _is_installed(root, lack) else None
+    is_there = known or "." in lack.owner or project in facts.distributions or _is_installed(root, lack)
+    return project if is_there else None
 
 
 def _is_installed(root: str, lack: Lack) -> bool:
@@ -74,7 +80,10 @@ def _is_installed(root: str, lack: Lack) -> bool:
 
 
 def _read(root: str, lack: Lack, facts: Facts, names: NameIndex, releases: AskedReleases) -> NameIndex | None:
-    """Return the index with the releases between which the answer changes, or ``None`` where they have none."""
+    """Return the index with the releases between which the answer changes.
+
+    ``None`` where they have neither what is asked nor the module that it is asked of.
+    """
     versions = releases.versions
     places = spread(len(versions))
     with suppress(ValueError):
@@ -89,7 +98,8 @@ def _read(root: str, lack: Lack, facts: Facts, names: NameIndex, releases: Asked
             new = between(places, {at: (v in present, v in absent) for at, v in enumerate(versions)})
         else:  # a few releases may be the only ones that differ
             new = spread(len(versions), MOST) - places
-        if not new or len(places | new) > 2 * MOST:
-            return index
+        if not new or len(places | new) > MOST + FIRST:
+            owner = index.ask(lack.owner) if lack.root else None
+            return index if present or owner is None or owner.present else None
         places = places | new
     return None

@@ -263,10 +263,18 @@ class Walk:
         if not is_below(origin, self._roots) and self.module(f"{module}.{origin}") is not None:
             origin = f"{module}.{origin}"  # a dot is missing where only type checkers read it (transformers' xlstm)
         if not is_below(origin, self._roots):
-            return Reached(unknown=0 if name.startswith("_") else bits)
+            return self._star_beyond(origin, name, bits)
         if origin == module:
             return Reached()
         return self.find(origin, name, bits, star=True, depth=depth + 1)
+
+    def _star_beyond(self, origin: str, name: str, bits: int) -> Reached:
+        """Return what a star import of another package brings: what all its releases have, or perhaps anything."""
+        if name.startswith("_"):
+            return Reached()
+        place = NamePlace(bits=bits, kind="external", module=origin, name=name)
+        is_there = self._beyond(NamePlace(bits=bits, kind="module", module=origin), name, None)
+        return Reached(places=(place,)) if is_there else Reached(unknown=bits)
 
     def _bound(self, module: str, name: str, body: str, bits: int, depth: int) -> Reached:
         """Return what one line binds a name to."""

@@ -24,8 +24,10 @@ from envsmith.lock.index.release_sources import Archive, SourceMember, choose_fi
 
 _Task = TypeVar("_Task")
 _Answer = TypeVar("_Answer")
-# How many releases are opened at first, and at most.
-FIRST, MOST = 9, 32
+# How many releases are opened at first, and about how many at most.
+FIRST, MOST = 9, 24
+# A name that was only reserved, or a slip: it says nothing of the time before 0.0.1.
+_PLACEHOLDER = Version("0")
 # A person waits for the answer, in seconds.
 _LONGEST = 25.0
 _JOBS = 8
@@ -45,7 +47,9 @@ def between(places: Iterable[int], state: Mapping[int, object]) -> set[int]:
 
 
 class AskedReleases:
-    """The final releases of a project, opened when they are asked for, of all its years or the last. A context manager.
+    """The final releases of a project, opened when they are asked for. A context manager.
+
+    They are those of the last ``years``, or all where ``among`` is an older one.
 
     ``NotFoundError`` where the index has no such project, ``NetworkError`` where it does not answer in time.
     """
@@ -56,11 +60,14 @@ class AskedReleases:
         project: str,
         *,
         years: int | None = None,
+        among: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.project = project
         self._fetcher = packages.fetcher
-        self._files = _of_years(_readable_files(packages.project(project).releases()), years)
+        files = _readable_files(packages.project(project).releases())
+        recent = _of_years(files, years)
+        self._files = recent if among in recent else files if among in files else recent
         self._archives: dict[str, Archive] = {}
         self._sources: dict[SourceMember, bytes] = {}
         self._opened = ExitStack()
@@ -141,7 +148,8 @@ class AskedReleases:
 
 def _readable_files(releases: Mapping[str, Sequence[IndexFile]]) -> dict[str, IndexFile]:
     """Return the file to read of each final release that has one of a size worth waiting for."""
-    chosen = {version: choose_file(files) for version, files in releases.items() if not Version(version).is_prerelease}
+    finals = {v: files for v, files in releases.items() if not Version(v).is_prerelease and Version(v) != _PLACEHOLDER}
+    chosen = {version: choose_file(files) for version, files in finals.items()}
     return {v: f for v, f in chosen.items() if f is not None and (f.is_wheel or (f.size or 0) <= _MAX_SDIST)}
 
 
