@@ -119,7 +119,9 @@ def explain(
     if lack.kind == "required":
         return _required(lack, question, presence, version) or _unmeasured(lack, facts)
     if not presence.present:
-        return _never(lack, question, presence) if not presence.unknown else _unmeasured(lack, facts)
+        if not presence.unknown:
+            return _never(lack, question, presence)
+        return _perhaps(lack, question, presence, version) if presence.absent else _unmeasured(lack, facts)
     inside = is_in(version, presence.present, presence.releases) if version else None
     if inside is not False and lack.kind in {"name", "module"} and index.is_compiled_module(question.path):
         return _not_compiled(lack, question, presence, version)
@@ -422,6 +424,23 @@ def _never(lack: Lack, question: Question, presence: Presence) -> MissingNameExp
         weight=Weight.SYMPTOM,
         confidence="high",
         components={name: "*"},
+        presence=presence,
+    )
+
+
+def _perhaps(lack: Lack, question: Question, presence: Presence, version: str | None) -> MissingNameExplanation:
+    """Explain a name that some releases surely lack, where others make names of their own when they are imported."""
+    name = presence.distribution
+    lacking, spec = (short_spec_of(presence.releases, having) for having in (presence.absent, presence.unknown))
+    return MissingNameExplanation(
+        rule="name-not-in-release",
+        message=f"{name}{lacking} does not have {_thing(lack, question)}. Its other releases make names when they are"
+        f" imported, and may have it.{_asker(lack, name)}",
+        fix=f"Install {name}{spec}, and look whether it has it.",
+        severity=lack.hit.signature.severity,
+        weight=Weight.SYMPTOM,
+        components={name: version or "*", **_user(lack, name)},
+        needs={name: spec},
         presence=presence,
     )
 
