@@ -13,6 +13,7 @@ from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.parties import OWNED, symbol_in, with_parties
 from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
+from envsmith.doctor.refusals import only_refusals, with_refusal
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.stated_environment import check_versions
 from envsmith.knowledge.graph.location import find_matrix
@@ -104,8 +105,9 @@ def _hits(text: str, source: str) -> list[Hit]:
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        messages.append(with_parties(hit, text))
-    return messages
+        if (refusal := with_refusal(with_parties(hit, text), text)) is not None:
+            messages.append(refusal)
+    return only_refusals(messages)
 
 
 def _explained(
