@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from envsmith.doctor.conflicts import with_conflict
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.missing_names import MissingNameExplanation, explain
@@ -105,7 +106,7 @@ def _hits(text: str, source: str) -> list[Hit]:
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        if (refusal := with_refusal(with_parties(hit, text), text)) is not None:
+        if (refusal := with_refusal(with_conflict(with_parties(hit, text), text), text)) is not None:
             messages.append(refusal)
     return only_refusals(messages)
 

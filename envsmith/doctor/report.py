@@ -237,7 +237,7 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     words: dict[str, str | None] = {
         name: None for pattern in signature.match for name in re.compile(pattern).groupindex
     }
-    words |= {"fix": signature.fix, "needs": None, **groups}
+    words |= {"fix": signature.fix, **dict.fromkeys(("needs", "told", "way", "header_package")), **groups}
     symbol, major = symbol_in(hit.text), _MAJOR.search(groups.get("library", ""))
     words |= {"wheel": symbol.wheel if symbol else None, "major": major[1] if major else None}
     words["carried"] = major[1] if major and (facts.version("cuda") or "").split(".")[0] == major[1] else None

@@ -1,0 +1,97 @@
+"""Which requirements exclude each other: what pip, uv, Poetry and conda say of the sets that they cannot resolve."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from envsmith.doctor.needed_releases import newest_that_needs
+from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.signatures import Hit
+from envsmith.model.version import Spec
+
+_SPEC = r"(?P<spec>(?:[<>=!~]=?=?\d[\w.*+]{0,30}(?:(?:,\s?|\sand\s)(?=[<>=!~]))?){1,4})"
+# pip: `xformers 0.0.26 depends on torch==2.3.0`. uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
+_DEPENDS = re.compile(
+    r"(?:\b(?P<asker>[A-Za-z][\w.-]{0,60}?)(?:\[[\w,-]{1,60}\])?(?:\{[^}\n]{1,160}\})?(?:(?:==| )v?(?P<version>\d[\w.+]{0,30}))?"
+    rf" depends on|The user requested) (?P<need>[A-Za-z][\w.-]{{0,60}}?)(?:\[[\w,-]{{1,60}}\])?(?:\{{[^}}\n]{{1,160}}\}})?\s?{_SPEC}"
+)
+_REACH = 4000
+# What asks in uv's words, where it is no package.
+_OF_USER = frozenset({"project", "you", "user"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Requirement:
+    """What ``asker`` (empty: the user) of a version requires of ``need``."""
+
+    asker: str
+    version: str
+    need: str
+    spec: str
+
+    def __str__(self) -> str:
+        who = f"{self.asker} {self.version}".strip()
+        return f"{who} requires {self.need}{self.spec}" if who else f"{self.need}{self.spec} is asked for"
+
+
+def with_conflict(hit: Hit, text: str) -> Hit:
+    """Return what a resolver says with the requirements behind it, and those of one package that exclude each other."""
+    if hit.signature.id != "pip-resolution":
+        return hit
+    requirements = list(_requirements(text[max(0, hit.position - 400) : hit.position + _REACH]))
+    if not requirements:
+        return hit
+    needs = dict.fromkeys(f"{each.need}{each.spec}" for each in _binding(requirements))
+    pair = next(_excluding(requirements), ())
+    groups = {
+        "needs": "; ".join(needs)[:400],
+        "told": "; ".join(map(str, pair)),
+        "way": _way_out(pair),
+    }
+    return dataclasses.replace(hit, groups={**hit.groups, **{n: value for n, value in groups.items() if value}})
+
+
+def _requirements(text: str) -> Iterator[_Requirement]:
+    for match in _DEPENDS.finditer(re.sub(r"\n\s*│?\s*", " ", text)):
+        asker = match["asker"] or ""
+        spec = re.sub(r",?\s(?:and\s)?", ",", match["spec"])
+        yield _Requirement("" if asker in _OF_USER else asker, match["version"] or "", match["need"], spec)
+
+
+def _excluding(requirements: Sequence[_Requirement]) -> Iterator[tuple[_Requirement, _Requirement]]:
+    """Give the pairs of which one pins a release that the other does not take."""
+    for pin in requirements:
+        for other in requirements:
+            if pin.need == other.need and pin.spec.startswith("==") and not _contains(other.spec, pin.spec[2:]):
+                yield pin, other
+
+
+def _way_out(pair: Sequence[_Requirement]) -> str:
+    """Return which release of one of two packages that exclude each other takes what the other pins."""
+    for pin, other in (pair, pair[::-1]) if pair else ():
+        asker, need = component_of(other.asker), component_of(pin.need)
+        if asker and need and pin.spec.startswith("==") and (release := newest_that_needs(asker, need, pin.spec[2:])):
+            alternative = f", or {other.need}{other.spec} with what belongs to it" if other.spec.startswith("==") else ""
+            return f"{asker} {release} takes {pin.need}{pin.spec}{alternative}"
+    asked = [f"{each.need}{each.spec}" for each in pair if each.asker]
+    return f"Ask for {' or '.join(asked)}, or take another release of what requires it" if asked else ""
+
+
+def _binding(requirements: Iterable[_Requirement]) -> Iterator[_Requirement]:
+    """Give the requirements without the ranges that a release fulfils which another one pins."""
+    every = list(requirements)
+    pins = [(each.need, each.spec[2:]) for each in every if each.spec.startswith("==") and "," not in each.spec]
+    for each in every:
+        fulfilled = any(name == each.need and _contains(each.spec, pin) for name, pin in pins)
+        if each.spec.startswith("==") or not fulfilled:
+            yield each
+
+
+def _contains(spec: str, version: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return Spec.parse(spec).contains(version)
+    return True
