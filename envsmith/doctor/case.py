@@ -11,7 +11,7 @@ from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.missing_names import MissingNameExplanation, explain
 from envsmith.doctor.needed_releases import releases_for_finding
-from envsmith.doctor.parties import OWNED, symbol_in, with_parties
+from envsmith.doctor.parties import OWNED, symbol_in, with_parties, with_peer
 from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.refusals import only_refusals, with_refusal
@@ -106,7 +106,8 @@ def _hits(text: str, source: str) -> list[Hit]:
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        if (refusal := with_refusal(with_conflict(with_parties(hit, text), text), text)) is not None:
+        named = with_conflict(with_peer(with_parties(hit, text), text), text)
+        if (refusal := with_refusal(named, text)) is not None:
             messages.append(refusal)
     return only_refusals(messages)
 

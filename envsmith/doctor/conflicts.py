@@ -45,7 +45,7 @@ def with_conflict(hit: Hit, text: str) -> Hit:
     requirements = list(_requirements(text[max(0, hit.position - 400) : hit.position + _REACH]))
     if not requirements:
         return hit
-    needs = dict.fromkeys(f"{each.need}{each.spec}" for each in _binding(requirements))
+    needs = dict.fromkeys(f"{each.need}{each.spec}" for each in _binding(each for each in requirements if each.asker))
     pair = next(_excluding(requirements), ())
     groups = {
         "needs": "; ".join(needs)[:400],
@@ -59,7 +59,7 @@ def _requirements(text: str) -> Iterator[_Requirement]:
     for match in _DEPENDS.finditer(re.sub(r"\n\s*│?\s*", " ", text)):
         asker = match["asker"] or ""
         spec = re.sub(r",?\s(?:and\s)?", ",", match["spec"])
-        yield _Requirement("" if asker in _OF_USER else asker, match["version"] or "", match["need"], spec)
+        yield _Requirement("your project" if asker in _OF_USER else asker, match["version"] or "", match["need"], spec)
 
 
 def _excluding(requirements: Sequence[_Requirement]) -> Iterator[tuple[_Requirement, _Requirement]]:
@@ -77,8 +77,11 @@ def _way_out(pair: Sequence[_Requirement]) -> str:
         if asker and need and pin.spec.startswith("==") and (release := newest_that_needs(asker, need, pin.spec[2:])):
             alternative = f", or {other.need}{other.spec} with what belongs to it" if other.spec.startswith("==") else ""
             return f"{asker} {release} takes {pin.need}{pin.spec}{alternative}"
-    asked = [f"{each.need}{each.spec}" for each in pair if each.asker]
-    return f"Ask for {' or '.join(asked)}, or take another release of what requires it" if asked else ""
+    others = [each for each in pair if each.asker]
+    if not others:
+        return ""
+    asks, wish = others[-1], next(each for each in pair if each is not others[-1])
+    return f"Ask for {asks.need}{asks.spec}, or take a release of {asks.asker} that goes with {wish.need}{wish.spec}"
 
 
 def _binding(requirements: Iterable[_Requirement]) -> Iterator[_Requirement]:

@@ -25,6 +25,29 @@ _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
 _RAY = re.compile(r"Ray: (\d[\w.]{1,30})[^\n]{0,40}\n[^\n]{0,120}?Python: (3\.\d{1,2}(?:\.\d{1,2})?)")
 
 
+# An address in the messages of torch, gloo and NCCL: `(10.0.0.1, 29500)`, `remote=[10.0.0.1]:29500`, `10.0.0.1<29500>`.
+_PEER = re.compile(
+    r"\((?P<pair>[\w.-]{3,80}), (?P<of_pair>\d{2,5})\)|(?:\b(?:to|on|at|host|address|peer) |remote=)\[?"
+    r"(?P<host>(?:\d{1,3}\.){3}\d{1,3}|[A-Za-z][\w-]*(?:\.[\w-]+)*|[0-9a-f:]{2,40})\]?(?::|<)(?P<port>\d{2,5})\b"
+)
+_PORT = re.compile(r"\bport`?:? `?(\d{2,5})\b")
+_BESIDE = 400
+_OF_NETWORK = frozenset({"port-in-use", "rendezvous-address", "gloo-wrong-interface", "nccl-wrong-interface"})
+
+
+def with_peer(hit: Hit, text: str) -> Hit:
+    """Return a message about the network with the address that its line names, or one of the lines beside it."""
+    if hit.signature.cause not in _OF_NETWORK:
+        return hit
+    around = text[max(0, hit.position - _BESIDE) : hit.position + _BESIDE]
+    match, port = _PEER.search(hit.text) or _PEER.search(around), _PORT.search(hit.text)
+    if match:
+        host, number = match["pair"] or match["host"], match["of_pair"] or match["port"]
+        groups = {"peer": f"{host}:{number}", "peer_host": host, "peer_port": number}
+        return dataclasses.replace(hit, groups={**hit.groups, **groups})
+    return dataclasses.replace(hit, groups={**hit.groups, "peer_port": port[1]}) if port else hit
+
+
 def with_parties(hit: Hit, text: str) -> Hit:
     """Return the hit with the packages or releases that it is about."""
     if hit.signature.id == "ray-cluster-versions":
