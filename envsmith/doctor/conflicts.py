@@ -20,6 +20,9 @@ _DEPENDS = re.compile(
     rf" depends on|The user requested) (?P<need>[A-Za-z][\w.-]{{0,60}}?)(?:\[[\w,-]{{1,60}}\])?(?:\{{[^}}\n]{{1,160}}\}})?\s?{_SPEC}"
 )
 _REACH = 4000
+# An item of conda with its build, `zlib==1.2.13=h5eee18b_0`, and packages that PyTorch's channel no longer has.
+_BUILD = re.compile(r"=[\d.][\w.]*=\w*_?\w*h[0-9a-f]{7}_\d+$|=py[\d.]+_cuda")
+_ENDED = re.compile(r"pytorch[=>]=?2\.(?:[6-9]|\d\d)|torchvision[=>]=?0\.2[1-9]|torchaudio[=>]=?2\.(?:[6-9]|\d\d)")
 # What asks in uv's words, where it is no package.
 _OF_USER = frozenset({"project", "you", "user"})
 
@@ -40,6 +43,8 @@ class _Requirement:
 
 def with_conflict(hit: Hit, text: str) -> Hit:
     """Return what a resolver says with the requirements behind it, and those of one package that exclude each other."""
+    if hit.signature.id == "conda-package-unknown":
+        return _with_absent(hit, text[max(0, hit.position - 800) : hit.position + _REACH])
     if hit.signature.id != "pip-resolution":
         return hit
     requirements = list(_requirements(text[max(0, hit.position - 400) : hit.position + _REACH]))
@@ -51,6 +56,21 @@ def with_conflict(hit: Hit, text: str) -> Hit:
         "needs": "; ".join(needs)[:400],
         "told": "; ".join(map(str, pair)),
         "way": _way_out(pair),
+    }
+    return dataclasses.replace(hit, groups={**hit.groups, **{n: value for n, value in groups.items() if value}})
+
+
+def _with_absent(hit: Hit, around: str) -> Hit:
+    """Return conda's message with what its channels lack: builds of another platform, PyTorch's packages after 2.5."""
+    items = re.findall(
+        r"^\s*- ([a-z][\w.-]*[=<>]\S{1,80}|[a-z][\w.-]{1,60})$", around[around.find("NotFound") :], re.MULTILINE
+    )
+    platform = re.search(r"Platform: ((?:win|osx|linux)-\w{2,8})", around)
+    groups = {
+        "absent": ", ".join(items[:6]),
+        "build": next((item for item in items if _BUILD.search(item)), ""),
+        "ended": next((item for item in items if _ENDED.match(item)), ""),
+        "platform": platform[1] if platform else "",
     }
     return dataclasses.replace(hit, groups={**hit.groups, **{n: value for n, value in groups.items() if value}})
 
@@ -75,7 +95,9 @@ def _way_out(pair: Sequence[_Requirement]) -> str:
     for pin, other in (pair, pair[::-1]) if pair else ():
         asker, need = component_of(other.asker), component_of(pin.need)
         if asker and need and pin.spec.startswith("==") and (release := newest_that_needs(asker, need, pin.spec[2:])):
-            alternative = f", or {other.need}{other.spec} with what belongs to it" if other.spec.startswith("==") else ""
+            alternative = (
+                f", or {other.need}{other.spec} with what belongs to it" if other.spec.startswith("==") else ""
+            )
             return f"{asker} {release} takes {pin.need}{pin.spec}{alternative}"
     others = [each for each in pair if each.asker]
     if not others:

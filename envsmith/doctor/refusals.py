@@ -38,10 +38,17 @@ _SETTINGS_FILE = re.compile(
 _CLASSES = {"MisconfigurationException": "lightning", "DeepSpeedConfigError": "deepspeed"}
 # Failure classes of settings: what the message says is the cause.
 _CLASSES_OF_SETTINGS = frozenset(
-    {"mixed-options", "world-size-mismatch", "parallel-layout", "ds-batch-config", "ds-config-invalid", "ds-config-auto"}
+    {
+        "mixed-options",
+        "world-size-mismatch",
+        "parallel-layout",
+        "ds-batch-config",
+        "ds-config-invalid",
+        "ds-config-auto",
+    }
 )
 _ADVICE = re.compile(
-    r"(?:^|(?<=[.;:!,] ))((?:Try|Consider|Please|Set|Use|Pass|Specify|Make sure|Either|Choose|Remove|Reduce|Increase"
+    r"(?:^|(?<=[.;:!,] ))((?:please |Try|Consider|Please|Set|Use|Pass|Specify|Make sure|Either|Choose|Remove|Reduce|Increase"
     r"|Decrease|Provide|Add|Enable|Disable|You (?:can|need to|must|should)|you (?:need to|must))\b[^\n]*)"
 )
 _VALUES = re.compile(
@@ -54,6 +61,7 @@ _ASKED = re.compile(
     r" (?P<how>set|specified|provided|used|given|enabled|passed|defined|disabled|True|False)\b"
 )
 _QUOTIENT = re.compile(r"\((?P<whole>\d+(?: ?[x*] ?\d+)*)\)[^()\n]{0,120}divisible by[^()\n]{0,120}\((?P<part>\d+)\)")
+_PRODUCT = re.compile(r"\b(?P<whole>\d{1,9}) != (?P<parts>\d{1,9}(?: \* \d{1,9}){1,4})")
 _MOST_SETTINGS = 6
 
 
@@ -65,6 +73,8 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     said = _whole(hit.groups["said"], text[hit.position :])
     settings = list(dict.fromkeys(_settings_in(said)))
     refuser = _refuser(frames[-1], said) if frames else next((p for c, p in _CLASSES.items() if c in hit.text), "")
+    if not refuser and hit.signature.id == "settings-said":
+        return None
     is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(said))
     if refuser is None or not is_marked:
         return None
@@ -127,7 +137,8 @@ def _settings_in(said: str) -> Iterator[str]:
 def _advice_of(form: str, said: str, settings: list[str]) -> str:
     """Return what to do: what the sentence advises, what it names, or what its form asks for."""
     if (match := _ADVICE.search(said)) and match[1].count(" ") > 1:
-        return match[1][:300].rstrip(" .")
+        advice = match[1][:300].rstrip(" .")
+        return advice[:1].upper() + advice[1:]
     if values := _values_in(said, settings):
         return values
     names = ", ".join(settings[:_MOST_SETTINGS])
@@ -160,6 +171,8 @@ def _asked_in(said: str) -> str:
 def _factors_in(said: str) -> str:
     """Return by what the first number of a sentence can be divided, where it says that it must be divisible."""
     match = _QUOTIENT.search(said)
+    if (product := _PRODUCT.search(said)) and (parts := re.findall(r"\d+", product["parts"])):
+        return f"{' * '.join(parts)} is {math.prod(map(int, parts))}, not {product['whole']}: change one of them"
     whole = math.prod(int(number) for number in re.findall(r"\d+", match["whole"])) if match else 0
     if match is None or not 0 < whole < 1 << 16:
         return ""

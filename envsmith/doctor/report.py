@@ -166,7 +166,21 @@ _MAJOR = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.
 # The torch build of each CUDA major that most machines of that major can use.
 _BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
 # Groups of patterns that a message names in brackets.
-_NAMED = ("package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec", "owner", "user", "peer")
+_NAMED = (
+    "package",
+    "need",
+    "library",
+    "tool",
+    "symbol",
+    "toolkit",
+    "cuda",
+    "gpu",
+    "op",
+    "spec",
+    "owner",
+    "user",
+    "peer",
+)
 
 
 def better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | None) -> str | None:
@@ -203,6 +217,8 @@ def _filled(text: str, hit: Hit) -> str:
     return _CAUGHT.sub(lambda match: words.get(match[1]) or (match[0] if match[2] is None else match[2]), text)
 
 
+# What is added to the groups of a hit: the conditions of variants may name it.
+_ADDED = ("needs", "told", "way", "header_package", "absent", "build", "ended", "platform")
 # A release that a command asks for.
 _REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'|\b(pip install [A-Za-z][\w.-]*)$")
 
@@ -237,7 +253,7 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     words: dict[str, str | None] = {
         name: None for pattern in signature.match for name in re.compile(pattern).groupindex
     }
-    words |= {"fix": _filled(signature.fix, hit), **dict.fromkeys(("needs", "told", "way", "header_package")), **groups}
+    words |= {"fix": _filled(signature.fix, hit), **dict.fromkeys(_ADDED), **groups}
     symbol, major = symbol_in(hit.text), _MAJOR.search(groups.get("library", ""))
     words |= {"wheel": symbol.wheel if symbol else None, "major": major[1] if major else None}
     words["carried"] = major[1] if major and (facts.version("cuda") or "").split(".")[0] == major[1] else None
