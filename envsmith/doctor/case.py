@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from envsmith.doctor.conflicts import with_conflict
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
 from envsmith.doctor.missing_names import MissingNameExplanation, explain
 from envsmith.doctor.needed_releases import releases_for_finding
-from envsmith.doctor.parties import OWNED, symbol_in, with_parties
+from envsmith.doctor.parties import OWNED, symbol_in, with_parties, with_peer
 from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
+from envsmith.doctor.refusals import only_refusals, with_refusal
 from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
 from envsmith.doctor.stated_environment import check_versions
 from envsmith.knowledge.graph.location import find_matrix
@@ -113,8 +115,10 @@ def _hits(text: str, source: str) -> list[Hit]:
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        messages.append(with_parties(hit, text))
-    return messages
+        named = with_conflict(with_peer(with_parties(hit, text), text), text)
+        if (refusal := with_refusal(named, text)) is not None:
+            messages.append(refusal)
+    return only_refusals(messages)
 
 
 def _explained(

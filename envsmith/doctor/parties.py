@@ -6,11 +6,9 @@ calls of the traceback say who they are.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,27 +18,42 @@ from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.signatures import Hit, catalogue
 from envsmith.doctor.vocabulary import words
-from envsmith.model.version import Spec
 
 # Those where the name is known to be gone, so that the package that imports it is too old.
 _REMOVED = frozenset({"torch-six", "triton-attribute", "numpy-alias-removed"})
-# pip and uv: `opencv-python==4.11.0.86 depends on numpy>=1.26.0`.
-_DEPENDS = re.compile(
-    r"\bdepends on ([A-Za-z][\w.-]{0,60}?)\s?((?:[<>=!~]=?=?\d[\w.*]{0,30}(?:(?:,\s?|\sand\s)(?=[<>=!~]))?){1,4})"
-)
 # Ray prints two pairs, the cluster's first.
 _RAY = re.compile(r"Ray: (\d[\w.]{1,30})[^\n]{0,40}\n[^\n]{0,120}?Python: (3\.\d{1,2}(?:\.\d{1,2})?)")
 
 
+# An address in the messages of torch, gloo and NCCL: `(10.0.0.1, 29500)`, `remote=[10.0.0.1]:29500`, `10.0.0.1<29500>`.
+_PEER = re.compile(
+    r"\((?P<pair>[\w.-]{3,80}), (?P<of_pair>\d{2,5})\)|(?:\b(?:to|on|at|host|address|peer) |remote=)\[?"
+    r"(?P<host>(?:\d{1,3}\.){3}\d{1,3}|[A-Za-z][\w-]*(?:\.[\w-]+)*|[0-9a-f:]{2,40})\]?(?::|<)(?P<port>\d{2,5})\b"
+)
+_PORT = re.compile(r"\bport`?:? `?(\d{2,5})\b")
+_BESIDE = 400
+_OF_NETWORK = frozenset({"port-in-use", "rendezvous-address", "gloo-wrong-interface", "nccl-wrong-interface"})
+
+
+def with_peer(hit: Hit, text: str) -> Hit:
+    """Return a message about the network with the address that its line names, or one of the lines beside it."""
+    if hit.signature.cause not in _OF_NETWORK:
+        return hit
+    around = text[max(0, hit.position - _BESIDE) : hit.position + _BESIDE]
+    match, port = _PEER.search(hit.text) or _PEER.search(around), _PORT.search(hit.text)
+    if match:
+        host, number = match["pair"] or match["host"], match["of_pair"] or match["port"]
+        groups = {"peer": f"{host}:{number}", "peer_host": host, "peer_port": number}
+        return dataclasses.replace(hit, groups={**hit.groups, **groups})
+    return dataclasses.replace(hit, groups={**hit.groups, "peer_port": port[1]}) if port else hit
+
+
 def with_parties(hit: Hit, text: str) -> Hit:
-    """Return the hit with the requirements or the packages that it is about."""
-    if hit.signature.id == "pip-resolution":
-        around = text[max(0, hit.position - 400) : hit.position + 4000]
-        depends = [(name, re.sub(r",?\s(?:and\s)?", ",", spec)) for name, spec in _DEPENDS.findall(around)]
-        needs = dict.fromkeys(f"{name}{spec}" for name, spec in _binding(depends))
-        return dataclasses.replace(hit, groups={**hit.groups, "needs": "; ".join(needs)[:400]}) if needs else hit
+    """Return the hit with the packages or releases that it is about."""
     if hit.signature.id == "ray-cluster-versions":
         return _of_cluster(hit, text[hit.position : hit.position + 800])
+    if package := words().header_packages.get(hit.groups.get("library", "")):
+        return dataclasses.replace(hit, groups={**hit.groups, "header_package": package})
     if hit.signature.id not in _REMOVED:
         return hit
     frames = frames_before(text, hit.position)
@@ -49,20 +62,6 @@ def with_parties(hit: Hit, text: str) -> Hit:
     user = next((f.package for f in reversed(frames) if f.package and f.package != owner), None)
     names = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
     return dataclasses.replace(hit, groups={**hit.groups, **names}) if names else hit
-
-
-def _binding(requirements: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Give the requirements without the ranges that a release fulfils which another one pins."""
-    pins = [(name, spec[2:]) for name, spec in requirements if spec.startswith("==") and "," not in spec]
-    for name, spec in requirements:
-        if spec.startswith("==") or not any(_contains(spec, pin) for pinned, pin in pins if pinned == name):
-            yield name, spec
-
-
-def _contains(spec: str, version: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return Spec.parse(spec).contains(version)
-    return False
 
 
 def _of_cluster(hit: Hit, message: str) -> Hit:

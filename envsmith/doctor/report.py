@@ -166,7 +166,21 @@ _MAJOR = re.compile(r"^lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.
 # The torch build of each CUDA major that most machines of that major can use.
 _BUILD = {"11": "cu118", "12": "cu126", "13": "cu130"}
 # Groups of patterns that a message names in brackets.
-_NAMED = ("package", "need", "library", "tool", "symbol", "toolkit", "cuda", "gpu", "op", "spec", "owner", "user")
+_NAMED = (
+    "package",
+    "need",
+    "library",
+    "tool",
+    "symbol",
+    "toolkit",
+    "cuda",
+    "gpu",
+    "op",
+    "spec",
+    "owner",
+    "user",
+    "peer",
+)
 
 
 def better_fix(finding: Finding, taxonomy: Taxonomy, facts: Facts, twin: Hit | None) -> str | None:
@@ -194,15 +208,17 @@ def message_of(hit: Hit, facts: Facts) -> str:
     return message + (f" ({', '.join(named)})" if named else "")
 
 
-# A place for what a pattern caught: `port {port}`.
-_CAUGHT = re.compile(r"\{([a-z_]+)\}")
+# A place for what a pattern caught: `port {port}`, with what stands there where it caught nothing: `{port|'29500'}`.
+_CAUGHT = re.compile(r"\{([a-z_]+)(?:\|'([^'}]*)')?\}")
 
 
 def _filled(text: str, hit: Hit) -> str:
     words = {"distribution": _distribution(hit.groups.get("package")), **hit.groups}
-    return _CAUGHT.sub(lambda match: words.get(match[1]) or match[0], text)
+    return _CAUGHT.sub(lambda match: words.get(match[1]) or (match[0] if match[2] is None else match[2]), text)
 
 
+# What is added to the groups of a hit: the conditions of variants may name it.
+_ADDED = ("needs", "told", "way", "header_package", "absent", "build", "ended", "platform")
 # A release that a command asks for.
 _REQUIREMENT = re.compile(r"'([\w.\[\]-]+[<>=!~]=?[^']*)'|\b(pip install [A-Za-z][\w.-]*)$")
 
@@ -224,7 +240,7 @@ def lines_of(hit: Hit, fix: str) -> tuple[str, ...]:
         return (f"pip install '{requirement}'",)
     if fix_of_parties(hit):
         return ()
-    lines = tuple(_filled(line, hit) for line in hit.signature.lines)
+    lines = tuple(_filled(line, hit).strip() for line in hit.signature.lines)
     is_nearer = not fix.endswith(_filled(hit.signature.fix, hit))
     return tuple(line for line in lines if not is_nearer or all("".join(r) in fix for r in _REQUIREMENT.findall(line)))
 
@@ -237,7 +253,7 @@ def _variant(hit: Hit, facts: Facts, part: str) -> str | None:
     words: dict[str, str | None] = {
         name: None for pattern in signature.match for name in re.compile(pattern).groupindex
     }
-    words |= {"fix": signature.fix, "needs": None, **groups}
+    words |= {"fix": _filled(signature.fix, hit), **dict.fromkeys(_ADDED), **groups}
     symbol, major = symbol_in(hit.text), _MAJOR.search(groups.get("library", ""))
     words |= {"wheel": symbol.wheel if symbol else None, "major": major[1] if major else None}
     words["carried"] = major[1] if major and (facts.version("cuda") or "").split(".")[0] == major[1] else None

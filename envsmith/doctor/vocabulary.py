@@ -67,6 +67,7 @@ class Words:
     configurations: Mapping[Text, tuple[Text, ...]]
     bases: Mapping[Text, Text]
     given_arguments: Mapping[Text, Text]
+    header_packages: Mapping[Text, Text]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     modules: Mapping[Text, Text]

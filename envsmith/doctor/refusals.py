@@ -1,0 +1,180 @@
+"""Who refuses which settings: the sentence of an exception, the package that raises it, and what it advises.
+
+Packages say themselves what is wrong with their settings. The signatures of ``matrix/signatures/settings.yaml`` know
+the forms of such sentences; here is told which of them are about settings, and not about data or a script of one's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.read.logs import LoggedFrame, frames_before
+from envsmith.doctor.signatures import Hit
+from envsmith.model.rule import Severity
+
+_PREFIX = "settings-"
+# How a sentence writes a setting: an option, a name in quotes, a name with underscores, a variable.
+_NAMED = re.compile(
+    r"(--[a-z][\w-]+)|[`'\"]((?:--)?[A-Za-z][\w.-]*(?: ?= ?[\w'.-]+)?)[`'\"]|(?<![\w./])([a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:=\w+)?)"
+    r"|\b([A-Z]+(?:_[A-Z0-9]+)+)\b"
+)
+# What is a setting without such a mark.
+_SPOKEN = re.compile(
+    r"parallel|batch size|precision|strategy|optimizer|\bstage\b|process|world size|\bdevices|\bnodes\b|dtype|offload"
+    r"|generations|config|fp16|bf16|fp8|FSDP|DeepSpeed|ZeRO|LoRA|quantiz|seq len|attention heads|accelerator|backend",
+    re.IGNORECASE,
+)
+# Files in which a package reads its settings. Elsewhere its exceptions are about data or calls.
+_SETTINGS_FILE = re.compile(
+    r"(?:arg|conf|param|option|setting|trainer|plugin|strateg|launch|connector|engine|parallel|initiali|modeling_utils"
+    r"|quanti|precision|dataclass|accelerator|fsdp|deepspeed|distributed|cli|wrap)[\w]*(?:[/\\]\w+)?\.py$",
+    re.IGNORECASE,
+)
+# Exceptions whose class names the package.
+_CLASSES = {"MisconfigurationException": "lightning", "DeepSpeedConfigError": "deepspeed"}
+# Failure classes of settings: what the message says is the cause.
+_CLASSES_OF_SETTINGS = frozenset(
+    {
+        "mixed-options",
+        "world-size-mismatch",
+        "parallel-layout",
+        "ds-batch-config",
+        "ds-config-invalid",
+        "ds-config-auto",
+    }
+)
+_ADVICE = re.compile(
+    r"(?:^|(?<=[.;:!,] ))((?:please |Try|Consider|Please|Set|Use|Pass|Specify|Make sure|Either|Choose|Remove|Reduce|Increase"
+    r"|Decrease|Provide|Add|Enable|Disable|You (?:can|need to|must|should)|you (?:need to|must))\b[^\n]*)"
+)
+_VALUES = re.compile(
+    r"(?:[Aa]llowed (?P<of>\w+) values?|[Vv]alid (?:values|options|choices)(?: for (?:the )?(?P<for>[\w ]{3,50}?))?"
+    r"|(?:must|should) be (?:one of|in|either)|[Ee]xpected (?:one of|either)|[Cc]hoose (?:between|from)"
+    r"|[Ss]upported \w+|[Aa]llowed values)(?: are)?(?::| (?=[\[({'\"`\d])) ?(?P<values>[^\n]{1,200})"
+)
+_ASKED = re.compile(
+    r"requires? (?P<needed>[^.;\n]{3,120})|(?:^|[,.:;] )(?P<set>[^.,;:\n]{3,90}?) (?:must|has to|have to|needs? to|should) be"
+    r" (?P<how>set|specified|provided|used|given|enabled|passed|defined|disabled|True|False)\b"
+)
+_QUOTIENT = re.compile(r"\((?P<whole>\d+(?: ?[x*] ?\d+)*)\)[^()\n]{0,120}divisible by[^()\n]{0,120}\((?P<part>\d+)\)")
+_PRODUCT = re.compile(r"\b(?P<whole>\d{1,9}) != (?P<parts>\d{1,9}(?: \* \d{1,9}){1,4})")
+_MOST_SETTINGS = 6
+
+
+def with_refusal(hit: Hit, text: str) -> Hit | None:
+    """Return a refusal with who refuses, what it names and advises; ``None`` where it is not about settings."""
+    if not hit.signature.id.startswith(_PREFIX):
+        return hit
+    frames = frames_before(text, hit.position)
+    said = _whole(hit.groups["said"], text[hit.position :])
+    settings = list(dict.fromkeys(_settings_in(said)))
+    refuser = _refuser(frames[-1], said) if frames else next((p for c, p in _CLASSES.items() if c in hit.text), "")
+    if not refuser and hit.signature.id == "settings-said":
+        return None
+    is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(said))
+    if refuser is None or not is_marked:
+        return None
+    found = {"said": said, "refuser": refuser or "A program", "advice": _advice_of(hit.signature.id, said, settings)}
+    severity = hit.signature.severity if refuser else Severity.WARNING
+    return dataclasses.replace(
+        hit,
+        signature=dataclasses.replace(hit.signature, severity=severity),
+        groups={**hit.groups, **found},
+    )
+
+
+def only_refusals(hits: list[Hit]) -> list[Hit]:
+    """Return the messages with the first refusal alone; a message of its line says what the refusal says beside it."""
+    refusals = [hit for hit in hits if hit.signature.id.startswith(_PREFIX)]
+    others = [hit for hit in hits if not hit.signature.id.startswith(_PREFIX)]
+    by_line = {(hit.source, hit.line): hit for hit in refusals}
+    told = {(hit.source, hit.line) for hit in others}
+    alone = [hit for hit in refusals if (hit.source, hit.line) not in told][:1]
+    return [*(_beside(hit, by_line.get((hit.source, hit.line))) for hit in others), *alone]
+
+
+def _beside(hit: Hit, refusal: Hit | None) -> Hit:
+    """Return the message of a class of wrong settings with the sentence and the advice of the refusal on its line."""
+    signature = hit.signature
+    if refusal is None or signature.cause not in _CLASSES_OF_SETTINGS or signature.variants or hit.groups:
+        return hit
+    message = f"{signature.message.rstrip('.')}: {refusal.groups['said']}."
+    fix = f"{refusal.groups['advice']}. {signature.fix}"
+    return dataclasses.replace(hit, signature=dataclasses.replace(signature, message=message, fix=fix))
+
+
+def _refuser(frame: LoggedFrame, said: str) -> str | None:
+    """Return the package whose reading of settings raises, a file of settings of one's own, or ``None``."""
+    if not _SETTINGS_FILE.search(frame.file):
+        return None
+    package = frame.package
+    if package == "torch" and not re.search(r"torch[/\\]distributed[/\\]", frame.file):
+        return None
+    return (component_of(package) or package) if package else re.split(r"[/\\]", frame.file)[-1] if said else None
+
+
+def _whole(said: str, behind: str) -> str:
+    """Return the sentence with the items of a list that follow it."""
+    lines = behind.split("\n")[1:6]
+    items = []
+    for line in lines:
+        if not re.match(r"(?:\[?\w*\]?:? ?)- ?\w", line):
+            break
+        items.append(line.strip().removeprefix("- "))
+    sentence = re.sub(r"[\"']\)?$", "", said.strip())
+    return f"{sentence} {'; '.join(items)}".strip()[:500].rstrip(".")
+
+
+def _settings_in(said: str) -> Iterator[str]:
+    for match in _NAMED.finditer(said):
+        yield next(group for group in match.groups() if group)
+
+
+def _advice_of(form: str, said: str, settings: list[str]) -> str:
+    """Return what to do: what the sentence advises, what it names, or what its form asks for."""
+    if (match := _ADVICE.search(said)) and match[1].count(" ") > 1:
+        advice = match[1][:300].rstrip(" .")
+        return advice[:1].upper() + advice[1:]
+    if values := _values_in(said, settings):
+        return values
+    names = ", ".join(settings[:_MOST_SETTINGS])
+    if form == "settings-sizes":
+        return _factors_in(said) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
+    if form == "settings-need":
+        return _asked_in(said) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
+    if form == "settings-values":
+        return f"Give {settings[0] if settings else 'the setting'} a value that the message allows"
+    return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
+
+
+def _values_in(said: str, settings: list[str]) -> str:
+    match = _VALUES.search(said)
+    if match is None:
+        return ""
+    name = match["of"] or match["for"] or next((n for n in settings if "_" in n or n.startswith("--")), "it")
+    return f"Give {name} one of these values: {match['values'].rstrip(' .')}"
+
+
+def _asked_in(said: str) -> str:
+    match = _ASKED.search(said)
+    if match is None:
+        return ""
+    if match["needed"]:
+        return f"Set what it asks for ({match['needed'].strip()}), or leave out what asks for it"
+    return f"{match['set'].strip()}: this must be {match['how']}. Or leave out what asks for it"
+
+
+def _factors_in(said: str) -> str:
+    """Return by what the first number of a sentence can be divided, where it says that it must be divisible."""
+    match = _QUOTIENT.search(said)
+    if (product := _PRODUCT.search(said)) and (parts := re.findall(r"\d+", product["parts"])):
+        return f"{' * '.join(parts)} is {math.prod(map(int, parts))}, not {product['whole']}: change one of them"
+    whole = math.prod(int(number) for number in re.findall(r"\d+", match["whole"])) if match else 0
+    if match is None or not 0 < whole < 1 << 16:
+        return ""
+    factors = [str(number) for number in range(1, whole + 1) if whole % number == 0]
+    return f"{whole} can be divided by {', '.join(factors[:16])}, not by {match['part']}: change one of the two"

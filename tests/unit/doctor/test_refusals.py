@@ -1,0 +1,68 @@
+"""A package that refuses its settings is named with its sentence and what that advises; data and scripts are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from envsmith.doctor.judge_facts import diagnose
+from envsmith.doctor.read import read_texts
+
+
+def judged(text: str):
+    return diagnose(read_texts([("log", text)]), [("log", text)]).diagnosed
+
+
+def traceback(file: str, error: str) -> str:
+    return f'Traceback (most recent call last):\n  File "{file}", line 8, in check\n    raise ValueError(\n{error}'
+
+
+TRL = "/env/lib/python3.11/site-packages/trl/trainer/grpo_config.py"
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured at the same time",
+            "Leave out one of them: generation_batch_size, steps_per_generation.",
+        ),
+        (
+            "ValueError: The batch (7 x 1) must be divisible by num_generations (8).",
+            "7 can be divided by 1, 7, not by 8",
+        ),
+        ("ValueError: Unknown `vllm_mode`. Expected either 'server' or 'colocate'", "one of these values: 'server' or"),
+        ("ValueError: `use_vllm` requires `vllm_mode='server'`", "Set what it asks for ('vllm_mode='server'"),
+        ("ValueError: `use_x` is not supported. Use `use_vllm` instead.", "Use `use_vllm` instead"),
+        ("AssertionError: `a_b` is not equal to the rest 256 != 2 * 18 * 7", "2 * 18 * 7 is 252, not 256"),
+    ],
+)
+def test_the_fix_is_what_the_sentence_advises_or_names(error, advice):
+    first = judged(traceback(TRL, error))[0]
+    assert first.finding.message.startswith("trl ")
+    assert advice.replace("'", "`") in (first.finding.fix or "").replace("'", "`")
+
+
+def test_the_items_of_a_list_behind_the_sentence_belong_to_it():
+    error = "ValueError: --load_best_model_at_end requires the strategies to match, but found\n- Save strategy: epoch"
+    assert "but found Save strategy: epoch" in judged(error)[0].finding.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        traceback("/home/me/model.py", "ValueError: hidden_size must be divisible by num_heads"),
+        traceback("/env/lib/python3.11/site-packages/numpy/core/shape_base.py", "ValueError: arrays must be set"),
+        traceback("/env/lib/python3.11/site-packages/transformers/tokenization_utils.py", "ValueError: use `padding`"),
+        "ValueError: every row must be given",
+    ],
+    ids=["a script of one's own", "data", "a part that reads no settings", "nothing that is a setting"],
+)
+def test_what_is_not_about_settings_is_not_said_to_be(text):
+    assert not [d for d in judged(text) if d.finding.rule.startswith("settings-")]
+
+
+def test_a_message_that_is_known_is_said_with_the_sentence_of_its_line():
+    first = judged("ValueError: Total number of attention heads (12) must be divisible by tensor parallel size (8).")[0]
+    assert first.finding.rule == "batch-not-divisible"
+    assert "attention heads (12)" in first.finding.message
+    assert "12 can be divided by 1, 2, 3, 4, 6, 12" in (first.finding.fix or "")
