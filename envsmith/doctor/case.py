@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from envsmith.doctor.conflicts import with_conflict
 from envsmith.doctor.facts import Draft, Facts
-from envsmith.doctor.lacks import Lack, is_lack, lack_of, lack_signatures
+from envsmith.doctor.lacks import Lack, is_lack, lack_of
+from envsmith.doctor.messages import read_messages
 from envsmith.doctor.missing_names import MissingNameExplanation, explain
 from envsmith.doctor.needed_releases import releases_for_finding
-from envsmith.doctor.parties import OWNED, symbol_in, with_parties, with_peer
 from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
-from envsmith.doctor.refusals import only_refusals, with_refusal
-from envsmith.doctor.signatures import Hit, Signature, catalogue, find_hits
+from envsmith.doctor.signatures import Hit, Signature
 from envsmith.doctor.stated_environment import check_versions
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
@@ -80,7 +78,7 @@ def read_case(
 
     ``ask`` gives the names of packages that ``names`` do not have.
     """
-    hits = [hit for source, text in texts for hit in _hits(text, source)]
+    hits = [hit for source, text in texts for hit in read_messages(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
     platform = platform or _platform(facts)
@@ -103,22 +101,6 @@ def read_case(
         blamed=blame_texts(texts, launches),
         platform=platform,
     )
-
-
-def _hits(text: str, source: str) -> list[Hit]:
-    """Return the messages of a text with the packages they are about.
-
-    An undefined symbol is a message of its owner only.
-    """
-    messages = []
-    for hit in find_hits(text, source, (*catalogue().signatures, *lack_signatures())):
-        symbol = symbol_in(hit.text)
-        if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
-            continue
-        named = with_conflict(with_peer(with_parties(hit, text), text), text)
-        if (refusal := with_refusal(named, text)) is not None:
-            messages.append(refusal)
-    return only_refusals(messages)
 
 
 def _explained(

@@ -116,3 +116,15 @@ def test_a_module_inside_of_another_is_asked_for_and_believed_where_the_project_
 
     assert theirs.needs == {"gym": "<0.2"}
     assert own.rule == "name-missing"
+
+
+def test_releases_that_make_names_when_they_are_imported_may_have_it_and_the_others_do_not():
+    index = Index()
+    index.release("0.1", {"bmtrain/__init__.py": "import numpy\nglobals().update(vars(numpy))"})
+    index.release("0.2", {"bmtrain/__init__.py": "x = 1"})
+    text = HEAD.format(line="x") + f"ImportError: cannot import name 'diff' from 'bmtrain' {INSTALLED}"
+
+    finding = root_of(text, index)
+
+    assert finding.message.startswith("bmtrain>=0.2 does not have bmtrain.diff. Its other releases make names when")
+    assert finding.needs == {"bmtrain": "<0.2"}
