@@ -84,13 +84,13 @@ def wheel(settings: WheelFlags) -> int:
     return 0 if result.fitting or any(not offer.against for offer in result.on_index) else 1
 
 
-def _nothing_listed(name: str, asked: str, cell: Cell) -> UsageError:
+def _nothing_listed(name: str, wish: str, cell: Cell) -> UsageError:
     """Return why nothing is listed: the catalogue has other releases of it, or none."""
-    known = {offer.wheel.release for each in distributions_of(name) for offer in offers(each, target_of(cell))}
-    if known:
-        newest = sorted(known, key=Version, reverse=True)
+    releases = {offer.wheel.release for each in distributions_of(name) for offer in offers(each, target_of(cell))}
+    if releases:
+        newest = sorted(releases, key=Version, reverse=True)
         return UsageError(
-            f"Cannot list wheels of {asked}: the catalogue has only {join_words(newest)} of it.",
+            f"Cannot list wheels of {wish}: the catalogue has only {join_words(newest)} of it.",
             hint=f"Run envsmith wheel {name}, or ask the package index with --index.",
         )
     return UsageError(

@@ -34,13 +34,13 @@ def ask_index(
 
     ``say`` hears what is read, and why something could not be.
     """
-    asked: dict[str, tuple[str, Lack]] = {}
+    packages: dict[str, tuple[str, Lack]] = {}
     for lack in lacks:
         for root in _roots(lack):
             project = _project(root, lack, facts)
             if project and project not in names.distributions():
-                asked.setdefault(project, (root, lack))
-    for project, (root, lack) in [*asked.items()][:_PACKAGES]:
+                packages.setdefault(project, (root, lack))
+    for project, (root, lack) in [*packages.items()][:_PACKAGES]:
         is_installed = _is_installed(root, lack)
         version = installed_version(project, facts)
         try:
@@ -68,9 +68,9 @@ def _project(root: str, lack: Lack, facts: Facts) -> str | None:
     A module of one's own may have the name of a project that has nothing to do with it. One inside of another module
     tells by itself whether the project has it.
     """
-    known = distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
-    project = known or fold(root)
-    is_there = known or "." in lack.owner or project in facts.distributions or _is_installed(root, lack)
+    listed = distributions_by_module().get(root) or words().folders.get(fold(root)) or component_of(root)
+    project = listed or fold(root)
+    is_there = listed or "." in lack.owner or project in facts.distributions or _is_installed(root, lack)
     return project if is_there else None
 
 

@@ -85,24 +85,24 @@ def _requirements(text: str) -> Iterator[_Requirement]:
 def _excluding(requirements: Sequence[_Requirement]) -> Iterator[tuple[_Requirement, _Requirement]]:
     """Give the pairs of which one pins a release that the other does not take."""
     for pin in requirements:
-        for other in requirements:
-            if pin.need == other.need and pin.spec.startswith("==") and not _contains(other.spec, pin.spec[2:]):
-                yield pin, other
+        for rival in requirements:
+            if pin.need == rival.need and pin.spec.startswith("==") and not _contains(rival.spec, pin.spec[2:]):
+                yield pin, rival
 
 
 def _way_out(pair: Sequence[_Requirement]) -> str:
     """Return which release of one of two packages that exclude each other takes what the other pins."""
-    for pin, other in (pair, pair[::-1]) if pair else ():
-        asker, need = component_of(other.asker), component_of(pin.need)
+    for pin, rival in (pair, pair[::-1]) if pair else ():
+        asker, need = component_of(rival.asker), component_of(pin.need)
         if asker and need and pin.spec.startswith("==") and (release := newest_that_needs(asker, need, pin.spec[2:])):
             alternative = (
-                f", or {other.need}{other.spec} with what belongs to it" if other.spec.startswith("==") else ""
+                f", or {rival.need}{rival.spec} with what belongs to it" if rival.spec.startswith("==") else ""
             )
             return f"{asker} {release} takes {pin.need}{pin.spec}{alternative}"
-    others = [each for each in pair if each.asker]
-    if not others:
+    askers = [each for each in pair if each.asker]
+    if not askers:
         return ""
-    asks, wish = others[-1], next(each for each in pair if each is not others[-1])
+    asks, wish = askers[-1], next(each for each in pair if each is not askers[-1])
     return f"Ask for {asks.need}{asks.spec}, or take a release of {asks.asker} that goes with {wish.need}{wish.spec}"
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.read.logs import LoggedFrame, frames_before
 from envsmith.doctor.signatures import Hit
+from envsmith.doctor.vocabulary import words
+from envsmith.frameworks import added_frameworks
 from envsmith.model.rule import Severity
 
 _PREFIX = "settings-"
@@ -22,20 +24,20 @@ _NAMED = re.compile(
     r"(--[a-z][\w-]+)|[`'\"]((?:--)?[A-Za-z][\w.-]*(?: ?= ?[\w'.-]+)?)[`'\"]|(?<![\w./])([a-z][a-z0-9]*(?:_[a-z0-9]+)+(?:=\w+)?)"
     r"|\b([A-Z]+(?:_[A-Z0-9]+)+)\b"
 )
+_FRAMEWORKS = "|".join(added_frameworks())
 # What is a setting without such a mark.
 _SPOKEN = re.compile(
     r"parallel|batch size|precision|strategy|optimizer|\bstage\b|process|world size|\bdevices|\bnodes\b|dtype|offload"
-    r"|generations|config|fp16|bf16|fp8|FSDP|DeepSpeed|ZeRO|LoRA|quantiz|seq len|attention heads|accelerator|backend",
+    r"|generations|config|fp16|bf16|fp8|FSDP|ZeRO|LoRA|quantiz|seq len|attention heads|accelerator|backend"
+    rf"|{_FRAMEWORKS}",
     re.IGNORECASE,
 )
 # Files in which a package reads its settings. Elsewhere its exceptions are about data or calls.
 _SETTINGS_FILE = re.compile(
     r"(?:arg|conf|param|option|setting|trainer|plugin|strateg|launch|connector|engine|parallel|initiali|modeling_utils"
-    r"|quanti|precision|dataclass|accelerator|fsdp|deepspeed|distributed|cli|wrap)[\w]*(?:[/\\]\w+)?\.py$",
+    rf"|quanti|precision|dataclass|accelerator|fsdp|{_FRAMEWORKS}|distributed|cli|wrap)[\w]*(?:[/\\]\w+)?\.py$",
     re.IGNORECASE,
 )
-# Exceptions whose class names the package.
-_CLASSES = {"MisconfigurationException": "lightning", "DeepSpeedConfigError": "deepspeed"}
 # Failure classes of settings: what the message says is the cause.
 _CLASSES_OF_SETTINGS = frozenset(
     {
@@ -70,31 +72,35 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     if not hit.signature.id.startswith(_PREFIX):
         return hit
     frames = frames_before(text, hit.position)
-    said = _whole(hit.groups["said"], text[hit.position :])
-    settings = list(dict.fromkeys(_settings_in(said)))
-    refuser = _refuser(frames[-1], said) if frames else next((p for c, p in _CLASSES.items() if c in hit.text), "")
+    sentence = _whole(hit.groups["said"], text[hit.position :])
+    settings = list(dict.fromkeys(_settings_in(sentence)))
+    refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
     if not refuser and hit.signature.id == "settings-said":
         return None
-    is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(said))
+    is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
     if refuser is None or not is_marked:
         return None
-    found = {"said": said, "refuser": refuser or "A program", "advice": _advice_of(hit.signature.id, said, settings)}
+    values = {
+        "said": sentence,
+        "refuser": refuser or "A program",
+        "advice": _advice_of(hit.signature.id, sentence, settings),
+    }
     severity = hit.signature.severity if refuser else Severity.WARNING
     return dataclasses.replace(
         hit,
         signature=dataclasses.replace(hit.signature, severity=severity),
-        groups={**hit.groups, **found},
+        groups={**hit.groups, **values},
     )
 
 
 def only_refusals(hits: list[Hit]) -> list[Hit]:
     """Return the messages with the first refusal alone; a message of its line says what the refusal says beside it."""
     refusals = [hit for hit in hits if hit.signature.id.startswith(_PREFIX)]
-    others = [hit for hit in hits if not hit.signature.id.startswith(_PREFIX)]
+    messages = [hit for hit in hits if not hit.signature.id.startswith(_PREFIX)]
     by_line = {(hit.source, hit.line): hit for hit in refusals}
-    told = {(hit.source, hit.line) for hit in others}
-    alone = [hit for hit in refusals if (hit.source, hit.line) not in told][:1]
-    return [*(_beside(hit, by_line.get((hit.source, hit.line))) for hit in others), *alone]
+    spoken_of = {(hit.source, hit.line) for hit in messages}
+    alone = [hit for hit in refusals if (hit.source, hit.line) not in spoken_of][:1]
+    return [*(_beside(hit, by_line.get((hit.source, hit.line))) for hit in messages), *alone]
 
 
 def _beside(hit: Hit, refusal: Hit | None) -> Hit:
@@ -107,17 +113,22 @@ def _beside(hit: Hit, refusal: Hit | None) -> Hit:
     return dataclasses.replace(hit, signature=dataclasses.replace(signature, message=message, fix=fix))
 
 
-def _refuser(frame: LoggedFrame, said: str) -> str | None:
+def _raiser(text: str) -> str:
+    """Return the package whose own class of exception a line names, empty for none."""
+    return next((package for name, package in words().exceptions.items() if name in text), "")
+
+
+def _refuser(frame: LoggedFrame, sentence: str) -> str | None:
     """Return the package whose reading of settings raises, a file of settings of one's own, or ``None``."""
     if not _SETTINGS_FILE.search(frame.file):
         return None
     package = frame.package
     if package == "torch" and not re.search(r"torch[/\\]distributed[/\\]", frame.file):
         return None
-    return (component_of(package) or package) if package else re.split(r"[/\\]", frame.file)[-1] if said else None
+    return (component_of(package) or package) if package else re.split(r"[/\\]", frame.file)[-1] if sentence else None
 
 
-def _whole(said: str, behind: str) -> str:
+def _whole(sentence: str, behind: str) -> str:
     """Return the sentence with the items of a list that follow it."""
     lines = behind.split("\n")[1:6]
     items = []
@@ -125,42 +136,42 @@ def _whole(said: str, behind: str) -> str:
         if not re.match(r"(?:\[?\w*\]?:? ?)- ?\w", line):
             break
         items.append(line.strip().removeprefix("- "))
-    sentence = re.sub(r"[\"']\)?$", "", said.strip())
+    sentence = re.sub(r"[\"']\)?$", "", sentence.strip())
     return f"{sentence} {'; '.join(items)}".strip()[:500].rstrip(".")
 
 
-def _settings_in(said: str) -> Iterator[str]:
-    for match in _NAMED.finditer(said):
+def _settings_in(sentence: str) -> Iterator[str]:
+    for match in _NAMED.finditer(sentence):
         yield next(group for group in match.groups() if group)
 
 
-def _advice_of(form: str, said: str, settings: list[str]) -> str:
+def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     """Return what to do: what the sentence advises, what it names, or what its form asks for."""
-    if (match := _ADVICE.search(said)) and match[1].count(" ") > 1:
+    if (match := _ADVICE.search(sentence)) and match[1].count(" ") > 1:
         advice = match[1][:300].rstrip(" .")
         return advice[:1].upper() + advice[1:]
-    if values := _values_in(said, settings):
+    if values := _values_in(sentence, settings):
         return values
     names = ", ".join(settings[:_MOST_SETTINGS])
     if form == "settings-sizes":
-        return _factors_in(said) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
+        return _factors_in(sentence) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
     if form == "settings-need":
-        return _asked_in(said) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
+        return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":
         return f"Give {settings[0] if settings else 'the setting'} a value that the message allows"
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
 
 
-def _values_in(said: str, settings: list[str]) -> str:
-    match = _VALUES.search(said)
+def _values_in(sentence: str, settings: list[str]) -> str:
+    match = _VALUES.search(sentence)
     if match is None:
         return ""
     name = match["of"] or match["for"] or next((n for n in settings if "_" in n or n.startswith("--")), "it")
     return f"Give {name} one of these values: {match['values'].rstrip(' .')}"
 
 
-def _asked_in(said: str) -> str:
-    match = _ASKED.search(said)
+def _asked_in(sentence: str) -> str:
+    match = _ASKED.search(sentence)
     if match is None:
         return ""
     if match["needed"]:
@@ -168,13 +179,13 @@ def _asked_in(said: str) -> str:
     return f"{match['set'].strip()}: this must be {match['how']}. Or leave out what asks for it"
 
 
-def _factors_in(said: str) -> str:
+def _factors_in(sentence: str) -> str:
     """Return by what the first number of a sentence can be divided, where it says that it must be divisible."""
-    match = _QUOTIENT.search(said)
-    if (product := _PRODUCT.search(said)) and (parts := re.findall(r"\d+", product["parts"])):
+    match = _QUOTIENT.search(sentence)
+    if (product := _PRODUCT.search(sentence)) and (parts := re.findall(r"\d+", product["parts"])):
         return f"{' * '.join(parts)} is {math.prod(map(int, parts))}, not {product['whole']}: change one of them"
-    whole = math.prod(int(number) for number in re.findall(r"\d+", match["whole"])) if match else 0
-    if match is None or not 0 < whole < 1 << 16:
+    total = math.prod(int(number) for number in re.findall(r"\d+", match["whole"])) if match else 0
+    if match is None or not 0 < total < 1 << 16:
         return ""
-    factors = [str(number) for number in range(1, whole + 1) if whole % number == 0]
-    return f"{whole} can be divided by {', '.join(factors[:16])}, not by {match['part']}: change one of the two"
+    factors = [str(number) for number in range(1, total + 1) if total % number == 0]
+    return f"{total} can be divided by {', '.join(factors[:16])}, not by {match['part']}: change one of the two"

@@ -68,6 +68,7 @@ class Words:
     bases: Mapping[Text, Text]
     given_arguments: Mapping[Text, Text]
     header_packages: Mapping[Text, Text]
+    exceptions: Mapping[Text, Text]
     versions: tuple[VersionLine, ...]
     folders: Mapping[Text, Text]
     modules: Mapping[Text, Text]

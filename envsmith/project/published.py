@@ -79,7 +79,7 @@ class _Release:
         files = next((files for text, files in releases.items() if Version(text) == Version(version)), ())
         file = best_file(files)
         if file is None:
-            raise NotFoundError(f"The package index has no release {version} of {name}.")
+            raise NotFoundError(f"Cannot read {name} {version}: the package index has no such release.")
         self._file = file
 
     def faults(self, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
@@ -98,18 +98,18 @@ class _Release:
         facts = read_release(self._fetcher, self._file)
         python = stated.get("python")
         minors = [minor_of(str(python[1]))] if python else _PYTHONS
-        asked = [(normal_name(r.name), r.specifier, r.marker) for r in map(Requirement, facts.requires)]
-        for name, specifier, marker in [("python", SpecifierSet(facts.requires_python or ""), None), *asked]:
-            component, there = stated.get(name, ("", None))
-            if there is None or specifier.contains(there, prereleases=True):
+        requirements = [(normal_name(r.name), r.specifier, r.marker) for r in map(Requirement, facts.requires)]
+        for name, specifier, marker in [("python", SpecifierSet(facts.requires_python or ""), None), *requirements]:
+            component, present = stated.get(name, ("", None))
+            if present is None or specifier.contains(present, prereleases=True):
                 continue
             if holds_everywhere(marker, minors, platform):
                 yield Finding(
                     rule="release-declares",
                     severity=Severity.ERROR,
-                    components={self.name: self.version, component: str(there)},
+                    components={self.name: self.version, component: str(present)},
                     needs={component: str(specifier)},
-                    message=f"{self.name} {self.version} declares {component} {specifier}; {component} {there} is there",
+                    message=f"{self.name} {self.version} declares {component} {specifier}; {component} {present} is there",
                     evidence=(self._evidence(EvidenceKind.DECLARED),),
                     fix=f"Install {component}{specifier}, or another release of {self.name}.",
                     stage="install",

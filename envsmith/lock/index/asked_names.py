@@ -90,9 +90,9 @@ class AskedReleases:
 
         A release that cannot be read is left out.
         """
-        asked = [self.versions[at] for at in sorted(places)]
-        self._open([version for version in asked if version not in self._archives])
-        versions = [version for version in asked if version in self._archives]
+        chosen = [self.versions[at] for at in sorted(places)]
+        self._open([version for version in chosen if version not in self._archives])
+        versions = [version for version in chosen if version in self._archives]
         files = [(version, self._files[version]) for version in versions]
         releases = tuple(
             MeasuredRelease(version=v, date=f.day or "", filename=f.filename, sha256=f.sha256 or "") for v, f in files

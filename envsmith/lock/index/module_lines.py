@@ -34,16 +34,16 @@ def module_lines(
     for path, members in sorted(sources.items(), key=lambda item: (item[0].endswith(".pyi"), item[0])):
         stub, package, blocks = path.endswith(".pyi"), "/__init__." in path, Blocks()
         for member, bits in members.items():
-            found = read_module(read(member), module, package=package, stub=stub, blocks=blocks)
+            text_lines = read_module(read(member), module, package=package, stub=stub, blocks=blocks)
             if not stub:
-                contents.append((found, bits))
-                _add(lines, found, bits)
+                contents.append((text_lines, bits))
+                _add(lines, text_lines, bits)
                 continue
             alone = bits & ~no_stub
             for source, having in contents:
-                _add(lines, additions(found, source, compiled), bits & having)
+                _add(lines, additions(text_lines, source, compiled), bits & having)
                 alone &= ~having
-            _add(lines, found, alone)
+            _add(lines, text_lines, alone)
     return lines
 
 

@@ -291,7 +291,7 @@ def test_every_feature_of_a_rule_has_facts_that_show_it():
 
 @pytest.mark.parametrize("others", [(), ("--fact", "tool.nvcc=none")])
 def test_unknown_name_on_the_command_line_is_listed_and_the_rest_judged(others):
-    arguments = ["torch==2.9.1", "triton==3.2.0", "foo==1", "--json", *others]
+    arguments = ["torch==2.9.1", "triton==3.2.0", "foo==1", "--json", "--offline", *others]
 
     result = CliRunner().invoke(check_command, arguments, standalone_mode=False)
 
@@ -301,7 +301,7 @@ def test_unknown_name_on_the_command_line_is_listed_and_the_rest_judged(others):
 
 
 def test_unknown_name_alone_is_unknown():
-    result = CliRunner().invoke(check_command, ["foo==1", "--json"], standalone_mode=False)
+    result = CliRunner().invoke(check_command, ["foo==1", "--json", "--offline"], standalone_mode=False)
 
     assert (result.return_value, json.loads(result.output)["status"]) == (0, "unknown")
 
@@ -310,7 +310,7 @@ def test_unknown_name_in_an_environment_as_json_is_listed(tmp_path):
     place = tmp_path / "environment.json"
     place.write_text(json.dumps({"components": {"unheard-of": "1", "torch": "2.9.1"}}))
 
-    result = CliRunner().invoke(check_command, ["--from", str(place), "--json"], standalone_mode=False)
+    result = CliRunner().invoke(check_command, ["--from", str(place), "--json", "--offline"], standalone_mode=False)
 
     report = json.loads(result.stdout)
     assert (report["status"], report["unknown"]) == ("unknown", ["unheard-of 1: envsmith knows no such component"])
