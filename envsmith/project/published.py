@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from packaging.requirements import Requirement
@@ -47,26 +48,27 @@ def judge_published(
     faulty = {name for f in judgement.findings if f.severity is Severity.ERROR for name in f.components}
     findings: list[Finding] = []
     unknown: list[str] = []
-    for name, version in [*version_graph().unknown_releases(versions).items()][:_MOST]:
-        if component_name(name) not in faulty:
-            faults, reason = _faults(find, name, version, versions, platform)
-            findings += faults
-            unknown += [f"what {name} {version} asks for: {reason}"] if reason else []
+    what = ""
+    try:
+        for name, version in [*version_graph().unknown_releases(versions).items()][:_MOST]:
+            what = f"what {name} {version} asks for"
+            if component_name(name) in faulty:
+                continue
+            if release := _release(find(), name, version):
+                findings += release.faults(versions, platform)
+            else:
+                unknown.append(f"{what}: the package index has no such release")
+    except EnvsmithError as error:  # whoever waits has waited once
+        unknown.append(f"{what}: {error.reason}")
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()
 
 
-def _faults(
-    find: Callable[[], PackageIndex], name: str, version: str, versions: Mapping[str, str], platform: Platform
-) -> tuple[list[Finding], str | None]:
-    """Return what a release asks for and does not get, and why that could not be read."""
-    try:
-        return _Release(find(), name, version).faults(versions, platform), None
-    except NotFoundError:
-        return [], "the package index has no such release"
-    except EnvsmithError as error:
-        return [], error.reason
+def _release(packages: PackageIndex, name: str, version: str) -> _Release | None:
+    with suppress(NotFoundError):
+        return _Release(packages, name, version)
+    return None
 
 
 class _Release:

@@ -115,3 +115,15 @@ def test_what_the_graph_knows_and_what_is_no_release_is_not_asked_for():
     versions = {"torch": "2.4.0", "driver": "550.54", "gpu": "sm_90", "cuda": "12.9", "nobody": "*", "numpy": "none"}
 
     assert version_graph().unknown_releases(versions) == {}
+
+
+def test_an_index_that_does_not_answer_is_asked_once():
+    asked = []
+
+    def find() -> Index:
+        asked.append(1)
+        raise NetworkError("Cannot ask the package index: it is gone.")
+
+    judge_published({"nobody-a": "1", "nobody-b": "1"}, Judgement(status="ok"), Platform.LINUX_64, find)
+
+    assert len(asked) == 1
