@@ -36,7 +36,7 @@ class MendFlags:
     yes: bool = flag("With --apply or --undo: do not ask.")
 
     # The option that names what is changed, what that is, and how it is named.
-    _NAMED: ClassVar = ("--python", "an environment", "Name the environment: envsmith doctor --python ENV --apply.")
+    _NAMED: ClassVar[tuple[str, str, str]] = ("--python", "an environment", "Name the environment: envsmith doctor --python ENV --apply.")
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class FileMendFlags(MendFlags):
 
     apply: bool = flag("Change the requirements in the file of --from: show the changes, ask, write.")
     undo: bool = flag("Put back the file of before the last --apply.")
-    _NAMED: ClassVar = (
+    _NAMED: ClassVar[tuple[str, str, str]] = (
         "--from FILE", "a file", "Name the file first: envsmith check --from requirements.txt --apply."
     )  # fmt: skip
 
