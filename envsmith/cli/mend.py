@@ -36,7 +36,11 @@ class MendFlags:
     yes: bool = flag("With --apply or --undo: do not ask.")
 
     # The option that names what is changed, what that is, and how it is named.
-    _NAMED: ClassVar[tuple[str, str, str]] = ("--python", "an environment", "Name the environment: envsmith doctor --python ENV --apply.")
+    _NAMED: ClassVar[tuple[str, str, str]] = (
+        "--python",
+        "an environment",
+        "Name the environment: envsmith doctor --python ENV --apply.",
+    )
 
     @property
     def components(self) -> tuple[str, ...]:
