@@ -43,8 +43,8 @@ def diagnose(
     """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
-    ``launches`` is what `envsmith run` stored of one, by the names of its files. ``ask`` is
-    asked for the names of packages that were not measured.
+    ``launches`` is what `envsmith run` stored of one, by the names of its files.
+    ``ask`` gives the names of packages that were not measured.
     """
     case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, ask=ask)
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]

@@ -68,7 +68,7 @@ _MOST_SETTINGS = 6
 
 
 def with_refusal(hit: Hit, text: str) -> Hit | None:
-    """Return a refusal with who refuses, what it names and advises; ``None`` where it is not about settings."""
+    """Return a refusal with who refuses, what it names and advises, or ``None`` where it is not about settings."""
     if not hit.signature.id.startswith(_PREFIX):
         return hit
     frames = frames_before(text, hit.position)
@@ -94,7 +94,7 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
 
 
 def only_refusals(hits: list[Hit]) -> list[Hit]:
-    """Return the messages with the first refusal alone; a message of its line says what the refusal says beside it."""
+    """Return the messages, and of the refusals the first. Another message on its line also says what the refusal says."""
     refusals = [hit for hit in hits if hit.signature.id.startswith(_PREFIX)]
     messages = [hit for hit in hits if not hit.signature.id.startswith(_PREFIX)]
     by_line = {(hit.source, hit.line): hit for hit in refusals}

@@ -49,7 +49,7 @@ def between(places: Iterable[int], state: Mapping[int, object]) -> set[int]:
 class AskedReleases:
     """The final releases of a project, opened when they are asked for. A context manager.
 
-    They are those of the last ``years``, or all where ``among`` is an older one.
+    They are those of the last ``years`` before the newest, or all of them where ``among`` is an older release.
 
     ``NotFoundError`` where the index has no such project, ``NetworkError`` where it does not answer in time.
     """
@@ -67,7 +67,7 @@ class AskedReleases:
         self._fetcher = packages.fetcher
         files = _readable_files(packages.project(project).releases())
         recent = _of_years(files, years)
-        self._files = recent if among in recent else files if among in files else recent
+        self._files = files if among in files and among not in recent else recent
         self._archives: dict[str, Archive] = {}
         self._sources: dict[SourceMember, bytes] = {}
         self._opened = ExitStack()
