@@ -11,6 +11,7 @@ from envsmith.doctor.signatures import SIGNATURES
 from envsmith.doctor.vocabulary import VARIABLES, WORDS
 from envsmith.knowledge.graph.given_arguments import GIVEN_ARGUMENTS
 from envsmith.knowledge.graph.load import GRAPH, TEXTS
+from envsmith.knowledge.graph.refused_names import REFUSED_NAMES
 from envsmith.knowledge.graph.runtime import RUNTIME_TABLE
 from envsmith.knowledge.graph.tables import Table
 from envsmith.knowledge.graph.wheels import catalogued, wheels_table
@@ -22,4 +23,4 @@ def every_table() -> tuple[Table[Any], ...]:
     """Return every table that is made of the knowledge."""
     wheels = map(wheels_table, catalogued())
     graph = (GRAPH, TEXTS, RUNTIME_TABLE, BASES_TABLE, LIBRARIES, CHANGED_ARGUMENTS, GIVEN_ARGUMENTS)
-    return (*graph, ROWS, SIGNATURES, RULES, WORDS, VARIABLES, *wheels)
+    return (*graph, REFUSED_NAMES, ROWS, SIGNATURES, RULES, WORDS, VARIABLES, *wheels)

@@ -12,6 +12,7 @@ from packaging.version import Version
 from envsmith.base.files import read_text
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.location import find_matrix
+from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.changed_arguments import changed
 from envsmith.knowledge.names.names_file import SUFFIX, NamesFile
 from envsmith.knowledge.names.presence import Presence
@@ -189,11 +190,18 @@ def _widest(places: Sequence[NamePlace]) -> NamePlace:
     return max(places, key=lambda place: (place.kind in {"class", "function"}, place.bits.bit_count()))
 
 
+def _refusing(walk: Walk, path: str) -> int:
+    """Return the bits of the releases that refuse a name which their sources seem to bind."""
+    releases = refused_names().get(path)
+    return sum(1 << at for at, v in enumerate(walk.releases) if releases.contains(v)) if releases else 0
+
+
 def _presence(
     walk: Walk, name: str, path: str, answer: Availability, *, argument: str | None = None, successor: str | None = None
 ) -> Presence:
-    present, unknown = answer.present, answer.unknown & ~answer.present
     everything = (1 << len(walk.releases)) - 1
+    kept = everything & ~_refusing(walk, path)
+    present, unknown = answer.present & kept, answer.unknown & ~answer.present & kept
     return Presence(
         distribution=name,
         path=path,

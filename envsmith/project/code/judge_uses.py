@@ -295,9 +295,8 @@ def history(presence: Presence, version: str) -> str:
 
 
 def _fix(presence: Presence, component: str) -> str:
-    spec = presence.spec()
     instead = f"Take {presence.successor} instead, or install " if presence.successor else "Install "
-    return f"{instead}{component} {spec}."
+    return f"{instead}{component} {presence.ranges()}."
 
 
 def _blind(uses: ProjectUses, without_version: Mapping[str, int], without_index: Iterable[str]) -> Iterator[str]:

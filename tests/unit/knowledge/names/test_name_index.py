@@ -42,6 +42,18 @@ def test_a_name_that_a_release_lacks_is_absent_in_it(tmp_path):
     assert answer.spec() == "<2.0"
 
 
+def test_an_alias_that_numpy_refuses_is_absent_though_a_star_import_seems_to_bring_it():
+    index = NameIndex.installed()
+
+    alias, scalar = index.ask("numpy.float"), index.ask("numpy.bool")
+
+    assert alias is not None
+    assert alias.spec() == "<1.24.0"
+    assert scalar is not None
+    assert {"1.23.5", "2.0.0"} <= scalar.present
+    assert {"1.24.0", "1.26.4"} <= scalar.absent
+
+
 def test_a_stub_of_another_release_says_which_names_a_compiled_module_lacks(tmp_path):
     index = index_of(
         tmp_path,
