@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,12 +25,15 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import minor_of
 from envsmith.net.http import NotFoundError
-from envsmith.project.code.judge_uses import component_name, judge_uses
+from envsmith.project.code.judge_uses import by_distribution, component_name, judge_uses
 from envsmith.project.code.reading import ProjectUses, UsePlace
+from envsmith.project.published_names import names_with_published
 
 # A person waits: how many releases are asked for, and how many bytes of an sdist or of sources are worth reading.
 _MOST = 8
 _MAX_SDIST, _MAX_SOURCES = 8 << 20, 24 << 20
+# Folders of an archive that no user imports.
+_ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 # Of a marker, where no Python is stated.
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 15))
 
@@ -76,7 +79,7 @@ class _Release:
 
     def __init__(self, packages: PackageIndex, name: str, version: str) -> None:
         self.name, self.version = name, version
-        self._fetcher = packages.fetcher
+        self._packages, self._fetcher = packages, packages.fetcher
         releases = packages.project(name).releases()
         files = next((files for text, files in releases.items() if Version(text) == Version(version)), ())
         file = best_file(files)
@@ -123,9 +126,9 @@ class _Release:
         if not file.is_wheel and (file.size or 0) > _MAX_SDIST:
             return []
         with open_archive(self._fetcher, file) as archive:
-            roots = {member.path.partition("/")[0].removesuffix(".py") for member in archive.members}
-            root = next((r for r in sorted(roots) if normal_name(r) == self.name), "")
-            members = {m.path: m for m in archive.members if m.path.split("/")[0] in {root, f"{root}.py"}}
+            root = import_root(self.name, [member.path for member in archive.members])
+            stem = root.replace(".", "/")
+            members = {m.path: m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"}
             if not root or sum(member.size for member in members.values()) > _MAX_SOURCES:
                 return []
             texts = dict(archive.read(members))
@@ -136,7 +139,8 @@ class _Release:
             for placed in package.at_import(root)
             if present.issuperset(map(normal_name, placed.available))
         ]
-        findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, NameIndex.installed()).findings
+        with names_with_published(NameIndex.installed(), uses, by_distribution(versions), self._packages) as names:
+            findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, names).findings
         return [
             replace(
                 finding,
@@ -149,6 +153,18 @@ class _Release:
             for finding in findings
             if finding.severity is Severity.ERROR
         ]
+
+
+def import_root(project: str, paths: Sequence[str]) -> str:
+    """Return the module that a user of a project imports, ``""`` where its files do not tell.
+
+    It has the name of the project (``pyannote.audio`` of ``pyannote-audio``), or is the only one that is no test.
+    """
+    folders = [path.removesuffix("/__init__.py") for path in paths if path.endswith("/__init__.py")]
+    modules = [path.removesuffix(".py") for path in paths if "/" not in path]
+    tops = [place for place in (*folders, *modules) if "/" not in place and place not in _ASIDE]
+    named = [place for place in (*tops, *folders) if normal_name(place.replace("/", "-")) == project]
+    return next(iter(named or (tops if len(tops) == 1 else ())), "").replace("/", ".")
 
 
 def _by_distribution(versions: Mapping[str, str]) -> dict[str, tuple[str, Version]]:

@@ -51,7 +51,7 @@ class AskedReleases:
 
     They are those of the last ``years`` before the newest, or all of them where ``among`` is an older release.
 
-    ``NotFoundError`` where the index has no such project, ``NetworkError`` where it does not answer in time.
+    ``NotFoundError`` where the index has no such project, ``NetworkError`` where it takes ``longest`` seconds.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class AskedReleases:
         *,
         years: int | None = None,
         among: str | None = None,
+        longest: float = _LONGEST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.project = project
@@ -72,7 +73,7 @@ class AskedReleases:
         self._sources: dict[SourceMember, bytes] = {}
         self._opened = ExitStack()
         self._clock = clock
-        self._end = clock() + _LONGEST
+        self._longest, self._end = longest, clock() + longest
 
     def __enter__(self) -> AskedReleases:  # noqa: PYI034 - Self is not in Python 3.10
         return self
@@ -135,7 +136,9 @@ class AskedReleases:
 
     def _in_time(self, work: Callable[[_Task], _Answer], tasks: Sequence[_Task]) -> dict[_Task, _Answer]:
         if self._clock() > self._end:
-            raise NetworkError(f"Cannot read {self.project} on the package index: it takes more than {_LONGEST:.0f} s.")
+            raise NetworkError(
+                f"Cannot read {self.project} on the package index: it takes more than {self._longest:.0f} s."
+            )
 
         def twice(task: _Task) -> _Answer:
             with suppress(NetworkError):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from release_index import Index
+from release_index import Index, Ranges
 
 from envsmith.errors import NetworkError
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
-from envsmith.project.published import judge_published
+from envsmith.project.published import import_root, judge_published
 
 
 def index_of(version: str, requires: str = "", source: str = "", python: str = ">=3.8") -> Index:
@@ -79,6 +79,57 @@ def test_what_its_import_takes_and_a_stated_version_lacks_is_an_error():
         "nobody-knows 1.2 cannot be imported: nobody_knows takes transformers.AutoModelWithLMHead"
     )
     assert judged(index, "nobody-knows==1.2 transformers==4.40.0").findings == ()
+
+
+class Packages:
+    """Two projects: nobody-knows, and a library that no table measured."""
+
+    def __init__(self, user: Index, library: Index) -> None:
+        self.by_name = {"nobody-knows": user, "some-library": library}
+        self.fetcher = Ranges(files=user.fetcher.files | library.fetcher.files)
+
+    def project(self, name: str):
+        return self.by_name[name].project(name)
+
+
+def library(*sources: str) -> Index:
+    index = Index()
+    for at, source in enumerate(sources):
+        index.release(f"2.{at}", {"some_library/__init__.py": source})
+    return index
+
+
+def test_a_stated_release_that_was_not_measured_is_read_where_it_is_published():
+    user = index_of("1.2", source="from some_library import old")
+    packages = Packages(user, library("def old(): ...", "def old(): ...", "def new(): ...", "def new(): ..."))
+
+    [finding] = judged(packages, "nobody-knows==1.2 some-library==2.3").findings
+
+    assert finding.message == (
+        "nobody-knows 1.2 cannot be imported: nobody_knows takes some_library.old, which some-library 2.3 does not "
+        "have: it went with 2.2"
+    )
+    assert finding.needs == {"some-library": "<2.2"}
+    assert judged(packages, "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
+def test_a_name_that_no_release_has_is_no_error():
+    user = index_of("1.2", source="from some_library import made_later")
+
+    assert judged(Packages(user, library("x = 1", "y = 1")), "nobody-knows==1.2 some-library==2.1").findings == ()
+
+
+@pytest.mark.parametrize(
+    ("project", "paths", "root"),
+    [
+        ("pyannote-audio", ["pyannote/audio/__init__.py", "pyannote/audio/core/__init__.py"], "pyannote.audio"),
+        ("hydra-core", ["hydra/__init__.py", "hydra/x.py", "tests/__init__.py"], "hydra"),
+        ("six", ["six.py"], "six"),
+        ("nobody", ["one/__init__.py", "two/__init__.py"], ""),
+    ],
+)
+def test_what_a_user_imports_of_a_project_is_read_from_its_files(project, paths, root):
+    assert import_root(project, paths) == root
 
 
 def test_what_a_function_of_it_takes_when_it_is_called_is_no_error():

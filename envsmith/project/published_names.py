@@ -1,0 +1,89 @@
+"""The names of stated releases that were not measured, read on the package index as far as something takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from envsmith.errors import EnvsmithError
+from envsmith.knowledge.names.modules import distributions_by_module
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.presence import Presence
+from envsmith.lock.index.asked_names import AskedReleases, between, spread
+from envsmith.lock.index.index import PackageIndex
+from envsmith.model.project_name import normal_name
+from envsmith.project.code.judge_uses import Questions
+from envsmith.project.code.reading import UsePlace
+
+# A person waits: how many packages are opened for one release that takes from them, and the seconds for each.
+_MOST, _LONGEST = 2, 6.0
+
+
+@contextmanager
+def names_with_published(
+    names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str], packages: PackageIndex
+) -> Iterator[NameIndex]:
+    """Yield the names with those of the stated releases from which something is taken, where they were not measured.
+
+    ``releases`` are versions by distribution. What the index does not tell stays unknown.
+    """
+    with ExitStack() as opened:
+        for root, project in [*_unmeasured(names, uses, releases).items()][:_MOST]:
+            taken = [place for place in uses if place.use.chain[0] == root]
+            try:
+                asked = opened.enter_context(
+                    AskedReleases(packages, project, among=releases[project], longest=_LONGEST)
+                )
+                names = _Reader(names, root, taken, asked).read(releases[project])
+            except EnvsmithError:
+                continue
+        yield names
+
+
+def _unmeasured(names: NameIndex, uses: Sequence[UsePlace], releases: Mapping[str, str]) -> dict[str, str]:
+    """Return the modules of stated distributions that have no index, each with its distribution."""
+    by_module = distributions_by_module()
+    roots = {root: by_module.get(root, normal_name(root)) for root in dict.fromkeys(p.use.chain[0] for p in uses)}
+    return {r: project for r, project in roots.items() if project in releases and not names.distribution_of(r)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The releases of one project, opened between those that differ in what is taken."""
+
+    names: NameIndex
+    root: str
+    uses: Sequence[UsePlace]
+    asked: AskedReleases
+
+    def read(self, version: str) -> NameIndex:
+        """Return the names with those of one release, and where it lacks something of others too."""
+        versions = self.asked.versions
+        if version not in versions:
+            return self.names
+        places = {versions.index(version)}
+        index = self._opened(places)
+        if not any(version in presence.absent for presence in self._presences(index)):
+            return index
+        places |= spread(len(versions))
+        while places:
+            index = self._opened(places)
+            lacking = [p for p in self._presences(index) if version in p.absent and p.present]
+            new = set[int]().union(*(between(places, _states(p, versions)) for p in lacking)) - places
+            if not new:
+                break
+            places |= new
+        return index
+
+    def _opened(self, places: Collection[int]) -> NameIndex:
+        return self.names.with_names(self.asked.names(places, self.root))
+
+    def _presences(self, index: NameIndex) -> list[Presence]:
+        questions = Questions(index)
+        paths = dict.fromkeys(".".join(p.use.chain[:d]) for p in self.uses for d in range(2, len(p.use.chain) + 1))
+        return [presence for path in paths if (presence := questions.ask(path))]
+
+
+def _states(presence: Presence, versions: Sequence[str]) -> dict[int, tuple[bool, bool]]:
+    return {at: (version in presence.present, version in presence.absent) for at, version in enumerate(versions)}
