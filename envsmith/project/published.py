@@ -69,22 +69,25 @@ def judge_published(
 
 
 def _release(packages: PackageIndex, name: str, version: str) -> _Release | None:
-    with suppress(NotFoundError):
-        return _Release(packages, name, version)
+    """Return a release under its name, or under another that the component is published as."""
+    component = components().find(name)
+    for project in component.distributions if component and component.distributions else (name,):
+        with suppress(NotFoundError):
+            return _Release(packages, name, project, version)
     return None
 
 
 class _Release:
     """One release on the index, read as far as a question needs. ``NotFoundError`` where the index does not have it."""
 
-    def __init__(self, packages: PackageIndex, name: str, version: str) -> None:
-        self.name, self.version = name, version
+    def __init__(self, packages: PackageIndex, name: str, project: str, version: str) -> None:
+        self.name, self.project, self.version = name, project, version
         self._packages, self._fetcher = packages, packages.fetcher
-        releases = packages.project(name).releases()
+        releases = packages.project(project).releases()
         files = next((files for text, files in releases.items() if Version(text) == Version(version)), ())
         file = best_file(files)
         if file is None:
-            raise NotFoundError(f"Cannot read {name} {version}: the package index has no such release.")
+            raise NotFoundError(f"Cannot read {project} {version}: the package index has no such release.")
         self._file = file
 
     def faults(self, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
@@ -126,7 +129,7 @@ class _Release:
         if not file.is_wheel and (file.size or 0) > _MAX_SDIST:
             return []
         with open_archive(self._fetcher, file) as archive:
-            root = import_root(self.name, [member.path for member in archive.members])
+            root = import_root(self.project, [member.path for member in archive.members])
             stem = root.replace(".", "/")
             members = {m.path: m for m in archive.members if m.path.startswith(f"{stem}/") or m.path == f"{stem}.py"}
             if not root or sum(member.size for member in members.values()) > _MAX_SOURCES:

@@ -27,6 +27,8 @@ from envsmith.net.http import Fetcher
 
 # The largest METADATA, setup.py and the like that is read.
 MAX_MEMBER = 4 << 20
+# ``>=1.7.*`` and ``<2.*``, which setuptools took until 2022.
+_BOUND_BY_SERIES = re.compile(r"((?:>=|<)\s*\d+(?:\.\d+)*)\.\*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,10 +60,15 @@ def parse_metadata(data: bytes, where: str) -> Metadata:
     return Metadata(
         name=one("Name"),
         version=one("Version"),
-        requires_python=one("Requires-Python") or None,
-        requires=several("Requires-Dist"),
+        requires_python=_without_stars(one("Requires-Python")) or None,
+        requires=tuple(map(_without_stars, several("Requires-Dist"))),
         extras=several("Provides-Extra"),
     )
+
+
+def _without_stars(text: str) -> str:
+    """Return a requirement as it is meant where it bounds a series: ``torch (>=1.7.*)`` was published, ``>=1.7`` is valid."""
+    return _BOUND_BY_SERIES.sub(r"\1", text)
 
 
 def metadata_of(file: IndexFile, data: bytes) -> Metadata:

@@ -10,12 +10,14 @@ from envsmith.knowledge.graph.load import version_graph
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Finding, Judgement
 from envsmith.model.rule import Severity
+from envsmith.net.http import NotFoundError
 from envsmith.project.published import import_root, judge_published
 
 
-def index_of(version: str, requires: str = "", source: str = "", python: str = ">=3.8") -> Index:
+def index_of(
+    version: str, requires: str = "", source: str = "", python: str = ">=3.8", name: str = "nobody_knows"
+) -> Index:
     index = Index()
-    name = "nobody_knows"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: {python}\n{requires}"
     index.release(version, {f"{name}/__init__.py": source, f"{name}-{version}.dist-info/METADATA": metadata})
     return index
@@ -130,6 +132,24 @@ def test_a_name_that_no_release_has_is_no_error():
 )
 def test_what_a_user_imports_of_a_project_is_read_from_its_files(project, paths, root):
     assert import_root(project, paths) == root
+
+
+def test_a_release_is_asked_for_under_each_name_that_its_component_is_published_as():
+    class Projects:
+        def __init__(self) -> None:
+            self.index = index_of(
+                "1.5.10", "Requires-Dist: torch (>=1.7.*)\nRequires-Dist: numpy (<1.20)", name="pytorch_lightning"
+            )
+            self.fetcher = self.index.fetcher
+
+        def project(self, name: str):
+            if name == "lightning":
+                raise NotFoundError("The package index has no project lightning.")
+            return self.index.project(name)
+
+    [finding] = judged(Projects(), "lightning==1.5.10 numpy==1.24.0 torch==2.0.0").findings
+
+    assert finding.message == "lightning 1.5.10 declares numpy <1.20; numpy 1.24.0 is there"
 
 
 def test_what_a_function_of_it_takes_when_it_is_called_is_no_error():

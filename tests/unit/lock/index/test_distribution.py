@@ -173,6 +173,14 @@ def test_metadata_without_name_or_version_is_refused(data):
         parse_metadata(data, "demo")
 
 
+def test_a_bound_by_a_series_is_read_as_setuptools_meant_it():
+    text = b"Metadata-Version: 2.1\nName: d\nVersion: 1\nRequires-Python: >=3.6.*\nRequires-Dist: torch (>=1.7.*,!=1.8.*)\n"
+
+    metadata = parse_metadata(text, "d")
+
+    assert (metadata.requires, metadata.requires_python) == (("torch (>=1.7,!=1.8.*)",), ">=3.6")
+
+
 def test_sections_of_requires_txt_become_markers():
     text = b'a\n[:python_version < "3.8"]\nb\n[gpu]\nc>=1\n[dev:sys_platform == "linux"]\nd\n'
     assert parse_requires_txt(text) == (
