@@ -152,10 +152,32 @@ def test_a_release_is_asked_for_under_each_name_that_its_component_is_published_
     assert finding.message == "lightning 1.5.10 declares numpy <1.20; numpy 1.24.0 is there"
 
 
-def test_what_a_function_of_it_takes_when_it_is_called_is_no_error():
-    index = index_of("1.2", source="def f():\n    from transformers import AutoModelWithLMHead\n")
+def test_what_only_a_function_of_it_takes_is_a_warning_said_once():
+    source = "def f():\n    from transformers import AutoModelWithLMHead\n\ndef g():\n    from transformers import AutoModelWithLMHead\n"
+    index = index_of("1.2", source=source)
 
-    assert judged(index, "nobody-knows==1.2 transformers==5.1.0").findings == ()
+    judgement = judged(index, "nobody-knows==1.2 transformers==5.1.0")
+
+    assert judgement.status == "unknown"
+    assert [(f.rule, f.severity) for f in judgement.findings] == [("release-uses", Severity.WARNING)]
+    assert judgement.findings[0].message.startswith(
+        "nobody-knows 1.2 fails where this runs: nobody_knows/__init__.py:2 takes transformers.AutoModelWithLMHead"
+    )
+
+
+def test_a_function_that_takes_a_failure_is_silent():
+    source = "def f():\n    try:\n        from transformers import AutoModelWithLMHead\n    except ImportError:\n        pass\n"
+
+    assert judged(index_of("1.2", source=source), "nobody-knows==1.2 transformers==5.1.0").findings == ()
+
+
+def test_a_method_that_does_not_take_what_a_release_gives_it_is_a_warning():
+    source = "from transformers import Trainer\n\nclass Mine(Trainer):\n    def log(self, logs):\n        pass\n"
+
+    [finding] = judged(index_of("1.2", source=source), "nobody-knows==1.2 transformers==4.50.0").findings
+
+    assert finding.severity is Severity.WARNING
+    assert "stands in the place of transformers.Trainer.log and does not take start_time" in finding.message
 
 
 def test_a_release_that_the_index_does_not_have_is_said():
