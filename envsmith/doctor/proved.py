@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from envsmith.base.files import read_bounded
+from envsmith.base.json_types import objects_in
 from envsmith.doctor.facts import Facts
 from envsmith.errors import EnvsmithError
 from envsmith.model.record import RECORD_FILE, Record, Rung, read_record
@@ -49,8 +49,7 @@ def own_run(python: Path, facts: Facts) -> PassedRun | None:
 
 def _unused(record: Record, facts: Facts) -> frozenset[str]:
     """Return the components of the machine that the run did without: GPUs that it did not use, or that it never saw."""
-    rows = record.host.get("gpus")
-    gpus = [str(row.get("name", "")) for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    gpus = [str(row.get("name", "")) for row in objects_in(record.host, "gpus")]
     is_same = sorted(gpus) == sorted(facts.gpus) and (record.host.get("driver") or None) == facts.version("driver")
     uses_gpus = record.backend.startswith("nccl")
     unused = set() if uses_gpus else {"nccl"}
