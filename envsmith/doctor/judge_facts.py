@@ -48,8 +48,8 @@ def diagnose(
     case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, ask=ask)
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts)
-    shown = [f"what {run.evidence} has shown in this environment" for run in runs]
-    return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *shown))
+    proofs = [f"what {run.evidence} has shown in this environment" for run in runs]
+    return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *proofs))
 
 
 # The judges: each gives what it finds in a case.

@@ -9,6 +9,7 @@ from envsmith.base.files import read_bounded
 from envsmith.base.json_types import objects_in
 from envsmith.doctor.facts import Facts
 from envsmith.errors import EnvsmithError
+from envsmith.knowledge.graph.load import components
 from envsmith.model.record import RECORD_FILE, Record, Rung, read_record
 from envsmith.model.rule import PassedRun
 
@@ -29,7 +30,6 @@ def own_run(python: Path, facts: Facts) -> PassedRun | None:
     if not path.is_file():
         return None
     from envsmith.builder.engines.base import verify_content  # an environment that was not built here needs none of it
-    from envsmith.knowledge.graph.load import components
     from envsmith.knowledge.graph.read import passed_run
     from envsmith.lock import store
 
@@ -42,7 +42,7 @@ def own_run(python: Path, facts: Facts) -> PassedRun | None:
     except EnvsmithError:
         return None
     run = passed_run(RECORD_FILE, record, components())
-    beside = {found.name: pin.version for pin in lock.pins if (found := components().find(pin.name))}
+    beside = {component.name: pin.version for pin in lock.pins if (component := components().find(pin.name))}
     stages = frozenset(stage for rung in record.rungs for stage in _STAGES.get(rung, ()))
     return replace(run, components={**beside, **run.components}, stages=stages, unused=_unused(record, facts))
 

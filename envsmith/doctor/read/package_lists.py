@@ -75,9 +75,9 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     if _TABLE.search(text):
         kinds.append("pip list")
         _table(text, draft, source)
-    if shown := _SHOWN.findall(text[:_MAX]):
+    if listed := _SHOWN.findall(text[:_MAX]):
         kinds.append("pip show")
-        for name, version in shown[:4000]:
+        for name, version in listed[:4000]:
             note_distribution(draft, name, version, f"{source}: pip show")
     if lock := read_locks(text, draft, source):
         kinds.append(lock)
