@@ -23,7 +23,7 @@ def remedies(torch_version: str, env: Mapping[str, str]) -> dict[str, str]:
     """Return what keeps this torch from its known hangs, unless `env` says otherwise.
 
     torch 2.6.0 to 2.7.0 make communicators without blocking when `device_id` is passed, and those can hang
-    (pytorch/pytorch#153960; #154055 turned it off in 2.7.1). The rule nccl-eager-init-hang says the same.
+    (pytorch/pytorch#153960). #154055 turned it off in 2.7.1. The rule nccl-eager-init-hang says the same.
     """
     name = "TORCH_NCCL_USE_COMM_NONBLOCKING"
     return {name: "0"} if (2, 6) <= release_of(torch_version) < (2, 7, 1) and name not in env else {}

@@ -102,7 +102,7 @@ def fell(code: int | None) -> bool:
 def starved(pids: Iterable[int], waited: float, samples: int = 10) -> bool:
     """Return whether a process wants to run, or waits for the disk, and has had less than half of the time gone by.
 
-    What hangs sleeps or is stopped; what loops for ever on a machine that is free has had more than half.
+    What hangs sleeps or is stopped. What loops for ever on a machine that is free has had more than half.
     """
     watched = list(pids)
     for _ in range(samples):

@@ -102,8 +102,8 @@ class Conversation:
         **settings: Any,
     ) -> None:
         pipe, errors = subprocess.PIPE, subprocess.PIPE if err else subprocess.STDOUT
-        given = pipe if feed else subprocess.DEVNULL
-        self.process = start(command, stdin=given, stdout=pipe, stderr=errors, **settings)
+        stdin = pipe if feed else subprocess.DEVNULL
+        self.process = start(command, stdin=stdin, stdout=pipe, stderr=errors, **settings)
         self._ears, self._unsent, self._stays = (out, err), memoryview(feed), stays
 
     def pipes(self) -> Iterator[tuple[IO[bytes], int, Callable[[int], bool]]]:

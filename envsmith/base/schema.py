@@ -26,6 +26,7 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from envsmith.base.json_types import JsonFields
 from envsmith.errors import DataError
 
 if TYPE_CHECKING:
@@ -487,6 +488,15 @@ def parse_json(content: bytes | str) -> Any:
     except ValueError as error:
         raise UnreadableError(f"not valid JSON: {error}") from None
     return value
+
+
+def parse_object(content: bytes | str) -> JsonFields:
+    """Return the object of a JSON text from outside, an empty one for a text that is none: a reader of logs goes on."""
+    try:
+        value = parse_json(content)
+    except UnreadableError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _refuse_digits(content: bytes) -> None:

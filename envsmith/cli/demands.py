@@ -47,9 +47,9 @@ def gather(flags: RequestFlags) -> Gathered:
 
 def _say_once(text: str) -> None:
     """Print a line of talk, once in a command that asks for many cells."""
-    said = click.get_current_context().find_root().meta.setdefault("envsmith.said", set())
-    if text not in said:
-        said.add(text)
+    notices = click.get_current_context().find_root().meta.setdefault("envsmith.said", set())
+    if text not in notices:
+        notices.add(text)
         say(text)
 
 

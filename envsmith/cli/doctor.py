@@ -110,7 +110,6 @@ def doctor(settings: DoctorFlags) -> int:
         facts,
         texts,
         platform=where,
-        live=not settings.sources,
         keep=settings.mend.components,
         runs=runs,
         launches=launches,

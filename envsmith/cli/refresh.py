@@ -105,7 +105,7 @@ def refresh(settings: RefreshFlags) -> int:
     matrix/names/packages.yaml, and --component names one of those.
 
     The diff goes to stdout, talk to stderr. Exit code 0 when there was nothing to do or everything was written or
-    shown; 5 when the index, or some artifact, could not be read (what could be read is written all the same).
+    shown, 5 when the index, or some artifact, could not be read (what could be read is written all the same).
     """
     root = settings.folder or (own_matrix() if settings.write else find_matrix())
     if settings.names:

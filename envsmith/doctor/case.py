@@ -49,7 +49,7 @@ class DiagnosisInput:
     @property
     def measured_lines(self) -> set[tuple[str, int]]:
         """Return the lines of which the name index says which releases they concern."""
-        return {(lack.hit.source, lack.hit.line) for lack, explanation, _ in self.explained if explanation.is_certain}
+        return {lack.hit.place for lack, explanation, _ in self.explained if explanation.is_certain}
 
     def is_contradicted(self, signature: Signature) -> bool:
         """Return whether the release of every component of a rule is stated: the rule then spoke, or does not hold."""
@@ -118,7 +118,7 @@ def _explained(
     explained = []
     for lack in lacks:
         explanation = explain(lack, facts, names, needs)
-        here = [h for h in hits if (h.source, h.line) == (lack.hit.source, lack.hit.line)]
+        here = [h for h in hits if h.place == lack.hit.place]
         is_rule = any(h.signature.rule for h in here)
         same = [h for h in here if not is_lack(h) and not h.signature.rule and h.signature.kind != "other"]
         better = [
@@ -164,7 +164,7 @@ def _speaks(hit: Hit, messages: Sequence[Hit]) -> bool:
     A symptom that many causes have shows nothing where another message on its line names the cause.
     """
     if hit.signature.kind == "symptom":
-        here = (m.signature for m in messages if (m.source, m.line) == (hit.source, hit.line))
+        here = (m.signature for m in messages if m.place == hit.place)
         return not any(signature.kind == "cause" and not signature.rule for signature in here)
     return "driver" in hit.signature.components or not is_warning(hit.text)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,12 +51,7 @@ def with_conflict(hit: Hit, text: str) -> Hit:
         return hit
     needs = dict.fromkeys(f"{each.need}{each.spec}" for each in _binding(each for each in requirements if each.asker))
     pair = next(_excluding(requirements), ())
-    groups = {
-        "needs": "; ".join(needs)[:400],
-        "told": "; ".join(map(str, pair)),
-        "way": _way_out(pair),
-    }
-    return dataclasses.replace(hit, groups={**hit.groups, **{n: value for n, value in groups.items() if value}})
+    return hit.naming(needs="; ".join(needs)[:400], told="; ".join(map(str, pair)), way=_way_out(pair))
 
 
 def _with_absent(hit: Hit, around: str) -> Hit:
@@ -66,13 +60,12 @@ def _with_absent(hit: Hit, around: str) -> Hit:
         r"^\s*- ([a-z][\w.-]*[=<>]\S{1,80}|[a-z][\w.-]{1,60})$", around[around.find("NotFound") :], re.MULTILINE
     )
     platform = re.search(r"Platform: ((?:win|osx|linux)-\w{2,8})", around)
-    groups = {
-        "absent": ", ".join(items[:6]),
-        "build": next((item for item in items if _BUILD.search(item)), ""),
-        "ended": next((item for item in items if _ENDED.match(item)), ""),
-        "platform": platform[1] if platform else "",
-    }
-    return dataclasses.replace(hit, groups={**hit.groups, **{n: value for n, value in groups.items() if value}})
+    return hit.naming(
+        absent=", ".join(items[:6]),
+        build=next(filter(_BUILD.search, items), None),
+        ended=next(filter(_ENDED.match, items), None),
+        platform=platform[1] if platform else None,
+    )
 
 
 def _requirements(text: str) -> Iterator[_Requirement]:

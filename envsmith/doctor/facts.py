@@ -59,6 +59,10 @@ class LaunchCommand:
     places: Mapping[str, int] = field(default_factory=dict, metadata=UNWRITTEN)
 
 
+# The kind of what was read of the machine itself.
+THIS_MACHINE = "this machine"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
     """One input and what was understood of it: ``kinds`` as recognised, ``facts`` how many facts each gave."""
@@ -102,6 +106,11 @@ class Facts(AsJson):
     def used(self, name: str) -> str | None:
         """Return the version of a component that is in use, or ``*`` where its version is not known."""
         return self.version(name) or ("*" if name in self.host.get("present", "").split(",") else None)
+
+    @property
+    def are_of_this_machine(self) -> bool:
+        """Return whether they were read from the machine itself, and not from texts alone."""
+        return any(THIS_MACHINE in read.kinds for read in self.read)
 
     @property
     def count(self) -> int:

@@ -19,7 +19,7 @@ from envsmith.agent.machine import shm_bytes
 from envsmith.base.interpreter import python_in
 from envsmith.base.programs import execute
 from envsmith.base.schema import parse_json, parse_value
-from envsmith.doctor.facts import Draft, Facts, Read, StatedVersion
+from envsmith.doctor.facts import THIS_MACHINE, Draft, Facts, Read, StatedVersion
 from envsmith.doctor.library_copies import libraries_of, libstdcxx_of, nccl_of, text_of
 from envsmith.doctor.read.lines import (
     OWN_PREFIXES,
@@ -89,7 +89,7 @@ def collect(python: str | None = None, *, deep: bool = False) -> Facts:
     if deep:
         import_what_is_there(draft, interpreter, notes)
     facts = draft.done()
-    kinds = ("this machine", f"environment of {interpreter}")
+    kinds = (THIS_MACHINE, f"environment of {interpreter}")
     read = Read(source="host", kinds=kinds, lines=0, characters=0, facts=facts.count, notes=tuple(notes))
     draft.read.append(read)
     return draft.done()

@@ -33,14 +33,13 @@ def diagnose(
     texts: Sequence[tuple[str, str]] = (),
     *,
     platform: Platform | None = None,
-    live: bool = False,
     names: NameIndex | None = None,
     keep: Collection[str] = (),
     runs: Sequence[PassedRun] = (),
     launches: Mapping[str, Sequence[Occasion]] | None = None,
     ask: Ask | None = None,
 ) -> Diagnosis:
-    """Judge ``facts`` and the ``(source, text)`` they came from. ``live`` says that the facts are of this machine.
+    """Judge ``facts`` and the ``(source, text)`` they came from.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
     ``launches`` is what `envsmith run` stored of one, by the names of its files.
@@ -48,9 +47,9 @@ def diagnose(
     """
     case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, ask=ask)
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
-    diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts, live=live)
-    shown = [f"what {run.evidence} has shown in this environment" for run in runs]
-    return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *shown))
+    diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts)
+    proofs = [f"what {run.evidence} has shown in this environment" for run in runs]
+    return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *proofs))
 
 
 # The judges: each gives what it finds in a case.

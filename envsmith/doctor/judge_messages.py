@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from envsmith.doctor.case import DiagnosisInput, is_warning
@@ -29,7 +30,7 @@ _OF_KIND = {
 
 def twin_of(hit: Hit, own: Sequence[Hit]) -> Hit | None:
     """Return the message that stands on the same line as a rule's."""
-    same = [h for h in own if h.source == hit.source and h.line == hit.line]
+    same = [h for h in own if h.place == hit.place]
     return min(same, key=lambda h: ("cause", "symptom", "consequence", "other").index(h.signature.kind), default=None)
 
 
@@ -47,10 +48,6 @@ def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
     if set(signature.consequence_of) & {*(h.signature.id for h in case.own), *blamed}:
         weight = Weight.EXPLAINED
         severity = Severity.WARNING if severity is Severity.ERROR and case.blamed else severity
-    elif hit.standing == "follows":
-        weight = min(weight, Weight.FOLLOWS)
-    elif hit.standing == "cause":
-        weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
     owner = hit.groups.get("owner")
     names = dict.fromkeys([*signature.components, *([owner] if owner else [])])
     versions = {name: facts.components[name].version for name in names if name in facts.components}
@@ -68,21 +65,13 @@ def _of_message(hit: Hit, case: DiagnosisInput) -> Diagnosed:
         stage=signature.stage,
     )
     taxonomy = class_of(hit) or _class_with_facts(signature, facts)
-    return _shown_at(hit, finding, "low" if signature.last and confidence == "medium" else confidence, weight, taxonomy)
+    confidence = "low" if signature.last and confidence == "medium" else confidence
+    return _shown_at(hit, finding, confidence, hit.weighed(weight), taxonomy)
 
 
 def _shown_at(hit: Hit, finding: Finding, confidence: str, weight: Weight, taxonomy: Taxonomy) -> Diagnosed:
-    return Diagnosed(
-        finding=finding,
-        confidence=confidence,
-        score=weight,
-        taxonomy=taxonomy,
-        where=f"{hit.source}:{hit.line}",
-        quote=hit.text,
-        lines=lines_of(hit, finding.fix or ""),
-        position=hit.position,
-        confirmed=True,
-    )
+    diagnosed = hit.shown_by(finding, confidence=confidence, weight=weight, taxonomy=taxonomy)
+    return dataclasses.replace(diagnosed, lines=lines_of(hit, finding.fix or ""))
 
 
 def _class_with_facts(signature: Signature, facts: Facts) -> Taxonomy:
@@ -111,7 +100,7 @@ def judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
             signature.kind == "symptom"
             or signature.id in judged
             or twin_of(hit, case.own)
-            or (hit.source, hit.line) in case.measured_lines
+            or hit.place in case.measured_lines
         ):
             continue
         spoken = Severity.WARNING if signature.severity is Severity.NOTE else Severity.ERROR

@@ -153,10 +153,6 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
         severity = Severity.WARNING
     if severity is Severity.WARNING:
         weight = min(weight, Weight.SYMPTOM)
-    if hit.standing == "follows":
-        weight = min(weight, Weight.FOLLOWS)
-    elif hit.standing == "cause":
-        weight = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM}.get(weight, weight)
     twin = twins[0] if twins and explanation.needs else None
     taxonomy = twin.signature.taxonomy if twin else explanation.failure
     cause = twin.signature if twin and twin.signature.kind == "cause" and not _of_another(twin, explanation) else None
@@ -171,17 +167,9 @@ def diagnosed_of(lack: Lack, explanation: MissingNameExplanation, twins: Sequenc
         symptom=hit.text[:300],
         stage=hit.signature.stage,
     )
-    return Diagnosed(
-        finding=finding,
-        confidence=explanation.confidence,
-        score=weight,
-        taxonomy=dataclasses.replace(taxonomy, stage=hit.signature.stage),
-        where=f"{hit.source}:{hit.line}",
-        quote=hit.text,
-        lines=_lines(explanation, cause.lines if cause else ()),
-        position=hit.position,
-        confirmed=True,
-    )
+    taxonomy = dataclasses.replace(taxonomy, stage=hit.signature.stage)
+    diagnosed = hit.shown_by(finding, confidence=explanation.confidence, weight=hit.weighed(weight), taxonomy=taxonomy)
+    return dataclasses.replace(diagnosed, lines=_lines(explanation, cause.lines if cause else ()))
 
 
 def _of_another(twin: Hit, explanation: MissingNameExplanation) -> bool:

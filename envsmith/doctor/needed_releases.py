@@ -237,10 +237,10 @@ def _rows_of_wheels(name: str, pin: str) -> list[Row]:
     return [row for row in listed if public(row.when[name].text.removeprefix("==")) == public(pin)]
 
 
-def newest_that_needs(name: str, other: str, pin: str) -> str | None:
+def newest_that_needs(name: str, needed: str, pin: str) -> str | None:
     """Return the newest release of ``name`` of which a rule says that it needs exactly ``pin`` of ``other``."""
-    rows = [row for row in _rows_of({name, other}) if name in row.when and other in row.needs]
-    fitting = [row.when[name].text for row in rows if row.needs[other].text == f"=={public(pin)}"]
+    rows = [row for row in _rows_of({name, needed}) if name in row.when and needed in row.needs]
+    fitting = [row.when[name].text for row in rows if row.needs[needed].text == f"=={public(pin)}"]
     releases = [match[1] for text in fitting if (match := re.search(r"(?:^|[<=]=)(\d[\w.]*)$", text))]
     keyed = [(key, text) for text in releases if (key := version_key(text))]
     return max(keyed)[1] if keyed else None

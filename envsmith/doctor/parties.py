@@ -43,9 +43,8 @@ def with_peer(hit: Hit, text: str) -> Hit:
     match, port = _PEER.search(hit.text) or _PEER.search(around), _PORT.search(hit.text)
     if match:
         host, number = match["pair"] or match["host"], match["of_pair"] or match["port"]
-        groups = {"peer": f"{host}:{number}", "peer_host": host, "peer_port": number}
-        return dataclasses.replace(hit, groups={**hit.groups, **groups})
-    return dataclasses.replace(hit, groups={**hit.groups, "peer_port": port[1]}) if port else hit
+        return hit.naming(peer=f"{host}:{number}", peer_host=host, peer_port=number)
+    return hit.naming(peer_port=port[1]) if port else hit
 
 
 def with_parties(hit: Hit, text: str) -> Hit:
@@ -53,15 +52,14 @@ def with_parties(hit: Hit, text: str) -> Hit:
     if hit.signature.id == "ray-cluster-versions":
         return _of_cluster(hit, text[hit.position : hit.position + 800])
     if package := words().header_packages.get(hit.groups.get("library", "")):
-        return dataclasses.replace(hit, groups={**hit.groups, "header_package": package})
+        return hit.naming(header_package=package)
     if hit.signature.id not in _REMOVED:
         return hit
     frames = frames_before(text, hit.position)
     root = hit.groups.get("package", "").split(".")[0]
     owner = (component_of(root) or root) if root else None
     user = next((f.package for f in reversed(frames) if f.package and f.package != owner), None)
-    names = {name: value for name, value in (("owner", owner), ("user", user)) if value and name not in hit.groups}
-    return dataclasses.replace(hit, groups={**hit.groups, **names}) if names else hit
+    return hit.naming(**{"owner": owner, "user": user, **hit.groups})
 
 
 def _of_cluster(hit: Hit, message: str) -> Hit:
@@ -70,17 +68,10 @@ def _of_cluster(hit: Hit, message: str) -> Hit:
     if len(pairs) < 2:
         return hit
     (cluster_ray, cluster_python), (own_ray, own_python) = pairs
-    groups = {
-        "cluster_ray": cluster_ray,
-        "cluster_python": cluster_python,
-        "own_ray": own_ray,
-        "own_python": own_python,
-    }
-    if cluster_ray != own_ray and cluster_python == own_python:
-        groups["needs"] = f"ray=={cluster_ray}"
-    elif cluster_ray == own_ray:
-        groups["needs"] = f"python=={cluster_python}"
-    return dataclasses.replace(hit, groups={**hit.groups, **groups})
+    hit = hit.naming(cluster_ray=cluster_ray, cluster_python=cluster_python, own_ray=own_ray, own_python=own_python)
+    if cluster_ray == own_ray:
+        return hit.naming(needs=f"python=={cluster_python}")
+    return hit.naming(needs=f"ray=={cluster_ray}") if cluster_python == own_python else hit
 
 
 def owner_of(name: str) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from envsmith.base.files import read_bounded
+from envsmith.base.json_types import objects_in
 from envsmith.doctor.facts import Facts
 from envsmith.errors import EnvsmithError
+from envsmith.knowledge.graph.load import components
 from envsmith.model.record import RECORD_FILE, Record, Rung, read_record
 from envsmith.model.rule import PassedRun
 
@@ -29,7 +30,6 @@ def own_run(python: Path, facts: Facts) -> PassedRun | None:
     if not path.is_file():
         return None
     from envsmith.builder.engines.base import verify_content  # an environment that was not built here needs none of it
-    from envsmith.knowledge.graph.load import components
     from envsmith.knowledge.graph.read import passed_run
     from envsmith.lock import store
 
@@ -42,15 +42,14 @@ def own_run(python: Path, facts: Facts) -> PassedRun | None:
     except EnvsmithError:
         return None
     run = passed_run(RECORD_FILE, record, components())
-    beside = {found.name: pin.version for pin in lock.pins if (found := components().find(pin.name))}
+    beside = {component.name: pin.version for pin in lock.pins if (component := components().find(pin.name))}
     stages = frozenset(stage for rung in record.rungs for stage in _STAGES.get(rung, ()))
     return replace(run, components={**beside, **run.components}, stages=stages, unused=_unused(record, facts))
 
 
 def _unused(record: Record, facts: Facts) -> frozenset[str]:
     """Return the components of the machine that the run did without: GPUs that it did not use, or that it never saw."""
-    rows = record.host.get("gpus")
-    gpus = [str(row.get("name", "")) for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    gpus = [str(row.get("name", "")) for row in objects_in(record.host, "gpus")]
     is_same = sorted(gpus) == sorted(facts.gpus) and (record.host.get("driver") or None) == facts.version("driver")
     uses_gpus = record.backend.startswith("nccl")
     unused = set() if uses_gpus else {"nccl"}

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM
 
-from envsmith.base.json_types import JsonFields, object_in
-from envsmith.base.schema import UnreadableError, parse_json
+from envsmith.base.json_types import JsonFields, number_in, numbers_in, object_in, objects_in
+from envsmith.base.schema import parse_object
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.read.pasted import spoken
 from envsmith.doctor.read.remains import rank_of_speaker, read_remains
@@ -210,15 +210,10 @@ def _status(words: str) -> int | None:
 
 def _pods(text: str) -> LaunchEvidence:
     """Return how the containers of pods ended, as ``kubectl get pods -o json`` says it, where a pod says its rank."""
-    try:
-        value = parse_json(text[text.find("{") : text.rfind("}") + 1])
-    except UnreadableError:
-        return LaunchEvidence()
-    items = value.get("items") if isinstance(value, dict) else None
-    rows = items if isinstance(items, list) else [value]
+    value = parse_object(text[text.find("{") : text.rfind("}") + 1])
     ranks, machines = [], []
-    for pod in rows[:_MOST]:
-        if isinstance(pod, dict) and (rank := _rank_of_pod(pod)) is not None and (end := _end_of(pod)):
+    for pod in (objects_in(value, "items") or (value,))[:_MOST]:
+        if (rank := _rank_of_pod(pod)) is not None and (end := _end_of(pod)):
             name = str(object_in(pod, "metadata").get("name", ""))[:100]
             ranks.append(RankEvidence(rank=rank, host=name, exit=_exit_of(end)))
             if end.get("reason") == "OOMKilled":
@@ -228,11 +223,9 @@ def _pods(text: str) -> LaunchEvidence:
 
 def _rank_of_pod(pod: JsonFields) -> int | None:
     """Return the rank that a pod's own variable or its job's label says."""
-    containers = object_in(pod, "spec").get("containers")
-    for container in containers if isinstance(containers, list) else ():
-        variables = container.get("env") if isinstance(container, dict) else None
-        for row in variables if isinstance(variables, list) else ():
-            if isinstance(row, dict) and row.get("name") == "RANK" and str(row.get("value")).isdigit():
+    for container in objects_in(object_in(pod, "spec"), "containers"):
+        for row in objects_in(container, "env"):
+            if row.get("name") == "RANK" and str(row.get("value")).isdigit():
                 return int(str(row["value"])[:6])
     labels = object_in(object_in(pod, "metadata"), "labels")
     index = str(labels.get("batch.kubernetes.io/job-completion-index", ""))[:6]
@@ -241,13 +234,9 @@ def _rank_of_pod(pod: JsonFields) -> int | None:
 
 def _end_of(pod: JsonFields) -> JsonFields | None:
     """Return how the first container of a pod ended: now, or before its restart."""
-    statuses = object_in(pod, "status").get("containerStatuses")
-    for status in statuses if isinstance(statuses, list) else ():
-        if isinstance(status, dict):
-            for key in ("state", "lastState"):
-                if end := object_in(object_in(status, key), "terminated"):
-                    return end
-    return None
+    statuses = objects_in(object_in(pod, "status"), "containerStatuses")
+    ends = (object_in(object_in(status, key), "terminated") for status in statuses for key in ("state", "lastState"))
+    return next(filter(None, ends), None)
 
 
 def _exit_of(end: JsonFields) -> ExitStatus:
@@ -307,39 +296,20 @@ def _numbers(text: str) -> list[int]:
 
 
 def _of_json(text: str) -> Iterator[LaunchEvent]:
-    try:
-        value = parse_json(text[text.find("{") : text.rfind("}") + 1])
-    except UnreadableError:
-        return
-    communicators = value.get("communicators") if isinstance(value, dict) else None
-    rows = [row for row in communicators if isinstance(row, dict)] if isinstance(communicators, list) else []
-    if not rows:
-        return
-    largest = max(rows, key=_size)
-    for rank in _rows(largest.get("missing_ranks")):
+    rows = objects_in(parse_object(text[text.find("{") : text.rfind("}") + 1]), "communicators")
+    largest = max(rows, key=lambda row: number_in(row, "size"), default={})
+    for rank in objects_in(largest, "missing_ranks")[:_MOST]:
         number, host, process = rank.get("rank"), str(rank.get("host", ""))[:100], rank.get("pid")
         if isinstance(number, int):
             words = f"NCCL RAS: rank {number} (process {process} on {host}) does not answer"
             yield LaunchEvent(at=0.0, rank=number, kind="unreachable", text=words)
-    yield from _fewer(list(_rows(largest.get("ranks"))))
+    yield from _fewer(objects_in(largest, "ranks")[:_MOST])
 
 
-def _size(row: JsonFields) -> int:
-    size = row.get("size")
-    return size if isinstance(size, int) else 0
-
-
-def _rows(value: object) -> Iterator[JsonFields]:
-    yield from (row for row in (value[:_MOST] if isinstance(value, list) else ()) if isinstance(row, dict))
-
-
-def _fewer(ranks: list[JsonFields]) -> Iterator[LaunchEvent]:
+def _fewer(ranks: Iterable[JsonFields]) -> Iterator[LaunchEvent]:
     """Yield the minority that has called fewer collectives than the others."""
-    counts: dict[int, int] = {}
-    for row in ranks:
-        number, calls = row.get("rank"), row.get("collective_counts")
-        if isinstance(number, int) and isinstance(calls, dict):
-            counts[number] = sum(count for count in calls.values() if isinstance(count, int))
+    counted = [row for row in ranks if isinstance(row.get("rank"), int) and "collective_counts" in row]
+    counts = {number_in(row, "rank"): sum(numbers_in(row, "collective_counts").values()) for row in counted}
     most = Counter(counts.values()).most_common(1)[0][0] if counts else 0
     behind = {number: count for number, count in counts.items() if count < most}
     for number, count in behind.items() if len(behind) * 2 < len(counts) else ():

@@ -40,7 +40,7 @@ _GRAVITY = tuple(Severity)
 
 
 def diagnosis_of(
-    findings: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]], *, live: bool
+    findings: list[Diagnosed], facts: Facts, judgement: Judgement, texts: Sequence[tuple[str, str]]
 ) -> Diagnosis:
     """Return the diagnosis of what the judges found in facts and texts."""
     diagnosed_all = _with_roles(_merged(findings))
@@ -52,7 +52,7 @@ def diagnosis_of(
         (failure := _failure(texts))
         or _shows_fault(diagnosed_all)
         or nothing
-        or (live and "torch" not in facts.components)
+        or (facts.are_of_this_machine and "torch" not in facts.components)
     ):
         status = "unknown"
     else:

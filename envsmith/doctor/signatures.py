@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from envsmith.base.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
-from envsmith.doctor.diagnosis import Taxonomy
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
 from envsmith.doctor.read.logs import completed
 from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
@@ -254,6 +254,35 @@ class Hit:
     position: int
     groups: Mapping[str, str]
     standing: Literal["", "cause", "follows"] = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Return the text and the line."""
+        return self.source, self.line
+
+    def naming(self, **groups: str | None) -> Hit:
+        """Return the hit with what else it names. What is empty is left out."""
+        return dataclasses.replace(self, groups={**self.groups, **{n: value for n, value in groups.items() if value}})
+
+    def weighed(self, weight: Weight) -> Weight:
+        """Return a weight after what the text itself says of cause and consequence."""
+        if self.standing == "follows":
+            return min(weight, Weight.FOLLOWS)
+        named = {Weight.SAID: Weight.NAMED, Weight.SYMPTOM: Weight.NAMED_SYMPTOM} if self.standing else {}
+        return named.get(weight, weight)
+
+    def shown_by(self, finding: Finding, *, confidence: str, weight: Weight, taxonomy: Taxonomy) -> Diagnosed:
+        """Return what is said of the message, at its place."""
+        return Diagnosed(
+            finding=finding,
+            confidence=confidence,
+            score=weight,
+            taxonomy=taxonomy,
+            where=f"{self.source}:{self.line}",
+            quote=self.text,
+            position=self.position,
+            confirmed=True,
+        )
 
 
 @lru_cache(maxsize=4096)

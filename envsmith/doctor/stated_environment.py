@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from envsmith import solver
 from envsmith.base.json_types import JsonFields
-from envsmith.base.schema import parse_json
+from envsmith.base.schema import parse_object
 from envsmith.doctor.diagnosis import Diagnosed
 from envsmith.doctor.facts import Draft, Facts, StatedVersion
 from envsmith.doctor.read.lines import bytes_of, component_of, note_present, read_lines
@@ -239,11 +239,8 @@ def read_environment(text: str, draft: Draft, where: str) -> dict[str, str] | No
     """
     if not text.lstrip().startswith("{") or len(text) > _MAX:
         return None
-    try:
-        data = parse_json(text)
-    except ValueError:
-        return None
-    if not isinstance(data, dict) or not data or set(data) - {"components", "variables", "facts"}:
+    data = parse_object(text)
+    if not data or set(data) - {"components", "variables", "facts"}:
         return None
     components: dict[str, str] = {}
     for name, value in _object(data, "components", where).items():

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from packaging.version import InvalidVersion, Version
-
 from envsmith.errors import LockError
 from envsmith.lock.cell_query import exact_version
 from envsmith.model.cell import Cell
@@ -13,7 +11,7 @@ from envsmith.model.component import ComponentTable
 from envsmith.model.finding import Judgement
 from envsmith.model.lock import Pin
 from envsmith.model.rule import Severity
-from envsmith.model.version import public
+from envsmith.model.version import is_same_version, public
 from envsmith.solver import check
 
 # Judges a cell with every pin that is a component.
@@ -47,16 +45,9 @@ def differences(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> tuple
             lines += [
                 f"{name}: the cell says {version}, the resolver pinned {d} {v}"
                 for d, v in pinned.items()
-                if not _same(v, exact) and (name == "torch" or not _same(public(v), exact))
+                if not is_same_version(v, exact) and (name == "torch" or not is_same_version(public(v), exact))
             ]
     return tuple(lines)
-
-
-def _same(pinned: str, version: str) -> bool:
-    try:
-        return Version(pinned) == Version(version)
-    except InvalidVersion:
-        return pinned == version
 
 
 def as_components(cell: Cell, pins: Iterable[Pin], table: ComponentTable) -> dict[str, str]:

@@ -246,8 +246,8 @@ def _own_index(cell: Cell) -> Iterator[None]:
         if cell.index != "pytorch":
             raise
         torch = cell.components["torch"]
-        other = "a build with CUDA (without --cuda cpu)" if torch.endswith("+cpu") else "another torch with --torch"
-        hint = f"Take {other}: the build {torch} is only on PyTorch's own index, which cannot be reached."
+        remedy = "a build with CUDA (without --cuda cpu)" if torch.endswith("+cpu") else "another torch with --torch"
+        hint = f"Take {remedy}: the build {torch} is only on PyTorch's own index, which cannot be reached."
         raise NetworkError(error.message, details=error.details, hint=hint) from None
 
 

@@ -46,6 +46,16 @@ def version_key(text: str) -> Pep440 | None:
         raise ValueError(f"{text!r} is not a version") from error
 
 
+def is_same_version(one: str | None, other: str | None) -> bool:
+    """Return whether both are equal versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
+    if one is None or other is None:
+        return one == other
+    try:
+        return Pep440(one) == Pep440(other)
+    except InvalidVersion:
+        return one == other
+
+
 def minor_of(version: str) -> str:
     """Return the first two numbers: ``3.12`` of ``3.12.4``."""
     return ".".join(version.split(".")[:2])

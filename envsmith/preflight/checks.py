@@ -180,10 +180,10 @@ _HOST = (
 )  # fmt: skip
 
 
-def collect(local: int = 0, *, gpu: bool = True) -> RankFacts:
+def collect(local: int) -> RankFacts:
     """Return facts of this process. The caller has imported torch.
 
-    ``local`` is the rank's number on its node and chooses the GPU. ``gpu=False`` starts no CUDA context.
+    ``local`` is the rank's number on its node and chooses the GPU.
     """
     import torch
 
@@ -206,7 +206,7 @@ def collect(local: int = 0, *, gpu: bool = True) -> RankFacts:
         "gpus": len(host["gpus"]) if isinstance(host["gpus"], list) else 0,
         "env": {k: v for k, v in os.environ.items() if k.startswith(names) or k in ALSO_TELLING},
     }
-    facts["gpu"] = _gpu(torch, local, facts) if gpu and loaded.get("cuda") and facts["gpus"] else None
+    facts["gpu"] = _gpu(torch, local, facts) if loaded.get("cuda") and facts["gpus"] else None
     return facts
 
 

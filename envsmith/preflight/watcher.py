@@ -110,7 +110,7 @@ def alerts_of(
 
 
 def _slower(samples: Mapping[int, Sample], rank: int) -> float:
-    """Return how many times the median of the others; 0 when it cannot be said."""
+    """Return how many times the median of the others, or 0 when it cannot be said."""
     mine = samples.get(rank)
     means = [s.mean for r, s in samples.items() if r != rank and s.steps and s.mean > 0]
     if mine is None or not mine.steps or not means:
@@ -215,7 +215,7 @@ class Watch:
         return self
 
     def stop(self) -> None:
-        """End the thread; a rank that stopped is not called silent."""
+        """End the thread. A rank that stopped is not called silent."""
         self._stop.set()
         thread, self._thread = self._thread, None
         with _harmless():
@@ -265,7 +265,7 @@ class Watch:
                 return
 
     def _sample(self, rank: int, before: tuple[int, float, int, float]) -> tuple[tuple[int, float, int, float], Sample]:
-        """Return differences since the last sample; nothing is locked: a sample that is torn by one step is as good."""
+        """Return differences since the last sample. Nothing is locked: a sample that is torn by one step is as good."""
         now = (self._steps, self._total, self._computed, self._own)
         steps = now[0] - before[0]
         own, computed = now[3] - before[3], now[2] - before[2]
@@ -324,7 +324,7 @@ def _harmless() -> Iterator[None]:
 
 
 def _hear(store: Any, world: int, latest: dict[int, tuple[bytes, Sample]]) -> dict[int, Sample]:
-    """Everybody's last sample; ``heard`` is when it last changed, by this rank's clock. An empty one says that the rank has stopped."""
+    """Return everybody's last sample. ``heard`` is when it last changed, by this rank's clock. An empty one: it has stopped."""
     clock = time.monotonic()
     for rank in range(world):
         if not stored(store, f"watch/{rank}"):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envsmith.base.json_types import JsonFields, object_in
+from envsmith.base.json_types import JsonFields, list_in, object_in, objects_in
 from envsmith.errors import DataError
 from envsmith.knowledge.graph.load import components
 from envsmith.model.cell import distribution_of
@@ -246,13 +246,13 @@ class _Folder:
     def _builds(self, tool: JsonFields) -> Iterator[tuple[str, str]]:
         """Yield the CUDA of the index that a uv project takes torch from, where it takes it from only one."""
         uv = object_in(tool, "uv")
-        sources, indexes = object_in(uv, "sources").get("torch"), uv.get("index")
+        sources = object_in(uv, "sources").get("torch")
         named = [s for s in (sources if isinstance(sources, list) else [sources]) if isinstance(s, dict)]
         chosen = [s for s in named if not s.get("extra") or s["extra"] in self.part.extras]
         if len(chosen) != 1:
             return
-        for index in indexes if isinstance(indexes, list) else ():
-            cuda = cuda_of_index(str(index.get("url", ""))) if isinstance(index, dict) else None
+        for index in objects_in(uv, "index"):
+            cuda = cuda_of_index(str(index.get("url", "")))
             if cuda and index.get("name") == chosen[0].get("index"):
                 yield cuda, f"{self.root / PYPROJECT}: tool.uv.sources.torch"
 
@@ -291,9 +291,8 @@ def _first(names: Iterable[str]) -> str:
 
 def _overridden(tool: JsonFields) -> Iterator[str]:
     """Yield the names of uv's overrides."""
-    listed = object_in(tool, "uv").get("override-dependencies")
-    for text in listed if isinstance(listed, list) else ():
-        if isinstance(text, str) and (match := re.match(r"\s*([\w.-]+)", text)):
+    for text in list_in(object_in(tool, "uv"), "override-dependencies"):
+        if match := re.match(r"\s*([\w.-]+)", text):
             yield normal_name(match[1])
 
 

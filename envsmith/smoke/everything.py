@@ -338,7 +338,7 @@ def run_parts(
     runner: Callable[..., SmokeResult] = run,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[Done]:
-    """Run what fits into ``budget`` seconds; each part's result is a file in ``folder`` before the next begins."""
+    """Run what fits into ``budget`` seconds. Each part's result is a file in ``folder`` before the next begins."""
     clock = _Clock(budget=budget, now=now)
     for number, part in enumerate(parts, start=1):
         outcome = _run_part(part, target, clock, begin=begin, progress=progress, runner=runner)

@@ -274,7 +274,7 @@ def run_nodes(
 def _converse(running: Sequence[_Running], *, limit: float, patience: float) -> None:
     """Feed and listen until everybody has ended.
 
-    After the first failure the others get what their own deadlines need (``patience``); when a rank never spoke, no rank
+    After the first failure the others get what their own deadlines need (``patience``). When a rank never spoke, no rank
     can meet it: a moment.
     """
     until = time.monotonic() + limit

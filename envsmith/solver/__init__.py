@@ -36,11 +36,11 @@ def solve(request: Request, *, solver: Solver | None = None) -> Solution:
     ``UnsatisfiableError`` carries a :class:`Refusal` in ``refusal``.
     """
     solver = solver or default_solver()
-    first, *others = _machines(solver, request)
+    first, *further = _machines(solver, request)
     posed = solver.pose(first)
     if answer := solver.best(posed):
         return reasons(solver, posed, answer)
-    for elsewhere in map(solver.pose, others):
+    for elsewhere in map(solver.pose, further):
         if answer := solver.best(elsewhere):
             solution = reasons(solver, elsewhere, answer)
             return replace(solution, warnings=(_not_here(solver, posed, answer), *solution.warnings))

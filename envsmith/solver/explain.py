@@ -609,11 +609,11 @@ def _age(posed: Posed, answer: Answer, wish: Wish) -> str:
 
 def _companion_beside(solver: Solver, posed: Posed, answer: Answer, wish: Wish) -> str:
     """Return which companion would be older beside a release of torch, nothing when none would."""
-    other = solver.best(posed.and_also(wish)) if wish.component == "torch" else None
-    for name in posed.preference.companions if other else ():
+    beside = solver.best(posed.and_also(wish)) if wish.component == "torch" else None
+    for name in posed.preference.companions if beside else ():
         variable = posed.problem.names.index(name)
-        if other and other.domains[variable] < answer.domains[variable]:
-            return f"{name} would be {other.cell.components[name]} beside it"
+        if beside and beside.domains[variable] < answer.domains[variable]:
+            return f"{name} would be {beside.cell.components[name]} beside it"
     return ""
 
 
@@ -660,11 +660,11 @@ def _tests(posed: Posed, answer: Answer, newer: Sequence[int]) -> tuple[str, lis
         head += f" (how far and by whom: envsmith explain {answer.cell.id})"
     else:
         values = posed.problem.values[variable]
-        others = [values[i] for i in bits(tested) if public(values[i]) == public(own.text)]
+        releases = [values[i] for i in bits(tested) if public(values[i]) == public(own.text)]
         head = f"no test of this build with {label} is known"
         head += (
-            f" ({join_words([str(build) for build in others])} {'was' if len(others) == 1 else 'were'} run)"
-            if others
+            f" ({join_words([str(build) for build in releases])} {'was' if len(releases) == 1 else 'were'} run)"
+            if releases
             else ""
         )
         if not posed.preference.run_torch(list(answer.domains))[-1] & mask:

@@ -268,10 +268,10 @@ def _newer_cudnn(case: JudgementDraft, findings: Sequence[Finding]) -> tuple[lis
 
     Torch takes it at run time. Only the pin in the metadata of its wheel does not.
     """
-    given = version_key(case.subject.plain.get("cudnn", "none"))
-    rows = [] if given is None else _rows_met(case, "torch-bundles-cudnn")
+    cudnn = version_key(case.subject.plain.get("cudnn", "none"))
+    rows = [] if cudnn is None else _rows_met(case, "torch-bundles-cudnn")
     carried = [key for row in rows if (key := version_key(exact_version(row.needs["cudnn"]) or "none"))]
-    if given is None or not carried or given < max(carried) or given.major != max(carried).major:
+    if cudnn is None or not carried or cudnn < max(carried) or cudnn.major != max(carried).major:
         return list(findings), False
     fix = "Install it after torch, and pass over pip's message on the pin of torch's metadata."
     softened = [

@@ -157,8 +157,8 @@ class Preference:
 
         def parts(domains: Domains) -> list[int]:
             domain, (day, _) = domains[variable], self.age("torch", domains)
-            known = domain & ~self._after(variable, _shifted(day, A_STEP)) if day else domain
-            first = domain & self._recent(variable, known or domain)
+            dated = domain & ~self._after(variable, _shifted(day, A_STEP)) if day else domain
+            first = domain & self._recent(variable, dated or domain)
             return [first, domain & ~first]
 
         return parts

@@ -339,7 +339,7 @@ def _average_gradients(s: Stage, model: Any, cp: int) -> None:
 def step_megatron_context(s: Stage) -> Trained:
     """Run attention over a sequence that is cut between the ranks, by Megatron's own all-to-all exchange.
 
-    The whole-layer form of context parallelism is in Transformer Engine; this exchange is Megatron's own and needs no
+    The whole-layer form of context parallelism is in Transformer Engine. This exchange is Megatron's own and needs no
     GPU.
     """
     with cpu_for_cuda(s, "megatron") as askers:

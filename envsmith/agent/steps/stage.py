@@ -48,7 +48,7 @@ def cpu_for_cuda(s: Stage, package: str) -> Iterator[dict[str, int]]:
 
     `torch.cuda.current_device()` answers `cpu`, a tensor asked for on `cuda` is made on the CPU, streams and events
     wait for nothing. No more is replaced: layers, schedules, dispatchers and collectives are the framework's own.
-    Yields {file:line of the framework: how often}; on a GPU nothing is done.
+    Yields {file:line of the framework: how often}. On a GPU nothing is done.
     """
     askers: dict[str, int] = {}
     if s.cuda:

@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from packaging.version import InvalidVersion
-from packaging.version import Version as Pep440
-
 from envsmith.base.progress import Progress, silent
 from envsmith.builder.engines.bases import known_image
 from envsmith.builder.engines.content import content_facts, file_differences
@@ -22,7 +19,7 @@ from envsmith.errors import ContentError
 from envsmith.frameworks import FRAMEWORKS
 from envsmith.model.cell import Cell, CellId
 from envsmith.model.lock import Lock
-from envsmith.model.version import WORDS, minor_of, public
+from envsmith.model.version import WORDS, is_same_version, minor_of, public
 
 if TYPE_CHECKING:
     from envsmith.net.oci.image import OciImage
@@ -173,7 +170,7 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
     problems = [
         f"{name}: locked {version}, installed {installed.get(name, 'not at all')}"
         for name, version in sorted(locked.items())
-        if not _same(installed.get(name), version)
+        if not is_same_version(installed.get(name), version)
     ]
     seeded = {"pip", "setuptools", "wheel", "python"}
     problems += [
@@ -204,16 +201,6 @@ def verify_content(lock: Lock, installed: Mapping[str, str]) -> None:
         )
 
 
-def _same(installed: str | None, locked: str) -> bool:
-    """Return whether both are equal versions: metadata may say ``2024.01`` where the file name says ``2024.1``."""
-    if installed is None or installed == locked:
-        return installed is not None
-    try:
-        return Pep440(installed) == Pep440(locked)
-    except InvalidVersion:
-        return False
-
-
 # Components of a cell that are facts of the host or of the interpreter, not distributions in the environment.
 _ELSEWHERE = frozenset({"python", "cuda", "driver", "gpu", "toolkit", "gcc", "glibc"})
 
@@ -236,7 +223,7 @@ def _component_differences(lock: Lock, installed: Mapping[str, str]) -> list[str
         problems += [
             f"{n}: the cell says {version}, installed {v}"
             for n, v in distributions.items()
-            if not _same(public(v), release)
+            if not is_same_version(public(v), release)
         ]
     return problems
 

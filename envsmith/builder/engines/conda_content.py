@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envsmith.base.cache import cache_folder
 from envsmith.base.files import digest_of, read_bounded, sha256_of
-from envsmith.base.json_types import JsonFields
+from envsmith.base.json_types import JsonFields, object_in, objects_in
 from envsmith.base.schema import parse_json
 from envsmith.builder.engines.venv import inspect_python
 from envsmith.errors import ContentError, DataError, os_errors
@@ -139,7 +139,5 @@ def _file_lines(record: JsonFields) -> Sequence[str]:
 
 
 def _packed(record: JsonFields) -> list[JsonFields]:
-    data = record.get("paths_data")
-    entries = data.get("paths") if isinstance(data, Mapping) else None
-    listed = entries if isinstance(entries, list) else []
-    return [e for e in listed if isinstance(e, Mapping) and not str(e.get("_path")).endswith((".pyc", ".pyo"))]
+    listed = objects_in(object_in(record, "paths_data"), "paths")
+    return [e for e in listed if not str(e.get("_path")).endswith((".pyc", ".pyo"))]

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from envsmith.base.files import sha256_of
-from envsmith.base.schema import parse_json
+from envsmith.base.schema import parse_object
 from envsmith.builder.engines.published import is_published
 from envsmith.errors import ContentError
 from envsmith.model.cell import DEVEL
@@ -180,11 +180,9 @@ _LONG = 1_000_000
 def parse_inspection(output: str) -> dict[str, str]:
     """Return the answer of ``Engine.inspect`` from the script's output, or raise ``ContentError``."""
     line = next((line for line in reversed(output[-_MAX:].splitlines()) if line.startswith(_MARK)), None)
-    try:
-        data = parse_json(line.removeprefix(_MARK)) if line else None
-    except ValueError:
-        data = None
-    if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()) or "python" not in data:
+    answer = parse_object(line.removeprefix(_MARK)) if line else {}
+    data = {name: version for name, version in answer.items() if isinstance(version, str)}
+    if len(data) < len(answer) or "python" not in data:
         raise ContentError(
             "Cannot look into the built environment: its interpreter does not start.",
             details=output.splitlines()[-10:],

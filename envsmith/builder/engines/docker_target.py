@@ -38,8 +38,8 @@ def cdi_devices(folders: Sequence[Path] = _CDI_FOLDERS) -> bool:
 def gpu_arguments(client: Any, folders: Sequence[Path] = _CDI_FOLDERS) -> tuple[str, ...]:
     """Return how the engine hands all GPUs to a container, or nothing where it cannot.
 
-    ``--gpus`` with the NVIDIA runtime or its hook beside a local engine; CDI where the engine reads specifications and
-    one is there.
+    ``--gpus`` with the NVIDIA runtime or its hook beside a local engine, else CDI where the engine reads
+    specifications and one is there.
     """
     info: Mapping[str, Any] = {}
     with contextlib.suppress(Exception):

@@ -327,8 +327,8 @@ class BaseShelf:
     def os_packages(self, base: BaseImage, install: tuple[str, ...], *, progress: Progress) -> OsAnswer:
         """Return what installing ``install`` on ``base`` would add. Nothing is installed: apt is asked to simulate.
 
-        The dated archive that a base names is asked first; where it does not answer, its live mirror, and the lock says
-        so.
+        The dated archive that a base names is asked first. Where it does not answer, its live mirror is, and the lock
+        says so.
         """
         step = "distribution packages"
         progress(ProgressEvent(kind=EventKind.START, step=step, text=" ".join(install)))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
+from envsmith.model.version import is_same_version
+
 # Canonical name of a distribution -> its version.
 Pins = Mapping[str, str]
 # What a release requires on this machine, by canonical name; nothing where it was not read.
@@ -58,7 +60,7 @@ def changes_between(good: Pins, bad: Pins) -> tuple[DifferingPackage, ...]:
     return tuple(
         DifferingPackage(name=name, good=good.get(name), bad=bad.get(name))
         for name in names
-        if not _is_same(good.get(name), bad.get(name))
+        if not is_same_version(good.get(name), bad.get(name))
     )
 
 
@@ -199,15 +201,6 @@ def _meets(version: str, requirement: Requirement) -> bool:
 
 def _is_exact(requirement: Requirement) -> bool:
     return any(s.operator in {"==", "==="} and not s.version.endswith(".*") for s in requirement.specifier)
-
-
-def _is_same(first: str | None, second: str | None) -> bool:
-    if first is None or second is None:
-        return first == second
-    try:
-        return Version(first) == Version(second)
-    except InvalidVersion:
-        return first == second
 
 
 def _jump(change: DifferingPackage) -> float:

@@ -91,7 +91,7 @@ class _Search:
         return None if outcome.passed is None or is_other else not outcome.passed
 
     def sufficient(self, order: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return groups that fail together; or none, and the range where sets that cannot be judged leave it.
+        """Return groups that fail together, or none and the range where sets that cannot be judged leave it.
 
         Where the first one that is found passes alone, it needs another that stands before it. That one is searched for
         with the first one changed.

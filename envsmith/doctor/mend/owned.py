@@ -192,9 +192,9 @@ def _changed(path: Path) -> float:
     return path.lstat().st_ctime if os.path.lexists(path) else 0.0
 
 
-def is_same(one: Path, other: Path) -> bool:
+def is_same(first: Path, second: Path) -> bool:
     """Return whether two files are one, or a copy of each other, or both are not there."""
-    stats = [path.lstat() if os.path.lexists(path) else None for path in (one, other)]
+    stats = [path.lstat() if os.path.lexists(path) else None for path in (first, second)]
     facts = [(s.st_ino, s.st_size, s.st_mtime_ns) for s in stats if s]
     if len(facts) < len(stats):
         return not facts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -119,7 +118,7 @@ def _imports(python: Path, distributions: Collection[str]) -> tuple[str, ...]:
     line = next((row for row in output.stdout.splitlines() if row.startswith("ENVSMITH ")), "")
     try:
         answer = parse_json(line.removeprefix("ENVSMITH "))
-    except (ValueError, json.JSONDecodeError):
+    except ValueError:
         last = output.stderr.strip().splitlines()[-1:]
         return (f"its packages: Python ended with status {output.returncode}: {''.join(last)[:200]}",)
     return tuple(f"{name}: {error}" for name, error in sorted(answer.items()))

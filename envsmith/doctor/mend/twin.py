@@ -233,39 +233,39 @@ def _exchange_all(copied: Twin, steps: Collection[_Step]) -> None:
         _exchange(step, copied.environment / step.name, copied.copy / step.name, copied.folder / f"aside-{number}")
 
 
-def _exchange(step: _Step, here: Path, there: Path, aside: Path) -> None:
+def _exchange(step: _Step, original: Path, copy: Path, aside: Path) -> None:
     """Bring one thing to its place. What was done before a kill is not done again."""
     if os.path.lexists(aside):  # killed between two renames
-        if not os.path.lexists(here):
-            there.rename(here)
-        aside.rename(there)
-    elif _inode(here) == step.wanted:
+        if not os.path.lexists(original):
+            copy.rename(original)
+        aside.rename(copy)
+    elif _inode(original) == step.wanted:
         return
     elif not step.wanted:
-        there.parent.mkdir(parents=True, exist_ok=True)
-        here.rename(there)
-    elif not os.path.lexists(here):
-        here.parent.mkdir(parents=True, exist_ok=True)
-        there.rename(here)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        original.rename(copy)
+    elif not os.path.lexists(original):
+        original.parent.mkdir(parents=True, exist_ok=True)
+        copy.rename(original)
     else:
-        _swap(here, there, aside)
+        _swap(original, copy, aside)
 
 
-def _swap(here: Path, there: Path, aside: Path) -> None:
+def _swap(original: Path, copy: Path, aside: Path) -> None:
     """Exchange two files or folders in one step of the kernel. A file system without that step gets three renames."""
     library = ctypes.CDLL(None, use_errno=True)
-    if library.renameat2(_HERE, os.fsencode(here), _HERE, os.fsencode(there), _EXCHANGE) == 0:
+    if library.renameat2(_HERE, os.fsencode(original), _HERE, os.fsencode(copy), _EXCHANGE) == 0:
         return
     number = ctypes.get_errno()
     if number not in _UNSUPPORTED:
-        raise OSError(number, os.strerror(number), str(here))
-    _swap_by_renames(here, there, aside)
+        raise OSError(number, os.strerror(number), str(original))
+    _swap_by_renames(original, copy, aside)
 
 
-def _swap_by_renames(here: Path, there: Path, aside: Path) -> None:
-    here.rename(aside)
-    there.rename(here)
-    aside.rename(there)
+def _swap_by_renames(original: Path, copy: Path, aside: Path) -> None:
+    original.rename(aside)
+    copy.rename(original)
+    aside.rename(copy)
 
 
 @contextmanager

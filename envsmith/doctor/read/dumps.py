@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from envsmith.base.json_types import JsonDict, JsonFields
+from envsmith.base.json_types import JsonDict, JsonFields, objects_in
 from envsmith.base.schema import parse_json
 from envsmith.launch.ranks.recorder import MOST_CALLS
 
@@ -40,9 +40,8 @@ def dump_line(data: bytes) -> str:
 
 def _entry(entry: JsonFields) -> JsonDict:
     row = {key: _plain(entry[key]) for key in _KEYS if key in entry}
-    frames = entry.get("frames")
-    if isinstance(frames, list) and frames:
-        row["frames"] = [_frame(frame) for frame in frames[:_MOST_FRAMES] if isinstance(frame, dict)]
+    if frames := objects_in(entry, "frames"):
+        row["frames"] = [_frame(frame) for frame in frames[:_MOST_FRAMES]]
     return row
 
 

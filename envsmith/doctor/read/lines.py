@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import added_frameworks
 from envsmith.knowledge.graph.load import components, gpu_names
 from envsmith.knowledge.symbols.system_libraries import system_libraries
-from envsmith.model.component import ComponentTable, Role
+from envsmith.model.component import Role
 from envsmith.model.project_name import normal_name
 from envsmith.model.version import local_cuda, version_key
 
@@ -262,10 +262,6 @@ def _ulimit(draft: Draft, key: str, value: str, _where: str) -> None:
         draft.limits["nofile"] = -1 if value == "unlimited" else int(value)
 
 
-def _listed_gpus(draft: Draft, _key: str, value: str, _where: str) -> None:
-    read_gpus(draft, value, single=False)
-
-
 def _numbered_gpu(draft: Draft, _key: str, value: str, _where: str) -> None:
     """Read `GPU 0: name`, but not where a tool has already said how many there are."""
     if draft.host.get("gpu_number") != "known":
@@ -277,22 +273,10 @@ def _capability(draft: Draft, _key: str, value: str, where: str) -> None:
         draft.component("gpu", f"sm_{match[1]}{match[2]}", where, 3)
 
 
-def _framework(draft: Draft, _key: str, value: str, _where: str) -> None:
-    note_present(draft, value.split(maxsplit=1)[0])
-
-
-def _container(draft: Draft, _key: str, value: str, where: str) -> None:
-    note_container(draft, value, where)
-
-
 def _stated_cuda(draft: Draft, _key: str, value: str, _where: str) -> None:
     """Read CUDA without a word of whose it is: torch's, the toolkit's or the driver's."""
     if (parsed := version_in(value)) and parsed[1]:
         draft.host.setdefault("cuda_stated", parsed[0])
-
-
-def _machine(draft: Draft, _key: str, value: str, _where: str) -> None:
-    draft.host["machine"] = value[:40]
 
 
 def _cuda_available(draft: Draft, _key: str, value: str, _where: str) -> None:
@@ -306,13 +290,13 @@ def _shared_memory(draft: Draft, _key: str, value: str, _where: str) -> None:
 
 
 _OF_VALUES: dict[str, _Reader] = {
-    "gpus": _listed_gpus,
+    "gpus": lambda draft, _key, value, _where: read_gpus(draft, value, single=False),
     "capability": _capability,
-    "framework": _framework,
-    "container": _container,
+    "framework": lambda draft, _key, value, _where: note_present(draft, value.split(maxsplit=1)[0]),
+    "container": lambda draft, _key, value, where: note_container(draft, value, where),
     "system": _platform,
     "cuda": _stated_cuda,
-    "machine": _machine,
+    "machine": lambda draft, _key, value, _where: draft.host.update(machine=value[:40]),
     "cuda_available": _cuda_available,
 }
 
@@ -325,23 +309,14 @@ def _readers() -> dict[str, _Reader]:
 # Distributions and spelled-out names -> components, with the tables of the graph loaded once.
 
 
+_components, _gpu_names = cache(components), cache(gpu_names)
 # Distributions whose component is not of a role that a distribution may stand for otherwise.
 _CORE = frozenset({"torch", "nccl", "cudnn", "triton"})
 
 
-@lru_cache(maxsize=1)
-def _table() -> ComponentTable:
-    return components()
-
-
-@lru_cache(maxsize=1)
-def _gpu_table() -> dict[str, str]:
-    return gpu_names()
-
-
 def component_of(name: str) -> str | None:
     """Return the component that people mean by ``name``, or ``None``."""
-    component = _table().find(name)
+    component = _components().find(name)
     return component.name if component else None
 
 
@@ -350,7 +325,7 @@ def is_distribution(name: str) -> str | None:
 
     Components of the host never are: ``cuda-toolkit`` is not nvcc.
     """
-    component = _table().find(name)
+    component = _components().find(name)
     if component is None:
         return None
     if component.name in _CORE or component.role in (Role.FRAMEWORK, Role.COMPANION):
@@ -453,7 +428,7 @@ def gpu_architecture(name: str) -> str | None:
     direct = re.search(r"\bsm_?(\d{2,3})[af]?\b", name, re.IGNORECASE)
     if direct:
         return f"sm_{direct[1]}"
-    table = _gpu_table()
+    table = _gpu_names()
     short = _NOISE.sub(" ", name[:200].lower())
     words = [w for w in re.split(r"[\s,/_:;-]+", short) if w]
     for size in (4, 3, 2, 1):

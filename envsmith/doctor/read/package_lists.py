@@ -13,8 +13,8 @@ from pathlib import Path
 from packaging.markers import InvalidMarker, Marker
 
 from envsmith.base.files import read_bounded
-from envsmith.base.json_types import JsonFields
-from envsmith.base.schema import UnreadableError, parse_json
+from envsmith.base.json_types import JsonFields, object_in, text_in, texts_in
+from envsmith.base.schema import UnreadableError, parse_json, parse_object
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import component_of, note_container, note_distribution, version_in
 from envsmith.doctor.read.pasted import clean
@@ -75,9 +75,9 @@ def read_packages(text: str, draft: Draft, source: str) -> list[str]:
     if _TABLE.search(text):
         kinds.append("pip list")
         _table(text, draft, source)
-    if shown := _SHOWN.findall(text[:_MAX]):
+    if listed := _SHOWN.findall(text[:_MAX]):
         kinds.append("pip show")
-        for name, version in shown[:4000]:
+        for name, version in listed[:4000]:
             note_distribution(draft, name, version, f"{source}: pip show")
     if lock := read_locks(text, draft, source):
         kinds.append(lock)
@@ -282,23 +282,17 @@ def read_locks(text: str, draft: Draft, source: str) -> str | None:
 def _read_json(text: str, draft: Draft, source: str) -> str | None:
     if text.lstrip()[:1] != "{" or not (('"cell"' in text and '"packages"' in text) or '"_meta"' in text):
         return None
-    try:
-        lock = parse_json(text[:_LONGEST_JSON])
-    except UnreadableError:
-        return None
-    if not isinstance(lock, dict):
-        return None
+    lock = parse_object(text[:_LONGEST_JSON])
     return _own(lock, draft, source) or _pipfile(lock, draft, source)
 
 
 def _own(lock: JsonFields, draft: Draft, source: str) -> str | None:
     """Read a lock of envsmith."""
-    cell, packages = lock.get("cell"), lock.get("packages")
-    components = cell.get("components") if isinstance(cell, dict) else None
-    if not isinstance(components, dict) or packages is None:
+    components, packages = texts_in(object_in(lock, "cell"), "components"), lock.get("packages")
+    if not components or packages is None:
         return None
     for name, version in components.items():
-        if isinstance(name, str) and isinstance(version, str) and (parsed := version_in(version)):
+        if parsed := version_in(version):
             draft.component(name, version if version == "cpu" else parsed[0], f"{source}: lock", 4)
     for name, version in named_versions(packages):
         note_distribution(draft, name, version, f"{source}: lock", 4)
@@ -307,12 +301,12 @@ def _own(lock: JsonFields, draft: Draft, source: str) -> str | None:
 
 def _pipfile(lock: JsonFields, draft: Draft, source: str) -> str | None:
     """Read a lock of pipenv: what is installed by default. What only developers need is left out."""
-    default = lock.get("default")
-    if not isinstance(default, dict):
+    if "default" not in lock:
         return None
-    for name, entry in default.items():
-        version = entry.get("version") if isinstance(entry, dict) else None
-        if isinstance(version, str) and version.startswith("=="):
+    default = object_in(lock, "default")
+    for name in default:
+        version = text_in(object_in(default, name), "version")
+        if version.startswith("=="):
             note_distribution(draft, name, version.lstrip("="), f"{source}: Pipfile.lock", 4)
     return "Pipfile.lock"
 

@@ -11,8 +11,8 @@ from itertools import chain
 from pathlib import Path
 
 from envsmith.base.files import open_input
-from envsmith.base.json_types import JsonFields
-from envsmith.base.schema import UnreadableError, parse_json
+from envsmith.base.json_types import JsonFields, number_in, object_in
+from envsmith.base.schema import parse_object
 from envsmith.doctor.read.pasted import read_bounded
 from envsmith.errors import UsageError
 from envsmith.frameworks import added_frameworks
@@ -74,15 +74,10 @@ def _rank(rank: int, lines: Sequence[str]) -> RankEvidence:
     return RankEvidence(rank=rank, calls=calls_of(dump), groups=groups_of(dump), stacks=_stacks(lines), error=error)
 
 
-def _object(line: str) -> JsonFields | None:
-    """Return the JSON object of a line, where it is of a kind that is read here."""
-    if '"entries"' not in line and '"py_callstack"' not in line and '"coll_sn"' not in line:
-        return None
-    try:
-        value = parse_json(line)
-    except UnreadableError:
-        return None
-    return value if isinstance(value, dict) else None
+def _object(line: str) -> JsonFields:
+    """Return the JSON object of a line, an empty one where it is of no kind that is read here."""
+    is_read = any(key in line for key in ('"entries"', '"py_callstack"', '"coll_sn"'))
+    return parse_object(line) if is_read else {}
 
 
 def _stacks(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
@@ -112,9 +107,9 @@ def _path(file: str) -> str:
 
 def _elastic_error(value: JsonFields) -> RankError | None:
     """Return the error of a file that torch's ``@record`` writes."""
-    message = value.get("message")
-    extra = message.get("extraInfo") if isinstance(message, dict) else None
-    if not isinstance(message, dict) or not isinstance(extra, dict):
+    message = object_in(value, "message")
+    extra = object_in(message, "extraInfo")
+    if "extraInfo" not in message:
         return None
     trace = str(extra.get("py_callstack", ""))[: 1 << 18].strip().splitlines()
     frames = [Frame(function=m[3], file=m[1], line=int(m[2])) for line in trace if (m := _TRACE.match(line))]
@@ -151,28 +146,21 @@ def _inspected(lines: Iterable[str]) -> list[RankEvidence]:
 
 
 def _inspection(value: JsonFields) -> tuple[str, int, int, Call] | None:
-    head, work, meta = value.get("header"), value.get("coll_perf"), value.get("metadata")
-    if not isinstance(head, dict) or not isinstance(work, dict):
-        return None
-    rank, size, number, length = (
-        head.get("rank"),
-        head.get("n_ranks"),
-        work.get("coll_sn"),
-        work.get("coll_msg_size_bytes"),
-    )
-    stamp = meta.get("dump_timestamp_us") if isinstance(meta, dict) else None
+    head, work = object_in(value, "header"), object_in(value, "coll_perf")
+    rank, size, number = head.get("rank"), head.get("n_ranks"), work.get("coll_sn")
+    length, stamp = work.get("coll_msg_size_bytes"), object_in(value, "metadata").get("dump_timestamp_us")
     if not all(isinstance(each, int) and 0 <= each < 1 << 48 for each in (rank, size, number)):
         return None
     call = Call(
         group=str(head.get("id", ""))[:100],
-        sequence=int(number or 0),
+        sequence=number_in(work, "coll_sn"),
         operation=re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(work.get("coll", "")))[:100].lower(),
         sizes=((length,),) if isinstance(length, int) else (),
         state="completed",
         at=stamp / 1e6 if isinstance(stamp, int) and 0 < stamp < 1 << 60 else 0.0,
         ended=True,
     )
-    return call.group, int(size or 0), int(rank or 0), call
+    return call.group, number_in(head, "n_ranks"), number_in(head, "rank"), call
 
 
 # A folder of logs: one text for what the ranks wrote, each line with its rank, and one for each other file.

@@ -19,13 +19,12 @@ def file_table(kind: str, name: str, shape: Any, read: Callable[[bytes], _Value]
     return Table(kind, lambda: DataFiles(find_matrix(), (name,)), shape, lambda files: read(files.read(name)))
 
 
-def read_table(kind: type[_Value], name: str, content: bytes, problems: Problems | None = None) -> _Value:
+def read_table(kind: type[_Value], name: str, content: bytes) -> _Value:
     """Return the value of a YAML file that names its sources under ``evidence``.
 
     ``DataError`` lists every problem with its key path.
     """
-    problems = problems or Problems()
-    value = None
+    problems, value = Problems(), None
     try:
         value = check_file(kind, name, parse_document(name, content), problems, components())
     except UnreadableError as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from envsmith.base.json_types import JsonDict, JsonFields
+from envsmith.base.json_types import JsonDict, JsonFields, object_in
 from envsmith.base.schema import (
     Made,
     Parsed,
@@ -419,8 +419,7 @@ def _specs_of(record: Record, table: ComponentTable) -> dict[str, Spec]:
 
 def passed_run(name: str, record: Record, table: ComponentTable) -> PassedRun:
     """Return every release that the record of a run names: of its cell, and of what was installed beside."""
-    installed = record.loaded.get("installed")
-    pairs = installed.items() if isinstance(installed, Mapping) else ()
+    pairs = object_in(record.loaded, "installed").items()
     beside = {component.name: str(version) for spelling, version in pairs if (component := table.find(spelling))}
     source = f"record of {record.cell}, proved up to {record.rungs[-1].value}: {name}"
     evidence = Evidence(kind=EvidenceKind.VALIDATED, source=source, date=record.day)

@@ -313,8 +313,8 @@ class NamesFile:
         places: list[tuple[int, ...]] = [*(part.new_places for part in self._parts[1:]), tuple(later)]
         for text, new_places in zip(texts, places, strict=True):
             lines |= _lines(text) if text is not None else {}
-            known = {bits: with_new(bits, new_places) for bits in set(lines.values())}
-            lines = {line: known[bits] for line, bits in lines.items()}
+            widened = {bits: with_new(bits, new_places) for bits in set(lines.values())}
+            lines = {line: widened[bits] for line, bits in lines.items()}
         return {line: bits for line, bits in lines.items() if bits}
 
     def modules_defining(self, name: str) -> tuple[str, ...]:

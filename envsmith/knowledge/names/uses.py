@@ -22,6 +22,7 @@ from envsmith.knowledge.names.lazy_modules import lazy_names, makes_names, state
 from envsmith.knowledge.names.scopes import (
     COMPREHENSIONS,
     FUNCTIONS,
+    LEAVES,
     Chain,
     Origin,
     Scope,
@@ -40,6 +41,8 @@ _ASKS = re.compile(
     r"is_torch|TORCH_|MAJOR|MINOR|_min_|is_functorch",
     re.IGNORECASE,
 )
+# Every ``global`` statement, and few sentences that have the word.
+_REBINDS = re.compile(rb"global[ \t]*(?:\\|[\w\x80-\xff]+\s*(?:[,;#\\]|$))", re.MULTILINE)
 _MAIN_TESTS = frozenset({"__name__ == '__main__'", "'__main__' == __name__"})
 _TRY = (ast.Try, getattr(ast, "TryStar", ast.Try))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -138,7 +141,7 @@ def _read(reader: _Reader, source: bytes | str, parse: Callable[..., ast.Module]
     try:
         text = source if isinstance(source, bytes) else source.encode(errors="replace")
         reader.walrus = b":=" in text
-        reader.module_body(parse(source), rebinds=b"global " in text)
+        reader.module_body(parse(source), rebinds=_REBINDS.search(text) is not None)
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, and expressions of thousands of operands
         raise SyntaxError(str(error) or type(error).__name__) from None
     return reader.result
@@ -246,8 +249,7 @@ class _Reader:
                 self.bind(target.id, origin)
 
     def branch(self, node: ast.If, guard: Guard) -> None:
-        test = ast.unparse(node.test)
-        if test in _MAIN_TESTS and self.function is None:
+        if self.function is None and ast.unparse(node.test) in _MAIN_TESTS:
             self.function = MAIN
             self.block(node.body, guard)
             self.function = None
@@ -256,7 +258,8 @@ class _Reader:
             self.block(node.body, self.under(guard, node.test, holds=True))
             if runs:
                 return
-        self.block(node.orelse, self.under(guard, node.test, holds=False))
+        if node.orelse:
+            self.block(node.orelse, self.under(guard, node.test, holds=False))
 
     def define(self, node: _Function, name: str, guard: Guard) -> None:
         """Read a function. Decorators, defaults and annotations run now, the body later."""
@@ -347,7 +350,7 @@ class _Reader:
     # -- expressions --------------------------------------------------------------------------------------------------
 
     def expression(self, node: ast.AST, guard: Guard) -> None:
-        if isinstance(node, (ast.Name, ast.Constant, ast.expr_context, ast.operator)):
+        if type(node) in LEAVES:
             return
         if isinstance(node, ast.Attribute):
             self.attribute(node, guard)
@@ -458,7 +461,7 @@ class _Reader:
         base = self.lookup(node.id) if isinstance(node, ast.Name) else self.object_of(node) if steps else None
         if base is None or (steps and steps[0] in base.hidden):
             return None
-        return replace(base, chain=(*base.chain, *steps), hidden=frozenset()) if steps else base
+        return Origin((*base.chain, *steps), base.member) if steps else base
 
     def object_of(self, node: ast.expr | None) -> Origin | None:
         """Return the class of the object that an expression makes, where it is a call of an imported class."""
@@ -466,7 +469,7 @@ class _Reader:
             return None
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             base = self.bases[-1] if self.bases else None
-            return replace(base, hidden=frozenset()) if base else None
+            return Origin(base.chain, base.member) if base else None
         return self.class_of(node.func)
 
     def class_of(self, node: ast.expr | None) -> Origin | None:

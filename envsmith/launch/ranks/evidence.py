@@ -108,7 +108,7 @@ class Frame:
 
 
 def place_of(frame: Frame) -> str:
-    """Return ``file:line (function)``; the body of a module has no function."""
+    """Return ``file:line (function)``. The body of a module has no function."""
     function = "" if frame.function in {"<module>", ""} else f" ({frame.function})"
     return f"{frame.file.rpartition('/')[2]}:{frame.line}{function}"
 

@@ -71,7 +71,7 @@ def _call(entry: JsonFields) -> Call | None:
         at=created / 1e9 if isinstance(created, int) else 0.0,
         ended=_has_ended(entry, state),
         is_p2p=is_p2p,
-        place=user_place(_frames(entry.get("frames"))),
+        place=user_place(_frames(entry)),
         thread=text_in(entry, "thread_id")[:20],
     )
 
@@ -102,15 +102,10 @@ def _dtypes(value: object) -> tuple[str, ...]:
     return tuple(_DTYPES.get(str(name), str(name)[:30]) for name in value[:64]) if isinstance(value, list) else ()
 
 
-def _frames(value: object) -> Iterable[Frame]:
-    for frame in value if isinstance(value, list) else ():
-        if isinstance(frame, Mapping):
-            line = frame.get("line", 0)
-            yield Frame(
-                function=str(frame.get("name", "")),
-                file=str(frame.get("filename", "")),
-                line=line if isinstance(line, int) else 0,
-            )
+def _frames(entry: JsonFields) -> Iterable[Frame]:
+    for frame in objects_in(entry, "frames"):
+        function, file = str(frame.get("name", "")), str(frame.get("filename", ""))
+        yield Frame(function=function, file=file, line=number_in(frame, "line"))
 
 
 def groups_of(dump: JsonFields) -> tuple[ProcessGroup, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from envsmith.base.json_types import JsonFields, number_in, objects_in, seconds_in, text_in, texts_in
-from envsmith.base.schema import parse_json
+from envsmith.base.schema import parse_object
 from envsmith.launch.ranks.errors import read_error
 from envsmith.launch.ranks.evidence import ProcessGroup, RankError, user_place
 from envsmith.launch.ranks.recorder import frames_of, stated_groups
@@ -60,11 +60,7 @@ def read_marks(text: str) -> Marks:
     """Parse the marks of a rank. A line that is cut off is left out."""
     rows: dict[str, list[JsonFields]] = {}
     for line in text.splitlines():
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
+        if row := parse_object(line):
             rows.setdefault(str(row.get("mark")), []).append(row)
     way_out, end = (rows[kind][-1] if kind in rows else None for kind in ("exit", "end"))
     return Marks(

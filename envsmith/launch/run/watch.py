@@ -13,7 +13,7 @@ from signal import SIGKILL, SIGTERM
 
 from envsmith.base.files import open_regular
 from envsmith.base.json_types import JsonFields, number_in, object_in, objects_in, texts_in
-from envsmith.base.schema import parse_json
+from envsmith.base.schema import parse_object
 from envsmith.launch.ranks.causes import Blame, Cause
 from envsmith.launch.ranks.decide import decide, decide_end
 from envsmith.launch.ranks.differences import around_divergence, late_to_most
@@ -358,7 +358,7 @@ def rank_evidence(
     marks = read_marks(_text(stem.with_name(stem.name + ".marks")))
     variables = texts_in(answer, "variables") or marks.start.variables
     versions = texts_in(answer, "versions") or marks.start.versions
-    dump = _parsed(_text(stem.with_name(stem.name + ".calls"))) or object_in(answer, "calls")
+    dump = parse_object(_text(stem.with_name(stem.name + ".calls"))) or object_in(answer, "calls")
     stacks, headline = _stacks(stem, answer, process, has_ended=bool(ended_at))
     status = _status(code, marks, headline) if ended_at else None
     clean = (
@@ -422,14 +422,6 @@ def _text(path: Path) -> str:
             return file.read(_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _parsed(text: str) -> JsonFields:
-    try:
-        value = parse_json(text) if text else {}
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> int:

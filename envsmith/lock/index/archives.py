@@ -320,14 +320,14 @@ def _requires(stated: Iterable[str] | None, name: str) -> tuple[str, ...]:
 # -- the archives of a lock --------------------------------------------------------------------------------------------
 
 
-def fetch_archive(name: str, artifact: Artifact, fetcher: Fetcher | None = None) -> bytes:
+def fetch_archive(name: str, artifact: Artifact) -> bytes:
     """Return a distribution's source archive, from where the lock found it or looked up on the index by its file name.
 
     ``NetworkError`` when it cannot be had, ``ContentError`` when it is not the file of the lock.
     """
     url = artifact.url
     if url is None or not url.startswith("file:"):
-        fetcher = fetcher or HttpClient()
+        fetcher = HttpClient()
         return fetcher.get(url or _address(name, artifact, fetcher), max_bytes=MAX_ARCHIVE, sha256=artifact.sha256).body
     path = Path(url2pathname(parts_of(url).path))
     try:

@@ -113,8 +113,8 @@ def _plan_package(folder: Path, context: RefreshRun, name: str, package: Package
     except NetworkError as error:
         context.problems.append(f"{name}: {error.message}")
         return
-    asked = {SUFFIX: package.names, takes.SUFFIX: bool(package.entries)}
-    kinds = [kind for kind in _KINDS if asked[kind.suffix]]
+    is_measured = {SUFFIX: package.names, takes.SUFFIX: bool(package.entries)}
+    kinds = [kind for kind in _KINDS if is_measured[kind.suffix]]
     states = [_state(folder / f"{name}{kind.suffix}", kind, listed, again=context.again) for kind in kinds]
     with SourceStore(store / f"{name}.sqlite") as sources:
         missing = set().union(*(state.new for state in states))

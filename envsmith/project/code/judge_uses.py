@@ -129,18 +129,18 @@ def outermost(needs: Sequence[NameNeed]) -> list[NameNeed]:
 
     The module that replaces what it held replaces the module.
     """
-    held: dict[str | None, list[NameNeed]] = {None: []}
+    by_module: dict[str | None, list[NameNeed]] = {None: []}
     missing = {need.presence.path for need in needs if need.presence.argument is None}
     for need in needs:
         steps = need.presence.path.split(".")
         count = len(steps) + (need.presence.argument is not None)
         within = (".".join(steps[:depth]) for depth in range(2, count))
-        held.setdefault(next((path for path in within if path in missing), None), []).append(need)
+        by_module.setdefault(next((path for path in within if path in missing), None), []).append(need)
     outer = []
-    for need in held.pop(None):
+    for need in by_module.pop(None):
         presence = need.presence
         if presence.argument is None and presence.successor is None:
-            presence = replace(presence, successor=_moved(presence.path, held.get(presence.path, ())))
+            presence = replace(presence, successor=_moved(presence.path, by_module.get(presence.path, ())))
         outer.append(replace(need, presence=presence))
     return outer
 
@@ -149,8 +149,8 @@ def _moved(path: str, members: Iterable[NameNeed]) -> str | None:
     """Return the one module to which the members of another went, each under its old name."""
     modules = set()
     for presence in (n.presence for n in members if n.presence.successor and n.presence.argument is None):
-        module, same, rest = (presence.successor or "").rpartition(presence.path.removeprefix(path))
-        modules.add(module if same and not rest else None)
+        module, same, behind = (presence.successor or "").rpartition(presence.path.removeprefix(path))
+        modules.add(module if same and not behind else None)
     return modules.pop() if len(modules) == 1 else None
 
 

@@ -61,7 +61,7 @@ def prove(tmp_path, locks):
 
 def judged(python, found):
     run = own_run(python, found)
-    return diagnose(found, live=True, runs=[run] if run else [])
+    return diagnose(found, runs=[run] if run else [])
 
 
 def severities(diagnosis):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.facts import Draft, Facts, SharedLibrary, StatedVersion
+from envsmith.doctor.facts import THIS_MACHINE, Draft, Facts, Read, SharedLibrary, StatedVersion
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.doctor.read.pasted import clean
@@ -150,8 +150,9 @@ def test_an_environment_without_torch_is_unknown_and_says_so():
     draft = Draft()
     draft.component("python", "3.12.4", "x")
     draft.host["environment"] = "/x/env"
+    draft.read.append(Read(source="host", kinds=(THIS_MACHINE,), lines=0, characters=0))
 
-    diagnosis = diagnose(draft.done(), live=True)
+    diagnosis = diagnose(draft.done())
 
     (finding,) = (d.finding for d in diagnosis.diagnosed if d.finding.rule == "no-torch-here")
     assert diagnosis.status == "unknown"

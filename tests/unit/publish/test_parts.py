@@ -14,7 +14,7 @@ import pytest
 from envsmith.cli.app import run
 from envsmith.errors import ContentError, DataError, UsageError
 from envsmith.model.lock import Artifact, BuiltWheel, CompiledSource, OsPackage, Pin
-from envsmith.net.oci.registry import login
+from envsmith.net.oci.access import login
 from envsmith.net.oci.spec import index_bytes, parse_index, parse_manifest
 from envsmith.publish.image_folder import read_folder, rendered
 from envsmith.publish.proof import load_proof, parse_record

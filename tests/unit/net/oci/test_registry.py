@@ -10,7 +10,8 @@ import ssl
 import pytest
 
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.net.oci.registry import Login, Repository, parse_reference, resolve_digest
+from envsmith.net.oci.access import Login
+from envsmith.net.oci.registry import Repository, parse_reference, resolve_digest
 from envsmith.net.oci.spec import Descriptor
 from envsmith.net.wire import Response
 

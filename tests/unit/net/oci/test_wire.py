@@ -15,7 +15,8 @@ import pytest
 
 from envsmith.base.files import digest_of
 from envsmith.errors import ContentError, NetworkError, UsageError
-from envsmith.net.oci.registry import Login, Reference, Repository, login, parse_reference, resolve_digest
+from envsmith.net.oci.access import Login, login
+from envsmith.net.oci.registry import Reference, Repository, parse_reference, resolve_digest
 from envsmith.net.oci.spec import IMAGE_INDEX, MAX_MANIFEST, Descriptor, artifact, describe, image_manifest, index_bytes
 from envsmith.net.wire import Response
 
