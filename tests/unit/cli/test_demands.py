@@ -24,6 +24,7 @@ def test_a_package_that_is_not_a_component_makes_a_cell_of_its_own(capsys):
     assert answer["cell"]["further"] == ["hydra-core>=1.3", "tyro"]
     assert answer["cell"]["components"] == bare["cell"]["components"]
     assert answer["cell"]["id"].startswith(bare["cell"]["id"] + "-with.")
+    assert answer["why"][-1] == "hydra-core and tyro: a lock asks whether the index has them."
 
 
 def test_a_name_that_looks_like_a_misspelt_component_is_refused(capsys):
