@@ -48,6 +48,14 @@ def test_a_requirement_can_be_left_out(tmp_path, capsys):
     assert (code, answer["cell"]["further"]) == (0, ["wandb"])
 
 
+def test_a_file_that_requires_nothing_is_said(tmp_path, capsys):
+    (tmp_path / "requirements.txt").write_text("# later\n")
+
+    assert run(["solve", "--project", str(tmp_path)]) == 0
+
+    assert "requirements.txt: no package is required there" in capsys.readouterr().err
+
+
 def test_an_environment_of_conda_is_a_file_of_requirements_too(tmp_path, capsys):
     (tmp_path / "environment.yml").write_text("dependencies: [python=3.11, pytorch=2.8.0]")
     code, answer = _solve(capsys, "-r", str(tmp_path / "environment.yml"))
