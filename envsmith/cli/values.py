@@ -59,6 +59,11 @@ def parse_component(
             f"Cannot put {component.name} into a cell: the package index does not have it.",
             hint=f"Leave {flag} {component.name} out and build it from its repository inside the finished environment.",
         )
+    if match["spec"].startswith(",") and table.find(name_in(match["spec"].strip(", "))):
+        raise UsageError(
+            f"Cannot read {flag} {_short(text)}: it is several names.",
+            hint=f"Write a blank between them: {' '.join(text.split(','))}.",
+        )
     return component, parse_spec(match["spec"] or "*", f"{flag} {component.name}")
 
 
