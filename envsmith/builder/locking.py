@@ -158,6 +158,7 @@ def _compiled_sentences(lock: Lock) -> list[str]:
             " with nvcc" if source.toolkit else "",
             f" ({variables})" if variables else "",
             "; no --gpu: for all of its architectures" if every else "",
+            "" if source.archive else ". Install it with envsmith build: pip and uv compile it without torch and stop",
         ]
         sentences.append("".join(parts))
     return sentences

@@ -111,7 +111,9 @@ class _Program(LazyGroup):
 
             near = next(iter(difflib.get_close_matches(name, (*VERBS, *_HABITS, "help"), n=1, cutoff=_NEAR)), "")
             near = _HABITS.get(near, near)
+            verb = next((word for word in args if word in VERBS), "")
             hint = f"Try envsmith {near}." if near else f"Use one of: {', '.join(VERBS)}."
+            hint = f"Write the verb first: envsmith {verb} {name[:60]}." if verb and not near else hint
             raise UsageError(f"Cannot read the command: there is no verb {name[:60]!r}.", hint=hint)
         return super().resolve_command(ctx, args)
 
@@ -130,8 +132,8 @@ def _version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> No
 # What a person who types nothing else sees.
 _FIRST = """Environments for distributed training that were solved, pinned, built and proved. To begin:
 
-  envsmith build {example}       Make an environment for this machine, and prove it.
-  envsmith doctor train.log      Find what is wrong in a log, or with this machine (envsmith doctor).
+  envsmith build {example}         Make an environment for this machine, and prove it.
+  envsmith doctor train.log        Find what is wrong in a log, or with this machine (envsmith doctor).
   envsmith check requirements.txt  Judge versions that you have.
 
 envsmith help lists all verbs, envsmith help VERB the options of one."""
@@ -218,10 +220,15 @@ def _usage(error: click.ClickException, argv: Sequence[str]) -> EnvsmithError:
 
         reason = f"{path} has no option {error.option_name}"
         near = next(iter(difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=0.75)), "")
-    return UsageError(
-        f"Cannot read the command: {reason[:1].lower() + reason[1:]}.",
-        hint=f"Use {near}, if that is what you mean." if near else f"Run {path} --help to list verbs and options.",
-    )
+    hint = f"Use {near}, if that is what you mean." if near else f"Run {path} --help to list verbs and options."
+    if isinstance(error, click.NoSuchOption) and context and "--" not in argv and _starts_a_command(context.command):
+        hint = f"Write -- before the command that it starts: {path} -- COMMAND {error.option_name}."
+    return UsageError(f"Cannot read the command: {reason[:1].lower() + reason[1:]}.", hint=hint)
+
+
+def _starts_a_command(verb: click.Command) -> bool:
+    """Return whether a verb takes a command of the user's, after ``--``."""
+    return any(isinstance(each, click.Argument) and (each.metavar or "").startswith("-- ") for each in verb.params)
 
 
 @contextmanager

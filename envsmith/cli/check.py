@@ -44,6 +44,7 @@ class CheckFlags:
         "Take the versions of a file (uv.lock, poetry.lock, pylock.toml, Pipfile.lock, pixi.lock, conda-lock.yml, "
         "'conda list', a freeze), the ranges of one (pyproject.toml, requirements.txt, environment.yml), or all of an "
         "environment as JSON; '-' is stdin; repeatable; a NAME==VERSION beside it wins.",
+        old=("-r", "--requirements"),
     )
     facts: tuple[str, ...] = several(
         "--fact",

@@ -13,6 +13,7 @@ from envsmith.cli.flags import RequestFlags
 from envsmith.errors import UsageError
 from envsmith.model.cell import Request
 from envsmith.project.demand import Demands
+from envsmith.solver.words import join_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +89,8 @@ def demands_of(flags: RequestFlags) -> Demands | None:
     for listed in lists:
         demands = demands.joined(listed)
     demands.refuse_problems()
-    for note in dict.fromkeys(demands.notes):
-        say(note)
+    for note in demands.notes:
+        _say_once(note)
+    if demands.files and not demands.demands:
+        _say_once(f"{join_words(demands.files)}: no package is required there")
     return demands

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +102,8 @@ def doctor(settings: DoctorFlags) -> int:
     where = None if settings.platform is None else parse_platform(settings.platform)
     if not (settings.sources or interpreter) and interpreter_of(None) == Path(sys.executable):
         say_project(Path.cwd())
+    if not settings.sources and _stdin_is_a_pipe():
+        say("what comes through the pipe is not read: this machine is looked at (envsmith doctor - reads it)")
     launches = stored_launches(settings.sources)
     facts, texts = gather(settings.sources, interpreter, deep=settings.deep, launches=launches)
     if settings.save:
@@ -121,6 +126,12 @@ def doctor(settings: DoctorFlags) -> int:
         say(write_fix(diagnosis, settings.fix_to))
     _print(diagnosis, form, everything=settings.everything)
     return exit_code((d.finding for d in diagnosis.diagnosed), settings.fail_on)
+
+
+def _stdin_is_a_pipe() -> bool:
+    with suppress(OSError):  # closed
+        return stat.S_ISFIFO(os.fstat(0).st_mode)
+    return False
 
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan", "bad": "red", "ok": "green", "unknown": "yellow"}

@@ -175,11 +175,12 @@ class RequestFlags:
         for name in division.narrowed if division else ():
             if table.by_name[name].role is Role.FRAMEWORK:
                 frameworks.setdefault(name, Spec.parse("*"))
+        architectures = version_graph().compiled.versions["gpu"]
         request = Request(
             frameworks=frameworks,
             constraints=constraints,
             driver=None if driver is None else parse_driver(driver),
-            gpus=tuple(dict.fromkeys(parse_gpu(name, gpu_names()) for name in gpus)),
+            gpus=tuple(dict.fromkeys(parse_gpu(name, gpu_names(), architectures) for name in gpus)),
             platform=platform,
             exclude_newer=parse_day(self.exclude_newer, "--exclude-newer"),
             date=parse_day(self.date, "--prefer-date"),

@@ -59,6 +59,11 @@ def parse_component(
             f"Cannot put {component.name} into a cell: the package index does not have it.",
             hint=f"Leave {flag} {component.name} out and build it from its repository inside the finished environment.",
         )
+    if match["spec"].startswith(",") and table.find(name_in(match["spec"].strip(", "))):
+        raise UsageError(
+            f"Cannot read {flag} {_short(text)}: it is several names.",
+            hint=f"Write a blank between them: {' '.join(text.split(','))}.",
+        )
     return component, parse_spec(match["spec"] or "*", f"{flag} {component.name}")
 
 
@@ -173,12 +178,12 @@ _OTHER_MAKERS = {
 }
 
 
-def parse_gpu(text: str, names: dict[str, str]) -> str:
-    """Return ``sm_NN`` of a GPU's name, one of ``names``, or of ``sm_NN`` itself."""
+def parse_gpu(text: str, names: dict[str, str], known: Collection[str] = ()) -> str:
+    """Return ``sm_NN`` of a GPU's name, one of ``names``, or of ``sm_NN`` itself, one of ``known`` or older than all."""
     counted = re.sub(r"^\s*\d{1,4}\s*[x*]\s*(?=[a-z])", "", text.lower())  # 4xA100
     clean = re.sub(r"[\s_-]+", "", counted).removeprefix("nvidia").removeprefix("geforce")
     if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
-        return f"sm_{match[1]}"
+        return _known_architecture(int(match[1]), known)
     if clean in ABSENT:
         return "none"
     if clean in names:
@@ -199,6 +204,17 @@ def parse_gpu(text: str, names: dict[str, str]) -> str:
         f"Cannot read --gpu {_short(text)}: it is not a GPU that envsmith knows.",
         hint=f"Try {' or '.join(near)}, or write sm_NN." if near else "Give its name (h100, v100, rtx4090) or sm_NN.",
     )
+
+
+def _known_architecture(number: int, known: Collection[str]) -> str:
+    numbers = sorted(int(name.removeprefix("sm_")) for name in known)
+    if numbers and number > numbers[0] and number not in numbers:
+        near = sorted(sorted(numbers, key=lambda other: abs(other - number))[:2])
+        raise UsageError(
+            f"Cannot use --gpu sm_{number}: envsmith knows no GPU of this architecture.",
+            hint=f"Try {' or '.join(f'sm_{each}' for each in near)}, or leave --gpu out.",
+        )
+    return f"sm_{number}"
 
 
 def host_of_gpu(text: str, on_arm: Collection[str]) -> Platform | None:

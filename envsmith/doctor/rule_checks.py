@@ -369,6 +369,23 @@ def _tasks(scene: Scene, _argument: None) -> Iterator[Words]:
         yield {"tasks": tasks, "each": each, "nodes": nodes, "right": nodes * each}
 
 
+_UNDER_SRUN = re.compile(r"\bsrun\s[^;&|]*\btorch(?:run|\.distributed)")
+
+
+def _launcher_of_tasks(scene: Scene, _argument: None) -> Iterator[Words]:
+    """Give torchrun under srun where Slurm has a task for each of the ranks that torchrun starts by itself."""
+    launch = _launch(scene)
+    batch = next((b.options for b in scene.facts.launches if b.tool == "sbatch" and b.source == launch.source), {})
+    own = any(name in launch.options for name in (*_TASKS[0], *_TASKS[1]))
+    tasks = next((n for name in _TASKS[1] if (n := number_in((launch.options if own else batch).get(name)))), 1)
+    asked = launch.options.get("nproc-per-node", "1")
+    of_gpus = number_in(batch.get("gpus-per-node", batch.get("gres", "")).rpartition(":")[2])
+    ranks = number_in(asked) or (tasks if "TASKS" in asked else of_gpus)
+    every_task_is_a_node = "TASKS" in launch.options.get("nnodes", "") or "PROCS" in launch.options.get("nnodes", "")
+    if 1 < tasks == ranks and not every_task_is_a_node and _UNDER_SRUN.search(launch.text):
+        yield {"tasks": tasks}
+
+
 def _hostfile(scene: Scene, _argument: None) -> Iterator[Words]:
     """Give what a hostfile says: hosts that stand twice, a line that cannot be read, slots."""
     options = _launch(scene).options
@@ -433,6 +450,7 @@ CHECKS: Mapping[str, tuple[Callable[[Scene, Any], Iterator[Words]], type]] = {
     "world_size_of_job": (_world_size_of_job, list),
     "batch": (_batch, type(None)),
     "tasks": (_tasks, type(None)),
+    "launcher_of_tasks": (_launcher_of_tasks, type(None)),
     "hostfile": (_hostfile, type(None)),
     "differing": (_differing, list),
     "same_node_rank": (_same_node_rank, type(None)),

@@ -95,8 +95,9 @@ def _all_text(lock: Lock) -> str:
     ]
     head += [
         f"# {source.name} is on no index: it was compiled from a source archive for the image of this lock."
-        for source in lock.compiled
         if source.archive
+        else f"# {source.name} is compiled against torch: envsmith build does so. pip and uv stop, for they compile it alone."
+        for source in lock.compiled
     ]
     return "\n".join(head) + "\n" + layer_text(lock.pins, lock.wheels)
 

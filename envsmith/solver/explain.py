@@ -503,6 +503,8 @@ def _since(solver: Solver, rule_id: str, blocking: Mapping[str, str]) -> str:
 
 
 _MAX_ALTERNATIVES = 3
+# Packages that one sentence names.
+_MAX_NAMES = 4
 
 
 def reasons(solver: Solver, posed: Posed, answer: Answer, effort: Effort | None = None) -> Solution:
@@ -519,6 +521,7 @@ def reasons(solver: Solver, posed: Posed, answer: Answer, effort: Effort | None 
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
     warnings = list(_warnings(solver, posed, answer))
     why += _ready(solver, answer.cell, posed.request.wheels)
+    why += _unheard(solver, answer.cell)
     warnings += _lock_notes(solver, answer.cell, posed.request.wheels)
     return Solution(
         cell=answer.cell,
@@ -687,6 +690,27 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
                 message = rule_sentence(rule, [row], {c: [v] for c, v in versions.items()})
                 yield finding_of_row(rule, row, Severity.WARNING, versions, message)
                 break
+
+
+def _unheard(solver: Solver, cell: Cell) -> Iterator[str]:
+    """Yield what the cell has on the request's word alone: releases, a driver and packages that envsmith does not know."""
+    for name, version in cell.components.items():
+        newest = next(reversed(solver.compiled.versions.get(name, ())), None)
+        role = solver.compiled.roles[name]
+        if newest and role is Role.COMPANION and version not in solver.compiled.versions[name]:
+            yield (
+                f"{name} {version}: envsmith knows no such release (the newest known is {newest}). "
+                "A lock asks the index for it."
+            )
+        elif newest and name == "driver" and version != "none" and _branch(version) > _branch(newest):
+            yield f"driver {version}: newer than all that envsmith knows (the newest known is {newest})."
+    if names := [name for name in cell.further_names if solver.graph.components.find(name) is None]:
+        shown = join_words([*names[:_MAX_NAMES], *([f"{len(names) - _MAX_NAMES} more"] * (len(names) > _MAX_NAMES))])
+        yield f"{shown}: a lock asks whether the index has {'it' if len(names) == 1 else 'them'}."
+
+
+def _branch(driver: str) -> int:
+    return int(driver.partition(".")[0])
 
 
 def _ready(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterator[str]:

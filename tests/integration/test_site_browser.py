@@ -161,6 +161,13 @@ def test_releases_are_found_in_the_same_box_with_the_keyboard_alone(page):
     assert page.locator("#results").is_hidden()
 
 
+@pytest.mark.parametrize("query", ["grpo", "GRPO vllm"])
+def test_a_stack_is_found_by_its_name_with_the_command_that_builds_it(page, query):
+    page.locator("#search").fill(query)
+
+    assert "envsmith build --stack grpo" in page.locator("#results").inner_text()
+
+
 def test_a_rule_is_found_by_what_it_says(page):
     page.locator("#search").fill("gradients accumulated wrong ZeRO stage 2")
     assert "deepspeed-zero2-gradients" in page.locator("#results").inner_text()
@@ -305,6 +312,7 @@ def test_hostile_texts_stay_texts_whatever_shows_them(browser, tmp_path):
         "rules": [["x", hostile, hostile, []]],
         "errors": [[hostile, 0, hostile]],
         "warnings": [[0, False, hostile, hostile, {"f": [0]}]],
+        "stacks": [[hostile, hostile, hostile]],
     }
     records = (read_record("x.json", json.dumps(data).encode()),)
     write_folder(tmp_path / "site", SITE, site_texts(replace(page_of_matrix, records=records, search=search)))

@@ -7,6 +7,7 @@ import zipfile
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+from envsmith.errors import NetworkError
 from envsmith.lock.index.index import IndexFile, IndexProject
 from envsmith.net.http import NotFoundError, RangeReply
 
@@ -21,12 +22,16 @@ def wheel(sources: dict[str, str]) -> bytes:
 
 @dataclass
 class Ranges:
-    """A server of wheels that counts the bytes it sends."""
+    """A server of wheels that counts the bytes it sends. ``broken`` is how often it does not answer for a file."""
 
     files: dict[str, bytes] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)
     sent: list[tuple[str, int]] = field(default_factory=list)
 
     def open_range(self, url, start, stop=None):
+        if self.broken.get(url):
+            self.broken[url] -= 1
+            raise NetworkError(f"Cannot read {url}: the server does not answer.")
         data = self.files[url]
         begin = max(0, len(data) + start) if start < 0 else start
         part = data[begin:stop]

@@ -69,7 +69,7 @@ class AskedReleases:
         files = _readable_files(packages.project(project).releases())
         recent = _of_years(files, years)
         self._files = files if among in files and among not in recent else recent
-        self._archives: dict[str, Archive] = {}
+        self._archives: dict[str, Archive | None] = {}
         self._sources: dict[SourceMember, bytes] = {}
         self._opened = ExitStack()
         self._clock = clock
@@ -93,7 +93,8 @@ class AskedReleases:
         """
         chosen = [self.versions[at] for at in sorted(places)]
         self._open([version for version in chosen if version not in self._archives])
-        versions = [version for version in chosen if version in self._archives]
+        opened = {version: archive for version in chosen if (archive := self._archives[version])}
+        versions = list(opened)
         files = [(version, self._files[version]) for version in versions]
         releases = tuple(
             MeasuredRelease(version=v, date=f.day or "", filename=f.filename, sha256=f.sha256 or "") for v, f in files
@@ -105,19 +106,22 @@ class AskedReleases:
             releases=releases,
             is_sample=len(versions) < len(self.versions),
         )
-        return AskedNames(head, [self._archives[version] for version in versions], self._read)
+        return AskedNames(head, list(opened.values()), self._read)
 
     def _open(self, versions: Sequence[str]) -> None:
-        def enter(version: str) -> tuple[AbstractContextManager[Archive], Archive] | None:
+        def enter(version: str) -> tuple[AbstractContextManager[Archive], Archive]:
             manager = open_archive(self._fetcher, self._files[version])
+            return manager, manager.__enter__()
+
+        def enter_where_it_can_be_read(version: str) -> tuple[AbstractContextManager[Archive], Archive] | None:
             with suppress(NetworkError, ContentError):
-                return manager, manager.__enter__()
+                return _twice(enter, version)
             return None
 
-        for version, entered in self._in_time(enter, versions).items():
+        for version, entered in self._in_time(enter_where_it_can_be_read, versions).items():
+            self._archives[version] = entered[1] if entered else None
             if entered:
                 self._opened.push(entered[0])
-                self._archives[version] = entered[1]
 
     def _read(self, archives: Sequence[Archive], members: Sequence[SourceMember]) -> Mapping[SourceMember, bytes]:
         """Return sources, those that were not read yet out of the first of the archives that has them."""
@@ -129,7 +133,7 @@ class AskedReleases:
         def read(at: int) -> list[tuple[str, bytes]]:
             return list(archives[at].read([member.path for member in owners[at]]))
 
-        for at, sources in self._in_time(read, list(owners)).items():
+        for at, sources in self._in_time(lambda at: _twice(read, at), list(owners)).items():
             by_path = dict(sources)
             self._sources |= {member: by_path[member.path] for member in owners[at]}
         return self._sources
@@ -139,14 +143,15 @@ class AskedReleases:
             raise NetworkError(
                 f"Cannot read {self.project} on the package index: it takes more than {self._longest:.0f} s."
             )
-
-        def twice(task: _Task) -> _Answer:
-            with suppress(NetworkError):
-                return work(task)
-            return work(task)
-
         with ThreadPoolExecutor(max_workers=_JOBS) as pool:
-            return dict(zip(tasks, pool.map(twice, tasks), strict=True))
+            return dict(zip(tasks, pool.map(work, tasks), strict=True))
+
+
+def _twice(work: Callable[[_Task], _Answer], task: _Task) -> _Answer:
+    """Return what work gives, at the second attempt where the network fails at the first."""
+    with suppress(NetworkError):
+        return work(task)
+    return work(task)
 
 
 def _readable_files(releases: Mapping[str, Sequence[IndexFile]]) -> dict[str, IndexFile]:

@@ -283,15 +283,16 @@ def read_page(root: Path, *, hosts: Hosts | None = None) -> Page:
         for name, version in record.components.items():
             keep.setdefault(name, set()).add(public(version) if name == "torch" else version)
     choices = make_choices(solver, keep=keep, hosts=hosts)
+    stacks = tuple(load_stacks(root).values())
     return Page(
         choices=choices,
-        search=search_data(solver.knowledge(), stored, choices),
+        search=search_data(solver.knowledge(), stored, choices, stacks),
         records=stored,
         expiry=load_expiry(root),
         today=now().date(),
         version=VERSION,
         vouchers=vouchers(root),
-        stacks=tuple(load_stacks(root).values()),
+        stacks=stacks,
     )
 
 

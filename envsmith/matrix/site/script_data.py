@@ -9,6 +9,7 @@ from typing import Any
 
 from envsmith.frameworks import FRAMEWORKS, beside_core
 from envsmith.knowledge.graph.runtime import is_compiled
+from envsmith.knowledge.graph.stacks import Stack
 from envsmith.knowledge.graph.support import support_ends
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.record import Failure, Record
@@ -19,6 +20,7 @@ from envsmith.solver.kernel import Domains
 from envsmith.solver.known_bad import known_bad, stated_by_metadata
 from envsmith.solver.request import Posed
 from envsmith.solver.solver import Solver
+from envsmith.solver.words import join_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,11 +291,14 @@ def _tested(solver: Solver, torches: Sequence[str], name: str, releases: Sequenc
     return {release: sorted(numbers) for release, numbers in tested.items()}
 
 
-def search_data(knowledge: Knowledge, records: Iterable[Record], choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rules, the errors and the warnings that the script reads from ``search.js``.
+def search_data(
+    knowledge: Knowledge, records: Iterable[Record], choices: Mapping[str, Any], stacks: Iterable[Stack]
+) -> dict[str, Any]:
+    """Return the rules, the errors, the warnings and the stacks that the script reads from ``search.js``.
 
     A rule is ``[id, cause, fix, sources]``. An error is ``[components, rule number, symptom]``, the number -1 for a
     run that failed: its components are then the cell. A warning is ``[rule number, note, cause, fix, where]``.
+    A stack is ``[name, title, members]``.
     """
     rules = [r for r in knowledge.rules if not stated_by_metadata(r) and "-run-failed-" not in r.id]
     numbers = {rule.id: number for number, rule in enumerate(rules)}
@@ -317,7 +322,12 @@ def search_data(knowledge: Knowledge, records: Iterable[Record], choices: Mappin
         for row in rule.rows
         if row.severity is not Severity.ERROR and (where := _where(rule, row, choices)) is not None
     ]
-    return {"rules": [_rule(rule) for rule in rules], "errors": errors, "warnings": warnings}
+    return {
+        "rules": [_rule(rule) for rule in rules],
+        "errors": errors,
+        "warnings": warnings,
+        "stacks": [[stack.name, stack.title, join_words(list(stack.requires))] for stack in stacks],
+    }
 
 
 def _shows(rule: Rule, failure: Failure) -> bool:

@@ -170,3 +170,12 @@ def test_a_release_that_envsmith_does_not_know_is_asked_for_unless_offline(serve
         *offline["unknown"],
         "what our-own-thing 1.0 asks for: the package index has no such release",
     ]
+
+
+def test_a_list_of_requirements_is_taken_by_the_flag_that_other_verbs_have(tmp_path):
+    (tmp_path / "r.txt").write_text("torch==2.4.1\ndeepspeed==0.14.2\n")
+
+    result = CliRunner().invoke(check, ["-r", str(tmp_path / "r.txt")], standalone_mode=False)
+
+    assert result.return_value == 1
+    assert "deepspeed-elastic-socket" in result.stdout

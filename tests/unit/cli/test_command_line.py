@@ -53,6 +53,9 @@ def test_solve_imports_neither_networkx_nor_yaml_when_the_cache_is_warm():
     ("argv", "says"),
     [
         (["slove"], "Try envsmith solve."),
+        (["deepspeed", "solve"], "Write the verb first: envsmith solve deepspeed."),
+        (["run", "python3", "-c", "1"], "Write -- before the command that it starts: envsmith run -- COMMAND -c."),
+        (["solve", "deepspeed,transformers"], "Write a blank between them: deepspeed transformers."),
         (["solve", "--nonsense"], "--nonsense"),
         (["solve", "--framework", "deepsped"], "Try deepspeed."),
         (["solve", "--framework", "tensorflow"], "is not a framework"),

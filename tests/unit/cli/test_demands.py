@@ -24,6 +24,7 @@ def test_a_package_that_is_not_a_component_makes_a_cell_of_its_own(capsys):
     assert answer["cell"]["further"] == ["hydra-core>=1.3", "tyro"]
     assert answer["cell"]["components"] == bare["cell"]["components"]
     assert answer["cell"]["id"].startswith(bare["cell"]["id"] + "-with.")
+    assert answer["why"][-1] == "hydra-core and tyro: a lock asks whether the index has them."
 
 
 def test_a_name_that_looks_like_a_misspelt_component_is_refused(capsys):
@@ -45,6 +46,14 @@ def test_a_requirement_can_be_left_out(tmp_path, capsys):
     assert f"{tmp_path}/r.txt:2: lm_eval comes from" in capsys.readouterr().err
     code, answer = _solve(capsys, "-f", "deepspeed", "-r", str(tmp_path / "r.txt"), "--without", "lm-eval")
     assert (code, answer["cell"]["further"]) == (0, ["wandb"])
+
+
+def test_a_file_that_requires_nothing_is_said(tmp_path, capsys):
+    (tmp_path / "requirements.txt").write_text("# later\n")
+
+    assert run(["solve", "--project", str(tmp_path)]) == 0
+
+    assert "requirements.txt: no package is required there" in capsys.readouterr().err
 
 
 def test_an_environment_of_conda_is_a_file_of_requirements_too(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -208,3 +209,12 @@ def test_what_came_by_stdin_has_no_file_in_sarif_and_annotations(verb):
         assert "ds-batch-config" in told
         assert "file=" not in told
         assert "locations" not in told
+
+
+def test_a_text_in_a_pipe_that_nobody_names_is_not_passed_over_in_silence():
+    command = [sys.executable, "-m", "envsmith", "doctor", "--offline"]
+
+    result = subprocess.run(command, input=BAD, capture_output=True, text=True, check=False, timeout=60)
+
+    assert "what comes through the pipe is not read" in result.stderr
+    assert "envsmith doctor - reads it" in result.stderr

@@ -190,6 +190,14 @@ def test_a_gpu_of_another_maker_is_refused_in_one_sentence(name, maker):
         parse_gpu(name, {})
 
 
+@pytest.mark.parametrize(("name", "near"), [("sm_999", "sm_120 or sm_121"), ("sm91", "sm_89 or sm_90")])
+def test_an_architecture_that_no_gpu_has_is_refused_with_the_nearest(name, near):
+    with pytest.raises(UsageError, match=r"envsmith knows no GPU of this architecture") as refusal:
+        parse_gpu(name, {}, ("sm_37", "sm_89", "sm_90", "sm_120", "sm_121"))
+
+    assert refusal.value.hint == f"Try {near}, or leave --gpu out."
+
+
 @pytest.mark.parametrize(
     ("name", "architecture"),
     [

@@ -50,6 +50,7 @@ TORCHRUN = "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_endpoint=h:29500 pretr
         ),
         ("deepspeed --include localhost:0,1 --num_gpus 2 t.py\n", "deepspeed-include-and-count", "error"),
         ("docker run -it --gpus all nvcr.io/nvidia/pytorch:24.01-py3\n", "docker-without-shm", "warning"),
+        ("podman run --device nvidia.com/gpu=all pytorch:24.01\n", "docker-without-shm", "warning"),
         (
             '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 1}',
             "ds-batch-config",
@@ -193,6 +194,39 @@ def test_what_keeps_nccl_from_infiniband_cards_that_are_active_is_found(host, gp
 )
 def test_a_batch_file_that_asks_for_one_number_of_tasks_is_left_in_peace(text):
     assert "slurm-tasks-contradict" not in rules(text)
+
+
+EIGHT = "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EIGHT + "srun torchrun \\\n  --nnodes=$SLURM_NNODES \\\n  --nproc_per_node=$SLURM_NTASKS_PER_NODE t.py\n",
+        EIGHT + "srun python -m torch.distributed.run --nnodes 2 --nproc_per_node 8 t.py\n",
+        EIGHT + "#SBATCH --gres=gpu:a100:8\nsrun torchrun --nnodes 2 --nproc-per-node=gpu t.py\n",
+        "srun --nodes=2 --ntasks-per-node=8 torchrun --nproc_per_node=8 t.py\n",
+    ],
+)
+def test_a_launcher_that_slurm_starts_once_for_each_gpu_is_found(text):
+    assert rules(text).get("launcher-for-each-task") == "error"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EIGHT.replace("=8", "=1") + "srun torchrun --nproc_per_node=8 t.py\n",
+        EIGHT + "srun torchrun --nproc_per_node=1 t.py\n",
+        EIGHT + "srun --ntasks-per-node=1 torchrun --nproc_per_node=8 t.py\n",
+        EIGHT + "srun -n 2 torchrun --nproc_per_node=8 t.py\n",
+        EIGHT + "srun hostname; torchrun --nproc_per_node=8 t.py\n",
+        EIGHT + "torchrun --nproc_per_node=8 t.py\n",
+        EIGHT + "srun python t.py\n",
+        EIGHT.replace("=8", "=2") + "srun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=2 t.py\n",
+    ],
+)
+def test_a_launcher_that_slurm_starts_once_on_each_node_is_left_in_peace(text):
+    assert "launcher-for-each-task" not in rules(text)
 
 
 def test_the_tasks_of_a_batch_file_are_not_the_ranks_that_its_launcher_starts():

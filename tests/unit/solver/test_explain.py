@@ -189,3 +189,21 @@ def test_cuda_of_builds_is_named_from_the_oldest_to_the_newest():
     messages = conflict(frameworks={}, constraints={"torch": Spec.parse("2.11")}, driver="470.82.01")
 
     assert "torch 2.11.0 is built with CUDA 12.6 to 13.0" in messages
+
+
+@pytest.mark.parametrize(
+    ("request_of", "sentence"),
+    [
+        (
+            {"constraints": {"numpy": Spec.parse("==99")}},
+            "numpy 99: envsmith knows no such release (the newest known is 2.1.0). A lock asks the index for it.",
+        ),
+        ({"driver": "9999"}, "driver 9999: newer than all that envsmith knows (the newest known is 580.65.06)."),
+    ],
+)
+def test_what_the_cell_has_on_the_word_of_the_request_alone_is_said(solver, request_of, sentence):
+    assert sentence in why(solver, **request_of)
+
+
+def test_a_driver_of_a_branch_that_is_known_needs_no_word(solver):
+    assert not any("driver" in each for each in why(solver, driver="580.99"))

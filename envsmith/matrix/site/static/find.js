@@ -86,7 +86,7 @@ window.ENVSMITH_FIND = (() => {
     );
   function find(text) {
     if (box.value !== text) box.value = text;
-    const { rules, errors } = window.ENVSMITH_SEARCH,
+    const { rules, errors, stacks } = window.ENVSMITH_SEARCH,
       query = tokens(text),
       once = new Set();
     if (!query.length) {
@@ -115,8 +115,17 @@ window.ENVSMITH_FIND = (() => {
     )
       .slice(0, 6)
       .map((number) => item("#rule=" + rules[number][0], el("b", {}, rules[number][0]), rules[number][1]));
+    const stackItems = search(
+      query,
+      stacks.map((stack) => stack.join(" ")),
+      0.5,
+    ).map((number) => {
+      const [stack, title, members] = stacks[number];
+      return item("#stacks-title", el("b", {}, title), members, el("code", {}, "envsmith build --stack " + stack));
+    });
     const groups = [
       ["Releases", releaseItems(text)],
+      ["Stacks", stackItems],
       ["Errors", errorItems],
       ["Rules", ruleItems],
     ].filter(([, items]) => items.length);

@@ -79,7 +79,9 @@ def test_the_requirements_say_what_no_installer_will_find(lock):
     assert "# flash-attn is on no index" in text
     assert pinned_in(text)["flash-attn"][0] == "2.8.3"
     from_the_index = dataclasses.replace(lock, compiled=(dataclasses.replace(lock.compiled[0], archive=""),))
-    assert "no index" not in requirement_files(from_the_index)["requirements.txt"]
+    text = requirement_files(from_the_index)["requirements.txt"]
+    assert "no index" not in text
+    assert "# flash-attn is compiled against torch: envsmith build does so." in text
 
 
 @pytest.mark.parametrize("builder", [False, True])

@@ -83,6 +83,25 @@ def test_a_release_that_cannot_be_read_is_left_out():
     assert answer.is_sample
 
 
+def test_a_release_that_cannot_be_opened_is_tried_twice_and_not_in_the_next_round():
+    index = index_of({"1.0": {"pkg/__init__.py": "x = 1"}, "2.0": {"pkg/__init__.py": ""}})
+    index.fetcher.broken["pkg-2.0-py3-none-any.whl"] = 9
+
+    with AskedReleases(index, "pkg") as releases:
+        ask(releases, "pkg.x")
+        ask(releases, "pkg.y")
+
+    assert index.fetcher.broken["pkg-2.0-py3-none-any.whl"] == 9 - 2
+
+
+def test_a_release_that_is_opened_at_the_second_attempt_is_read():
+    index = index_of({"1.0": {"pkg/__init__.py": "x = 1"}})
+    index.fetcher.broken["pkg-1.0-py3-none-any.whl"] = 1
+
+    with AskedReleases(index, "pkg") as releases:
+        assert ask(releases, "pkg.x").present == {"1.0"}
+
+
 def test_prereleases_are_not_opened():
     index = index_of({"1.0": {"pkg/__init__.py": ""}, "2.0rc1": {"pkg/__init__.py": ""}})
 
