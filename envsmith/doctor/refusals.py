@@ -7,10 +7,10 @@ the forms of such sentences; here is told which of them are about settings, and 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator
 
+from envsmith.doctor.fitting_numbers import numbers_that_fit
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.read.logs import LoggedFrame, frames_before
 from envsmith.doctor.signatures import Hit
@@ -62,8 +62,6 @@ _ASKED = re.compile(
     r"requires? (?P<needed>[^.;\n]{3,120})|(?:^|[,.:;] )(?P<set>[^.,;:\n]{3,90}?) (?:must|has to|have to|needs? to|should) be"
     r" (?P<how>set|specified|provided|used|given|enabled|passed|defined|disabled|True|False)\b"
 )
-_QUOTIENT = re.compile(r"\((?P<whole>\d+(?: ?[x*] ?\d+)*)\)[^()\n]{0,120}divisible by[^()\n]{0,120}\((?P<part>\d+)\)")
-_PRODUCT = re.compile(r"\b(?P<whole>\d{1,9}) != (?P<parts>\d{1,9}(?: \* \d{1,9}){1,4})")
 _MOST_SETTINGS = 6
 
 
@@ -104,10 +102,14 @@ def only_refusals(hits: list[Hit]) -> list[Hit]:
 
 
 def _beside(hit: Hit, refusal: Hit | None) -> Hit:
-    """Return the message of a class of wrong settings with the sentence and the advice of the refusal on its line."""
+    """Return the message of a class of wrong settings with the sentence, the advice and the numbers of its line."""
     signature = hit.signature
-    if refusal is None or signature.cause not in _CLASSES_OF_SETTINGS or signature.variants or hit.groups:
+    if signature.cause not in _CLASSES_OF_SETTINGS or signature.variants or hit.groups:
         return hit
+    if refusal is None:
+        numbers = numbers_that_fit(hit.text)
+        fix = f"{numbers}. {signature.fix}" if numbers else signature.fix
+        return dataclasses.replace(hit, signature=dataclasses.replace(signature, fix=fix))
     message = f"{signature.message.rstrip('.')}: {refusal.groups['said']}."
     fix = f"{refusal.groups['advice']}. {signature.fix}"
     return dataclasses.replace(hit, signature=dataclasses.replace(signature, message=message, fix=fix))
@@ -154,7 +156,7 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
         return values
     names = ", ".join(settings[:_MOST_SETTINGS])
     if form == "settings-sizes":
-        return _factors_in(sentence) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
+        return numbers_that_fit(sentence) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
     if form == "settings-need":
         return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":
@@ -177,15 +179,3 @@ def _asked_in(sentence: str) -> str:
     if match["needed"]:
         return f"Set what it asks for ({match['needed'].strip()}), or leave out what asks for it"
     return f"{match['set'].strip()}: this must be {match['how']}. Or leave out what asks for it"
-
-
-def _factors_in(sentence: str) -> str:
-    """Return by what the first number of a sentence can be divided, where it says that it must be divisible."""
-    match = _QUOTIENT.search(sentence)
-    if (product := _PRODUCT.search(sentence)) and (parts := re.findall(r"\d+", product["parts"])):
-        return f"{' * '.join(parts)} is {math.prod(map(int, parts))}, not {product['whole']}: change one of them"
-    total = math.prod(int(number) for number in re.findall(r"\d+", match["whole"])) if match else 0
-    if match is None or not 0 < total < 1 << 16:
-        return ""
-    factors = [str(number) for number in range(1, total + 1) if total % number == 0]
-    return f"{total} can be divided by {', '.join(factors[:16])}, not by {match['part']}: change one of the two"
