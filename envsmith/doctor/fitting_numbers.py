@@ -1,4 +1,4 @@
-"""Which numbers would fit, where a message says that its own do not: one must divide another, or be their product."""
+"""What the numbers of a message tell: which would fit where its own do not, and which shape is a part of which."""
 
 from __future__ import annotations
 
@@ -60,3 +60,13 @@ def _of_product(product: re.Match[str]) -> str:
         if others and whole % others == 0 and whole >= others:
             choices.append(f"{name} {whole // others}")
     return f"{' * '.join(map(str, parts))} is {total}, not {whole}: {' or '.join(choices)}"
+
+
+def parts_between(saved: str, own: str) -> int:
+    """Return into how many parts one of two shapes is divided along one side for the other, 0 for other shapes."""
+    one, other = ([int(n) for n in re.findall(r"\d+", shape)] for shape in (saved, own))
+    sides = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
+    if len(one) != len(other) or len(sides) != 1:
+        return 0
+    small, large = sorted(sides[0])
+    return large // small if small > 0 and large % small == 0 else 0

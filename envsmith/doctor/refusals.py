@@ -38,6 +38,8 @@ _SETTINGS_FILE = re.compile(
     rf"|quanti|precision|dataclass|accelerator|fsdp|{_FRAMEWORKS}|distributed|cli|wrap)[\w]*(?:[/\\]\w+)?\.py$",
     re.IGNORECASE,
 )
+# Calls that raise what happened in another process: whose the exception is stands there.
+_HANDED_ON = re.compile(r"ray[/\\]_private[/\\](?:worker|client_mode_hook|auto_init_hook)\.py$")
 # Failure classes of settings: what the message says is the cause.
 _CLASSES_OF_SETTINGS = frozenset(
     {
@@ -69,7 +71,7 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     """Return a refusal with who refuses, what it names and advises, or ``None`` where it is not about settings."""
     if not hit.signature.id.startswith(_PREFIX):
         return hit
-    frames = frames_before(text, hit.position)
+    frames = [frame for frame in frames_before(text, hit.position) if not _HANDED_ON.search(frame.file)]
     sentence = _whole(hit.groups["said"], text[hit.position :])
     settings = list(dict.fromkeys(_settings_in(sentence)))
     refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
@@ -152,11 +154,11 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     if (match := _ADVICE.search(sentence)) and match[1].count(" ") > 1:
         advice = match[1][:300].rstrip(" .")
         return advice[:1].upper() + advice[1:]
-    if values := _values_in(sentence, settings):
+    if values := _values_in(sentence, settings) or numbers_that_fit(sentence):
         return values
     names = ", ".join(settings[:_MOST_SETTINGS])
     if form == "settings-sizes":
-        return numbers_that_fit(sentence) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
+        return f"Change one of the numbers so that they fit{names and f' ({names})'}"
     if form == "settings-need":
         return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":

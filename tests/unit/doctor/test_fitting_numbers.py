@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envsmith.doctor.fitting_numbers import numbers_that_fit
+from envsmith.doctor.fitting_numbers import numbers_that_fit, parts_between
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,18 @@ def test_the_advice_names_numbers_that_fit(sentence, advice):
 )
 def test_a_sentence_without_a_sum_gives_no_advice(sentence):
     assert numbers_that_fit(sentence) == ""
+
+
+@pytest.mark.parametrize(
+    ("saved", "own", "parts"),
+    [
+        ("[1024, 64]", "[1024, 1024]", 16),
+        ("[4096]", "[1024]", 4),
+        ("[32000, 4096]", "[32001, 4096]", 0),
+        ("[1024, 64]", "[2048, 128]", 0),
+        ("[0]", "[8, 8]", 0),
+        ("", "", 0),
+    ],
+)
+def test_a_shape_is_a_part_of_another_where_one_side_divides_it(saved, own, parts):
+    assert parts_between(saved, own) == parts
