@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-_DIVIDES = re.compile(r"divisible by|a multiple of|divide evenly (?:by|into)|must divide", re.IGNORECASE)
+_DIVIDES = re.compile(r"divisible by|a multiple of|(?P<into>must divide|does not divide|should divide)", re.IGNORECASE)
 # A number as messages write one: in brackets, behind a sign, or alone. Not of a rank, a version, a path or a time.
 _NUMBER = re.compile(r"(?<![\w.:/\-])(\d{1,9})(?![\w:/\-]|\.\d)")
 _BETWEEN_FACTORS = re.compile(r"[^.;!?\d]{0,60}(?:[x*]|\btimes\b)[^.;!?\d]{0,60}")
@@ -24,10 +24,12 @@ def numbers_that_fit(sentence: str) -> str:
     if word is None:
         return ""
     before, behind = sentence[: word.start()], sentence[word.end() :]
-    wholes, parts = _factors(before), _factors(behind)
-    if not wholes or not parts:
+    first, second = _factors(before), _factors(behind)
+    if not first or not second:
         return ""
-    whole, part = math.prod(wholes[-1]), math.prod(parts[0])
+    whole, part = math.prod(first[-1]), math.prod(second[0])
+    if word["into"]:
+        whole, part = part, whole
     if not 1 < part < _LARGEST or not 0 < whole < _LARGEST or whole % part == 0:
         return ""
     divisors = [str(n) for n in range(1, whole + 1) if whole % n == 0][:_MOST_DIVISORS]

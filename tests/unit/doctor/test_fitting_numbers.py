@@ -17,6 +17,10 @@ from envsmith.doctor.fitting_numbers import numbers_that_fit, parts_between
         ("world size (6) is not divisible by tp (4) x pp (1) x cp (1)", "6 can be divided by 1, 2, 3, 6, not by 4"),
         ("batch size (10) is not divisible by micro batch size (4) times data parallel size (2)", "not by 8"),
         ("The train batch size (7 x 2) must be evenly divisible by the generations (8).", "8 or 16 for 14"),
+        (
+            "expert_parallel_size (8) must divide num_moe_experts (60)",
+            "not by 8: take one of these for 8, or 56 or 64 for 60",
+        ),
         ("[rank14]: AssertionError: 46 is not divisible by 4", "44 or 48 for 46"),
         (
             "train_batch_size is not equal to micro_batch * steps * world_size 256 != 16 * 1 * 8",
