@@ -38,6 +38,10 @@ _SETTINGS_FILE = re.compile(
     rf"|quanti|precision|dataclass|accelerator|fsdp|{_FRAMEWORKS}|distributed|cli|wrap)[\w]*(?:[/\\]\w+)?\.py$",
     re.IGNORECASE,
 )
+# What only settings of distributed training speak of: an exception with it is about them in any file of a package.
+_LAYOUT = re.compile(
+    r"parallel(?:[_ -]?size|ism)|world[_ ]size|micro[-_ ]?batch|pipeline[_ ]stage|\bZeRO\b|\bZero \d|zero[_ ]stage|\bFSDP\b"
+)
 # Calls that raise what happened in another process: whose the exception is stands there.
 _HANDED_ON = re.compile(r"ray[/\\]_private[/\\](?:worker|client_mode_hook|auto_init_hook)\.py$")
 # Failure classes of settings: what the message says is the cause.
@@ -77,14 +81,17 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
     if not refuser and hit.signature.id == "settings-said":
         return None
-    is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
+    is_marked = bool(
+        settings
+        or _LAYOUT.search(sentence)
+        or ((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
+    )
     if refuser is None or not is_marked:
         return None
-    values = {
-        "said": sentence,
-        "refuser": refuser or "A program",
-        "advice": _advice_of(hit.signature.id, sentence, settings),
-    }
+    advice = _advice_of(hit.signature.id, sentence, settings)
+    if not advice:
+        return None
+    values = {"said": sentence, "refuser": refuser or "A program", "advice": advice}
     severity = hit.signature.severity if refuser else Severity.WARNING
     return dataclasses.replace(
         hit,
@@ -97,7 +104,7 @@ def only_refusals(hits: list[Hit]) -> list[Hit]:
     """Return the messages, and of the refusals the first. Another message on its line also says what the refusal says."""
     refusals = [hit for hit in hits if hit.signature.id.startswith(_PREFIX)]
     messages = [hit for hit in hits if not hit.signature.id.startswith(_PREFIX)]
-    by_line = {(hit.source, hit.line): hit for hit in refusals}
+    by_line = {(hit.source, hit.line): hit for hit in reversed(refusals)}
     spoken_of = {(hit.source, hit.line) for hit in messages}
     alone = [hit for hit in refusals if (hit.source, hit.line) not in spoken_of][:1]
     return [*(_beside(hit, by_line.get((hit.source, hit.line))) for hit in messages), *alone]
@@ -124,9 +131,9 @@ def _raiser(text: str) -> str:
 
 def _refuser(frame: LoggedFrame, sentence: str) -> str | None:
     """Return the package whose reading of settings raises, a file of settings of one's own, or ``None``."""
-    if not _SETTINGS_FILE.search(frame.file):
-        return None
     package = frame.package
+    if not (_SETTINGS_FILE.search(frame.file) or (package and _LAYOUT.search(sentence))):
+        return None
     if package == "torch" and not re.search(r"torch[/\\]distributed[/\\]", frame.file):
         return None
     return (component_of(package) or package) if package else re.split(r"[/\\]", frame.file)[-1] if sentence else None
@@ -163,6 +170,8 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
         return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":
         return f"Give {settings[0] if settings else 'the setting'} a value that the message allows"
+    if form == "settings-said":
+        return names and f"Correct what the message says of {names}"
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
 
 
