@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+
 from envsmith.doctor.conflicts import with_conflict
+from envsmith.doctor.fitting_numbers import parts_between
 from envsmith.doctor.lacks import lack_signatures
 from envsmith.doctor.parties import OWNED, symbol_in, with_parties, with_peer
 from envsmith.doctor.refusals import only_refusals, with_refusal
@@ -19,7 +23,18 @@ def read_messages(text: str, source: str) -> list[Hit]:
         symbol = symbol_in(hit.text)
         if symbol and hit.signature.cause in OWNED and hit.signature.cause != symbol.cause:
             continue
-        named = with_conflict(with_peer(with_parties(hit, text), text), text)
+        named = _with_parts(with_conflict(with_peer(with_parties(hit, text), text), text), text)
         if (refusal := with_refusal(named, text)) is not None:
             messages.append(refusal)
     return only_refusals(messages)
+
+
+_PARALLEL = re.compile(r"(?:model|tensor)[ _-]?(?:model[ _-])?parallel|mp_rank|\btp\b", re.IGNORECASE)
+
+
+def _with_parts(hit: Hit, text: str) -> Hit:
+    """Return a message of two shapes with how many tensor-parallel parts one is of the other, where the text has some."""
+    parts = parts_between(hit.groups.get("saved", ""), hit.groups.get("own", ""))
+    if not parts or not _PARALLEL.search(text):
+        return hit
+    return dataclasses.replace(hit, groups={**hit.groups, "parts": str(parts)})

@@ -7,10 +7,10 @@ the forms of such sentences; here is told which of them are about settings, and 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Iterator
 
+from envsmith.doctor.fitting_numbers import numbers_that_fit
 from envsmith.doctor.read.lines import component_of
 from envsmith.doctor.read.logs import LoggedFrame, frames_before
 from envsmith.doctor.signatures import Hit
@@ -38,6 +38,12 @@ _SETTINGS_FILE = re.compile(
     rf"|quanti|precision|dataclass|accelerator|fsdp|{_FRAMEWORKS}|distributed|cli|wrap)[\w]*(?:[/\\]\w+)?\.py$",
     re.IGNORECASE,
 )
+# What only settings of distributed training speak of: an exception with it is about them in any file of a package.
+_LAYOUT = re.compile(
+    r"parallel(?:[_ -]?size|ism)|world[_ ]size|micro[-_ ]?batch|pipeline[_ ]stage|\bZeRO\b|\bZero \d|zero[_ ]stage|\bFSDP\b"
+)
+# Calls that raise what happened in another process: whose the exception is stands there.
+_HANDED_ON = re.compile(r"ray[/\\]_private[/\\](?:worker|client_mode_hook|auto_init_hook)\.py$")
 # Failure classes of settings: what the message says is the cause.
 _CLASSES_OF_SETTINGS = frozenset(
     {
@@ -62,8 +68,6 @@ _ASKED = re.compile(
     r"requires? (?P<needed>[^.;\n]{3,120})|(?:^|[,.:;] )(?P<set>[^.,;:\n]{3,90}?) (?:must|has to|have to|needs? to|should) be"
     r" (?P<how>set|specified|provided|used|given|enabled|passed|defined|disabled|True|False)\b"
 )
-_QUOTIENT = re.compile(r"\((?P<whole>\d+(?: ?[x*] ?\d+)*)\)[^()\n]{0,120}divisible by[^()\n]{0,120}\((?P<part>\d+)\)")
-_PRODUCT = re.compile(r"\b(?P<whole>\d{1,9}) != (?P<parts>\d{1,9}(?: \* \d{1,9}){1,4})")
 _MOST_SETTINGS = 6
 
 
@@ -71,20 +75,23 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     """Return a refusal with who refuses, what it names and advises, or ``None`` where it is not about settings."""
     if not hit.signature.id.startswith(_PREFIX):
         return hit
-    frames = frames_before(text, hit.position)
+    frames = [frame for frame in frames_before(text, hit.position) if not _HANDED_ON.search(frame.file)]
     sentence = _whole(hit.groups["said"], text[hit.position :])
     settings = list(dict.fromkeys(_settings_in(sentence)))
     refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
     if not refuser and hit.signature.id == "settings-said":
         return None
-    is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
+    is_marked = bool(
+        settings
+        or _LAYOUT.search(sentence)
+        or ((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
+    )
     if refuser is None or not is_marked:
         return None
-    values = {
-        "said": sentence,
-        "refuser": refuser or "A program",
-        "advice": _advice_of(hit.signature.id, sentence, settings),
-    }
+    advice = _advice_of(hit.signature.id, sentence, settings)
+    if not advice:
+        return None
+    values = {"said": sentence, "refuser": refuser or "A program", "advice": advice}
     severity = hit.signature.severity if refuser else Severity.WARNING
     return dataclasses.replace(
         hit,
@@ -97,17 +104,21 @@ def only_refusals(hits: list[Hit]) -> list[Hit]:
     """Return the messages, and of the refusals the first. Another message on its line also says what the refusal says."""
     refusals = [hit for hit in hits if hit.signature.id.startswith(_PREFIX)]
     messages = [hit for hit in hits if not hit.signature.id.startswith(_PREFIX)]
-    by_line = {(hit.source, hit.line): hit for hit in refusals}
+    by_line = {(hit.source, hit.line): hit for hit in reversed(refusals)}
     spoken_of = {(hit.source, hit.line) for hit in messages}
     alone = [hit for hit in refusals if (hit.source, hit.line) not in spoken_of][:1]
     return [*(_beside(hit, by_line.get((hit.source, hit.line))) for hit in messages), *alone]
 
 
 def _beside(hit: Hit, refusal: Hit | None) -> Hit:
-    """Return the message of a class of wrong settings with the sentence and the advice of the refusal on its line."""
+    """Return the message of a class of wrong settings with the sentence, the advice and the numbers of its line."""
     signature = hit.signature
-    if refusal is None or signature.cause not in _CLASSES_OF_SETTINGS or signature.variants or hit.groups:
+    if signature.cause not in _CLASSES_OF_SETTINGS or signature.variants or hit.groups:
         return hit
+    if refusal is None:
+        numbers = numbers_that_fit(hit.text)
+        fix = f"{numbers}. {signature.fix}" if numbers else signature.fix
+        return dataclasses.replace(hit, signature=dataclasses.replace(signature, fix=fix))
     message = f"{signature.message.rstrip('.')}: {refusal.groups['said']}."
     fix = f"{refusal.groups['advice']}. {signature.fix}"
     return dataclasses.replace(hit, signature=dataclasses.replace(signature, message=message, fix=fix))
@@ -120,9 +131,9 @@ def _raiser(text: str) -> str:
 
 def _refuser(frame: LoggedFrame, sentence: str) -> str | None:
     """Return the package whose reading of settings raises, a file of settings of one's own, or ``None``."""
-    if not _SETTINGS_FILE.search(frame.file):
-        return None
     package = frame.package
+    if not (_SETTINGS_FILE.search(frame.file) or (package and _LAYOUT.search(sentence))):
+        return None
     if package == "torch" and not re.search(r"torch[/\\]distributed[/\\]", frame.file):
         return None
     return (component_of(package) or package) if package else re.split(r"[/\\]", frame.file)[-1] if sentence else None
@@ -150,15 +161,17 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     if (match := _ADVICE.search(sentence)) and match[1].count(" ") > 1:
         advice = match[1][:300].rstrip(" .")
         return advice[:1].upper() + advice[1:]
-    if values := _values_in(sentence, settings):
+    if values := _values_in(sentence, settings) or numbers_that_fit(sentence):
         return values
     names = ", ".join(settings[:_MOST_SETTINGS])
     if form == "settings-sizes":
-        return _factors_in(sentence) or f"Change one of the numbers so that they fit{names and f' ({names})'}"
+        return f"Change one of the numbers so that they fit{names and f' ({names})'}"
     if form == "settings-need":
         return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":
         return f"Give {settings[0] if settings else 'the setting'} a value that the message allows"
+    if form == "settings-said":
+        return names and f"Correct what the message says of {names}"
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
 
 
@@ -177,15 +190,3 @@ def _asked_in(sentence: str) -> str:
     if match["needed"]:
         return f"Set what it asks for ({match['needed'].strip()}), or leave out what asks for it"
     return f"{match['set'].strip()}: this must be {match['how']}. Or leave out what asks for it"
-
-
-def _factors_in(sentence: str) -> str:
-    """Return by what the first number of a sentence can be divided, where it says that it must be divisible."""
-    match = _QUOTIENT.search(sentence)
-    if (product := _PRODUCT.search(sentence)) and (parts := re.findall(r"\d+", product["parts"])):
-        return f"{' * '.join(parts)} is {math.prod(map(int, parts))}, not {product['whole']}: change one of them"
-    total = math.prod(int(number) for number in re.findall(r"\d+", match["whole"])) if match else 0
-    if match is None or not 0 < total < 1 << 16:
-        return ""
-    factors = [str(number) for number in range(1, total + 1) if total % number == 0]
-    return f"{total} can be divided by {', '.join(factors[:16])}, not by {match['part']}: change one of the two"
