@@ -27,7 +27,7 @@ _NAMED = re.compile(
 _FRAMEWORKS = "|".join(added_frameworks())
 # What is a setting without such a mark.
 _SPOKEN = re.compile(
-    r"parallel|batch size|precision|strategy|optimizer|\bstage\b|process|world size|\bdevices|\bnodes\b|dtype|offload"
+    r"parallel|batch[ _]size|precision|strategy|optimizer|\bstage\b|process|world[ _]size|\bdevices|\bnodes\b|dtype|offload"
     r"|generations|config|fp16|bf16|fp8|FSDP|ZeRO|LoRA|quantiz|seq len|attention heads|accelerator|backend"
     rf"|{_FRAMEWORKS}",
     re.IGNORECASE,
@@ -77,8 +77,10 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
     if not refuser and hit.signature.id == "settings-said":
         return None
-    is_marked = bool(settings) or bool((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
-    if refuser is None or not is_marked:
+    is_spoken = bool(_SPOKEN.search(sentence))
+    # Of a sentence that nobody is known to have said, more has to show that it is about settings.
+    has_marks = (settings or is_spoken) if refuser else is_spoken and (settings or hit.signature.id == "settings-sizes")
+    if refuser is None or not has_marks:
         return None
     values = {
         "said": sentence,
@@ -159,6 +161,8 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
         return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":
         return f"Give {settings[0] if settings else 'the setting'} a value that the message allows"
+    if form == "settings-said":
+        return f"See to what the message names{names and f' ({names})'}"
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
 
 
