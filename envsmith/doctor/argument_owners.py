@@ -1,7 +1,7 @@
 """Whose a callable is that a message names without its package: told by the argument, of all that were measured.
 
 Packages that the text speaks of come first. Beyond them the argument must be rare: one package, or copies of one, that
-ever gained or lost it on a callable of that name.
+ever gained or lost it on a callable of that name. Every class has a constructor, so that its name tells nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def owners_of_argument(lack: Lack, facts: Facts, index: NameIndex) -> ArgumentOw
     for name in _names(lack):
         candidates = index.changed(name, what)
         spoken = [each for each in candidates if _is_spoken_of(each, lack, facts)]
-        rare = candidates if len(candidates) <= _RARE else ()
+        rare = candidates if len(candidates) <= _RARE and name not in CONSTRUCTORS else ()
         owners = [owner for each in spoken or rare if (owner := _owner(each, name, lack, facts, index))]
         if owners:
             owners.sort(key=lambda owner: -len(owner.presence.releases))

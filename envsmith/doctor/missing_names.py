@@ -602,7 +602,7 @@ def _unmeasured(lack: Lack, facts: Facts) -> MissingNameExplanation | None:
     return MissingNameExplanation(
         rule="name-missing",
         message=_unmeasured_message(lack, owner),
-        fix=caller_fix(owner, user, facts),
+        fix=("" if owner or lack.root else "Compare the call with what is called. ") + caller_fix(owner, user, facts),
         taxonomy=dataclasses.replace(_PAIR, cause=words().own_causes.get(owner or "", "package-version-pair")),
         severity=lack.hit.signature.severity,
         weight=Weight.SYMPTOM,
@@ -621,6 +621,8 @@ def _unmeasured_message(lack: Lack, owner: str | None) -> str:
     else:
         thing = f"{lack.owner}.{lack.name}" if lack.name else lack.owner
         fault = f"{owner or 'A package'} does not have {thing}, which its caller asks for"
+    if not owner and lack.kind in {"argument", "required"}:
+        return f"{fault}: the call is wrong, or of two packages one is older than the other expects."
     return f"{fault}: one of the two is older than the other expects. It is not known here which releases fit."
 
 

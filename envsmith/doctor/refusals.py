@@ -27,7 +27,7 @@ _NAMED = re.compile(
 _FRAMEWORKS = "|".join(added_frameworks())
 # What is a setting without such a mark.
 _SPOKEN = re.compile(
-    r"parallel|batch size|precision|strategy|optimizer|\bstage\b|process|world size|\bdevices|\bnodes\b|dtype|offload"
+    r"parallel|batch[ _]size|precision|strategy|optimizer|\bstage\b|process|world[ _]size|\bdevices|\bnodes\b|dtype|offload"
     r"|generations|config|fp16|bf16|fp8|FSDP|ZeRO|LoRA|quantiz|seq len|attention heads|accelerator|backend"
     rf"|{_FRAMEWORKS}",
     re.IGNORECASE,
@@ -81,12 +81,14 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     refuser = _refuser(frames[-1], sentence) if frames else _raiser(hit.text)
     if not refuser and hit.signature.id == "settings-said":
         return None
-    is_marked = bool(
-        settings
-        or _LAYOUT.search(sentence)
-        or ((refuser or hit.signature.id == "settings-sizes") and _SPOKEN.search(sentence))
+    is_spoken = bool(_SPOKEN.search(sentence))
+    # Of a sentence that nobody is known to have said, more has to show that it is about settings.
+    has_marks = (
+        settings or is_spoken or _LAYOUT.search(sentence)
+        if refuser
+        else is_spoken and (settings or hit.signature.id == "settings-sizes")
     )
-    if refuser is None or not is_marked:
+    if refuser is None or not has_marks:
         return None
     advice = _advice_of(hit.signature.id, sentence, settings)
     if not advice:

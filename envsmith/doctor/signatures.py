@@ -96,6 +96,7 @@ class Signature:
     also: tuple[Text, ...] = ()
     without: tuple[Text, ...] = ()
     last: Flag = False
+    common: Flag = False
     lines: tuple[Text, ...] = ()
     consequence_of: tuple[Text, ...] = ()
     tells: Text | None = None
@@ -420,6 +421,8 @@ def _find(text: _Text, signature: Signature) -> Hit | None:
         return None
     if not all(_anywhere(text, pattern) for pattern in signature.also):
         return None
+    if signature.common and not _compiled(words().training).search(text.text):
+        return None
     around = text.text[max(0, best.position - _CONTEXT) : best.position + _CONTEXT]
     if any(_compiled(pattern).search(around) for pattern in signature.without):
         return None
@@ -440,7 +443,7 @@ def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[s
         for start, end in _lines_with(needle, text, last=signature.last):
             compiled = _compiled(pattern)
             match = compiled.search(text.text[start:end]) or _over_lines(compiled, text.text, start, end)
-            if match is None:
+            if match is None or _is_only_written(text.text, start, start + match.start()):
                 continue
             position = start + match.start()
             if chosen is None or position < chosen.position:
@@ -451,6 +454,17 @@ def _search(text: _Text, signature: Signature, pattern: str, needles: Iterable[s
                 )
             break
     return chosen
+
+
+def _is_only_written(text: str, start: int, position: int) -> bool:
+    """Return whether a program holds a message in its source, or somebody says what to do if it comes: nothing said it.
+
+    The lines of source that a traceback quotes did run.
+    """
+    if _compiled(words().supposed).search(text, start, position):
+        return True
+    before = text[text.rfind("\n", 0, max(0, start - 1)) + 1 : start]
+    return bool(_compiled(words().source).match(text, start)) and not _compiled(words().quoted_by).match(before)
 
 
 def _lines_with(needle: str, text: _Text, *, last: bool) -> Iterator[tuple[int, int]]:

@@ -58,6 +58,10 @@ class Words:
     enumerated: tuple[Pattern, ...]
     kinds: Mapping[Text, Pattern]
     failure: Pattern
+    training: Pattern
+    source: Pattern
+    quoted_by: Pattern
+    supposed: Pattern
     chained: Pattern
     named_cause: Pattern
     lacks: Mapping[Text, tuple[Pattern, ...]]

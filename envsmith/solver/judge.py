@@ -493,12 +493,17 @@ def _is_told(case: JudgementDraft, rule: Rule, row: Row, versions: Mapping[str, 
 # The nearest valid cell to a given set that is bad.
 
 
+# What a host has in several releases side by side: where it has one, another is no dearer than that of a package.
+_INSTALLED_BESIDE = frozenset({"gcc", "toolkit"})
+
+
 def _wishes(case: JudgementDraft, problem: Problem) -> list[Wish]:
     """Return a wish for each component of the set. Those that are to stay are wished hardest."""
     wishes = []
     for name, mask in case.subject.masks.items():
         component = case.subject.components[name]
-        host = case.solver.compiled.roles[component] is Role.HOST
+        is_replaced = component in _INSTALLED_BESIDE and case.subject.text[name] != "none"
+        host = case.solver.compiled.roles[component] is Role.HOST and not is_replaced
         reason = "it is to stay" if component in case.keep else ""
         masks = ((problem.names.index(name), mask),)
         wishes.append(Wish(component, case.subject.text[name], masks, host=host, reason=reason))

@@ -666,3 +666,12 @@ def test_a_member_of_a_compiled_class_is_known_by_its_stub():
     text = "AttributeError: 'tokenizers.Tokenizer' object has no attribute 'encode_batch_fast'"
 
     assert of_committed(text).finding.needs == {"tokenizers": ">=0.20.0"}
+
+
+def test_the_name_of_every_constructor_tells_no_package():
+    text = "TypeError: __init__() got an unexpected keyword argument 'n_classes'"
+
+    finding = of_committed(text).finding
+
+    assert finding.rule == "name-missing"
+    assert "the call is wrong" in finding.message

@@ -54,11 +54,21 @@ def test_the_items_of_a_list_behind_the_sentence_belong_to_it():
         traceback("/env/lib/python3.11/site-packages/numpy/core/shape_base.py", "ValueError: arrays must be set"),
         traceback("/env/lib/python3.11/site-packages/transformers/tokenization_utils.py", "ValueError: use `padding`"),
         "ValueError: every row must be given",
+        "ValueError: num_samples should be a positive integer value, but got num_samples=0",
     ],
-    ids=["a script of one's own", "data", "a part that reads no settings", "nothing that is a setting"],
+    ids=["a script of one's own", "data", "a part that reads no settings", "nothing that is a setting", "no speaker"],
 )
 def test_what_is_not_about_settings_is_not_said_to_be(text):
     assert not [d for d in judged(text) if d.finding.rule.startswith("settings-")]
+
+
+def test_what_a_sentence_only_names_is_not_advised_to_be_left_out():
+    error = "ValueError: Unrecognized model in ./x. Should have a `model_type` key in its config.json"
+    file = "/env/lib/python3.11/site-packages/transformers/models/auto/configuration_auto.py"
+
+    (first, *_) = judged(traceback(file, error))
+
+    assert (first.finding.fix or "").replace("'", "`") == "See to what the message names (model_type)."
 
 
 def test_a_message_that_is_known_is_said_with_the_sentence_of_its_line():

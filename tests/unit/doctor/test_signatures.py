@@ -292,3 +292,43 @@ def test_the_compiler_to_take_is_the_newest_that_the_message_names():
 
     assert only.finding.needs == {"gcc": "<11"}
     assert all("gcc-10" in text for text in (only.finding.fix, *only.lines))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use)",
+        "Caused by: java.net.BindException: Address already in use\n\tat sun.nio.ch.Net.bind0(Native Method)",
+        "redis.exceptions.ConnectionError: Error 111 connecting to localhost:6379. Connection refused.",
+        "Error: EADDRINUSE, Address already in use\n    at HTTPServer._doListen (net.js:1098:5)",
+        "error: RPC failed; curl 56 OpenSSL SSL_read: Connection reset by peer, errno 104",
+        "error: linking with `cc` failed: exit status: 1",
+        "W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic library"
+        " 'libcudnn.so.8'; dlerror: libcudnn.so.8: cannot open shared object file: No such file or directory",
+    ],
+    ids=["nginx", "Java", "Redis", "Node.js", "git", "Rust", "TensorFlow"],
+)
+def test_what_programs_of_every_kind_print_is_not_said_of_a_training(text):
+    assert not judged(text).diagnosed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '    parser.add_argument(\n        help="Choose"\n        "between fp16 and bf16. Bf16 requires an Ampere GPU.",\n    )',
+        "from huggingface_hub.utils import GatedRepoError, RepositoryNotFoundError",
+        '    if not ok:\n        raise ImportError("Megatron is not installed. please build it from source.")',
+        '    "zero_allow_untested_optimizer": false,',
+        "If you get `CUDA error: invalid device function` errors, only one of these files may be in the paths.",
+        "* `--mixed_precision`: BF16 training is only supported on Nvidia Ampere GPUs and PyTorch 1.10 or later.",
+    ],
+    ids=["help of an option", "an import", "a raise", "a configuration", "a hint", "documentation"],
+)
+def test_what_nobody_said_is_no_message(text):
+    assert not judged(f"loss 0.68, GPU 0\n{text}\n").diagnosed
+
+
+def test_the_source_that_a_traceback_quotes_did_run():
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise ImportError("DeepSpeed is not available'
+
+    assert judged(f'{text} => install it using `pip3 install deepspeed`")').diagnosed
