@@ -30,6 +30,10 @@ _PLAIN_BASES = frozenset(
 _FIELD_BASES = frozenset({"msgspec.Struct", "typing.NamedTuple", "typing.TypedDict"})
 # Its __getattr__ answers for parameters, buffers and modules that were set on the instance, and the reader sees those.
 _CLOSED = frozenset({"torch.nn.modules.module.Module", "torch.nn.Module"})
+# What a decorator takes by an old name: the argument that it becomes, and the function that hands it on while a release has it.
+_HANDED_ON = {
+    "use_auth_token": ("token", "huggingface_hub.utils._validators.smoothly_deprecate_use_auth_token"),
+}
 _DEEPEST = 24
 
 Beyond = Callable[["NamePlace", "str | None", "str | None"], "bool | None"]
@@ -404,6 +408,10 @@ class Walk:
         answer = Availability(unknown=reached.unknown)
         for place in reached.places:
             answer |= self._takes(place, argument, 0)
+        if argument in _HANDED_ON:
+            new, helper = _HANDED_ON[argument]
+            taken, helped = self.accepts(reached, new), self.follow(helper).bits
+            answer |= Availability(present=taken.present & helped, unknown=taken.unknown & helped)
         return Availability(present=answer.present, unknown=answer.unknown & ~answer.present)
 
     def _takes(self, place: NamePlace, argument: str, depth: int) -> Availability:

@@ -378,6 +378,15 @@ def test_a_decorator_that_takes_the_old_name_of_an_argument_is_read(tmp_path):
     assert index.ask("pkg.A", "length").spec() == ">=2.0"
 
 
+def test_an_old_argument_is_taken_as_long_as_the_package_hands_it_on():
+    index = NameIndex.installed()
+
+    answer = index.ask("huggingface_hub.hf_hub_download", "use_auth_token")
+
+    assert (answer.spec(), "0.36.2" in answer.present) == (">=0.0.11,<1.0.0", True)
+    assert "0.36.2" in index.ask("huggingface_hub.hf_hub_url", "use_auth_token").absent
+
+
 def test_a_decorator_whose_old_name_is_computed_leaves_it_open(tmp_path):
     index = index_of(tmp_path, {"pkg": "@deprecate_kwarg(NAME, version='3.0')\ndef f(length): ..."})
 
