@@ -26,10 +26,12 @@ from envsmith.base.schema import (
 )
 from envsmith.frameworks import CORE, FRAMEWORKS
 from envsmith.knowledge.graph.fields import ComponentName, Sources, Specs, SpecText, check_file
+from envsmith.knowledge.graph.later_bounds import later_rules
 from envsmith.knowledge.graph.location import DataFiles, find_matrix, list_files
 from envsmith.knowledge.graph.ready import Readiness
 from envsmith.knowledge.graph.releases import (
     GpuFile,
+    ReleaseLine,
     ReleasesFile,
     Short,
     declared_rules,
@@ -147,6 +149,7 @@ def _assemble(
     documents: JsonFields, records: Mapping[str, Record], table: ComponentTable, problems: Problems
 ) -> Knowledge:
     releases: dict[str, tuple[Release, ...]] = {}
+    lines_of: dict[str, Sequence[ReleaseLine]] = {}
     rules: list[Rule] = []
     tested: list[Tested] = []
     devices: tuple[Device, ...] = ()
@@ -169,7 +172,7 @@ def _assemble(
             if file:
                 if file.component in releases:
                     problems.add(name, f"{file.component} has releases in another file too", "join them")
-                lines = in_order(file.releases)
+                lines = lines_of[file.component] = in_order(file.releases)
                 releases[file.component] = tuple(line.release(file.component) for line in lines)
                 for rules_of in (declared_rules, extra_rules, yanked_rules, ready_rules):
                     rules += rules_of(file.component, lines)
@@ -179,6 +182,8 @@ def _assemble(
         elif name.startswith("tested/"):
             tested_file = check_file(_TestedFile, name, document, problems, table)
             tested += tested_file.values() if tested_file else ()
+    for component, lines in lines_of.items():
+        rules += later_rules(component, lines, releases)
     if runtime:
         ready = Readiness(catalogue(documents, problems, table), builds)
         rules = [*lock_rules(runtime, table, ready.unready), *rules]

@@ -209,12 +209,12 @@ def extra_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
     for target in dict.fromkeys(target for line in lines for target in line.extras):
         rows = [
             Row(
-                when=_run_of(component, run := list(group)),
+                when=run_of(component, run := list(group)),
                 needs={target: spec},
                 severity=Severity.WARNING,
                 cause="Without that extra no installer keeps to it, and what the extra serves can fail with an older release",
                 fix=f"Use such a release of {target}, or leave out what needs it.",
-                evidence=_evidence(run),
+                evidence=evidence_of(run),
             )
             for spec, group in groupby(lines, key=lambda line, t=target: line.extras.get(t))  # type: ignore[misc]
             if spec is not None
@@ -230,7 +230,7 @@ def yanked_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
         if reason is not None:
             run, words = list(group), "" if reason == "yanked" else f": {reason.strip()}"
             cause = f"its publisher yanked it{words}"
-            when, evidence = _run_of(component, run), _evidence(run)
+            when, evidence = run_of(component, run), evidence_of(run)
             fix = "Use another release."
             rows.append(Row(when=when, severity=Severity.WARNING, cause=cause, fix=fix, evidence=evidence))
     rule = Rule(id=f"{component}-yanked", kind=RuleKind.CONFLICTS, rows=tuple(rows), stage="install")
@@ -248,24 +248,26 @@ def ready_rules(component: str, lines: Sequence[ReleaseLine]) -> list[Rule]:
         if spec is not None:
             run = list(group)
             row = Row(
-                when=_run_of(component, run),
+                when=run_of(component, run),
                 needs={"python": spec},
                 severity=severity,
                 cause=WHEELS_OR_SOURCE,
                 fix="Use a release with a wheel for that Python, or another Python.",
-                evidence=_evidence(run),
+                evidence=evidence_of(run),
             )
             rows.append(row)
     rule = Rule(id=f"{component}-ready-python", kind=RuleKind.REQUIRES, rows=tuple(rows), stage="install")
     return [rule] if rows else []
 
 
-def _run_of(component: str, run: Sequence[ReleaseLine]) -> dict[str, Spec]:
+def run_of(component: str, run: Sequence[ReleaseLine]) -> dict[str, Spec]:
+    """Return the condition that a run of consecutive releases of a component meets."""
     first, last = run[0].version, run[-1].version
     return {component: Spec.parse(f"=={first}" if len(run) == 1 else f">={first},<={last}")}
 
 
-def _evidence(run: Sequence[ReleaseLine]) -> tuple[Evidence, ...]:
+def evidence_of(run: Sequence[ReleaseLine]) -> tuple[Evidence, ...]:
+    """Return the first sources of releases."""
     first: dict[Evidence, None] = {}
     for line in run:
         first.update(dict.fromkeys(line.sources))
@@ -275,12 +277,12 @@ def _evidence(run: Sequence[ReleaseLine]) -> tuple[Evidence, ...]:
 
 
 def _release_row(component: str, target: str, spec: Spec, run: Sequence[ReleaseLine], place: _Place) -> Row:
-    when = _run_of(component, run)
+    when = run_of(component, run)
     platform, python = place
     return Row(
         when=when if python is None else {**when, "python": python},
         needs={target: spec},
         platforms=(platform,) if platform else (),
         cause="its metadata says so",
-        evidence=_evidence(run),
+        evidence=evidence_of(run),
     )

@@ -26,7 +26,7 @@ _Value = TypeVar("_Value")
 # Where a wheel brings its tables.
 BROUGHT = Path(__file__).resolve().parents[2] / "_tables"
 # Raised when the same files make another value.
-_MAKING = 13
+_MAKING = 14
 
 
 class FileState(NamedTuple):

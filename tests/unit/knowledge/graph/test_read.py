@@ -54,6 +54,37 @@ def test_what_an_extra_asks_for_is_a_warning_with_the_reason(matrix):
     assert row.fix == "Use such a release of torch, or leave out what needs it."
 
 
+_PATCH = '- {version: "1.1.1", date: 2024-07-01, requires: {torch: ">=2.1,<2.2"}, evidence: index}\n'
+
+
+def with_patch(matrix, line):
+    matrix.change("releases/alpha.yaml", '- {version: "1.0.0"', line + '- {version: "1.0.0"')
+    return read_knowledge(matrix.root)
+
+
+def test_what_a_patch_bars_that_came_out_before_it_is_a_warning_for_the_releases_before(matrix):
+    (row,) = rule(with_patch(matrix, _PATCH), "alpha-later-torch").rows
+
+    assert (row.when["alpha"].text, row.needs["torch"].text, row.severity) == ("==1.1.0", "<2.2.0", Severity.WARNING)
+    assert (
+        row.cause == "alpha 1.1.1, a later release of the same series, bars torch 2.2.0, which came out between the two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("date: 2024-07-01", "date: 2024-05-01"),  # the patch was there before torch 2.2.0
+        ('version: "1.1.1"', 'version: "1.2.0"'),  # another series
+        (">=2.1,<2.2", ">=2.3"),  # a floor bars nothing new
+    ],
+)
+def test_a_patch_that_bars_nothing_new_says_nothing_of_the_releases_before(matrix, text, other):
+    knowledge = with_patch(matrix, _PATCH.replace(text, other))
+
+    assert "alpha-later-torch" not in {r.id for r in knowledge.rules}
+
+
 def test_declarations_become_one_row_per_run_of_equal_ones(matrix):
     rows = rule(read_knowledge(matrix.root), "alpha-declares-torch").rows
     assert [(r.when["alpha"].text, r.needs["torch"].text) for r in rows] == [
