@@ -1,7 +1,8 @@
 """Whose a callable is that a message names without its package: told by the argument, of all that were measured.
 
 Packages that the text speaks of come first. Beyond them the argument must be rare: one package, or copies of one, that
-ever gained or lost it on a callable of that name. Every class has a constructor, so that its name tells nothing.
+ever gained or lost it on a callable of that name. Every class has a constructor: only the classes at the root of a
+package, those that people call, are guessed by it.
 """
 
 from __future__ import annotations
@@ -70,8 +71,10 @@ def owners_of_argument(lack: Lack, facts: Facts, index: NameIndex) -> ArgumentOw
     for name in _names(lack):
         candidates = index.changed(name, what)
         spoken = [each for each in candidates if _is_spoken_of(each, lack, facts)]
-        rare = candidates if len(candidates) <= _RARE and name not in CONSTRUCTORS else ()
+        rare = candidates if len(candidates) <= _RARE else ()
         owners = [owner for each in spoken or rare if (owner := _owner(each, name, lack, facts, index))]
+        if name in CONSTRUCTORS and not spoken:
+            owners = [owner for owner in owners if _is_at_root(owner.question.path, index)]
         if owners:
             owners.sort(key=lambda owner: -len(owner.presence.releases))
             return ArgumentOwners(owners=tuple(owners), is_guess=not spoken)
@@ -166,6 +169,11 @@ def _joined(answers: Sequence[_Answer]) -> _Answer:
     present = frozenset[str]().union(*(answer.presence.present for answer in answers))
     lacking = frozenset[str]().union(*(answer.lacking for answer in answers)) - present
     return dataclasses.replace(best, presence=dataclasses.replace(best.presence, present=present), lacking=lacking)
+
+
+def _is_at_root(path: str, index: NameIndex) -> bool:
+    presence = index.ask(f"{path.partition('.')[0]}.{path.rpartition('.')[2]}")
+    return presence is not None and bool(presence.present)
 
 
 def _is_copy(path: str, twin: str) -> bool:

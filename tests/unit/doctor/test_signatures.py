@@ -303,8 +303,10 @@ def test_the_compiler_to_take_is_the_newest_that_the_message_names():
         "Error: EADDRINUSE, Address already in use\n    at HTTPServer._doListen (net.js:1098:5)",
         "error: RPC failed; curl 56 OpenSSL SSL_read: Connection reset by peer, errno 104",
         "error: linking with `cc` failed: exit status: 1",
-        "W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic library"
-        " 'libcudnn.so.8'; dlerror: libcudnn.so.8: cannot open shared object file: No such file or directory",
+        (
+            "W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic library"
+            " 'libcudnn.so.8'; dlerror: libcudnn.so.8: cannot open shared object file: No such file or directory"
+        ),
     ],
     ids=["nginx", "Java", "Redis", "Node.js", "git", "Rust", "TensorFlow"],
 )
