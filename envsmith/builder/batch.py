@@ -47,7 +47,7 @@ class BatchResult:
 
     @property
     def good(self) -> bool:
-        """Built, and not proved to be bad."""
+        """Return whether it was built, and not proved to be bad."""
         return self.is_kept or (
             self.outcome is not None and (self.outcome.record is None or self.outcome.record.passed)
         )

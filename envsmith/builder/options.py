@@ -52,7 +52,7 @@ class Options:
 
     @property
     def needs_conda_lock(self) -> bool:
-        """Nothing can be done without the Conda lock: it was asked for, or is what the engine installs."""
+        """Return whether nothing can be done without the Conda lock: it was asked for, or is what the engine installs."""
         return self.conda_needed or self.conda_only
 
 

@@ -43,7 +43,7 @@ class RecordSubject:
 
     @property
     def rungs(self) -> tuple[Rung, ...]:
-        """What is known before anything was run."""
+        """Return what is known before anything was run."""
         return (Rung.SOLVED, Rung.LOCKED, Rung.INSTALLED) if self.lock else (Rung.INSTALLED,)
 
 

@@ -193,9 +193,7 @@ def _text(library: Library, findings_: list[Located], comparison: Comparison | N
             f"since {comparison.base}: {comparison.before} -> {comparison.after} combinations; "
             f"asks for a {comparison.asks} release"
         )
-        for word, values in (("no longer possible", comparison.lost), ("now possible", comparison.gained)):
-            lines += [f"  {word}: {name} {', '.join(listed)}" for name, listed in values.items()]
-        lines += [f"  communication API: {clean(what)}" for what in comparison.breaks]
+        lines += [f"  {clean(line)}" for line in comparison.differences]
     return "\n".join(lines)
 
 

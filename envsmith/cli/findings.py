@@ -215,8 +215,5 @@ def summary(library: str, every: Sequence[Located], comparison: Comparison | Non
             f"Since `{comparison.base}`: {comparison.before} -> {comparison.after} combinations; "
             f"asks for a **{comparison.asks}** release."
         )
-        for word, values in (("no longer possible", comparison.lost), ("now possible", comparison.gained)):
-            lines += [f"- {word}: {name} {', '.join(listed)}" for name, listed in values.items()]
-        lines += [f"- communication API: {what}" for what in comparison.breaks]
-        lines.append("")
+        lines += [*(f"- {line}" for line in comparison.differences), ""]
     return clean("\n".join(lines))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from envsmith.base.progress import Clock
-from envsmith.base.text import clean
+from envsmith.base.text import clean, counted
 from envsmith.cli.console import Console, dumps, print_answer, print_out, say, table
 from envsmith.cli.declare import flag, several
 from envsmith.errors import LockError, UsageError
@@ -83,7 +83,7 @@ def mend_environment(flags: MendFlags, diagnosis: Diagnosis, root: Path, *, as_j
         result = MendResult(status="nothing", environment=str(root), by_hand=by_hand)
     else:
         say(_difference_text(proposal))
-        agree(f"Change {len(changes)} package{'s' * (len(changes) > 1)} of {root}?", yes=flags.yes)
+        agree(f"Change {counted(len(changes), 'package')} of {root}?", yes=flags.yes)
         with Console() as console:
             result = mender.apply(proposal, Clock(console))
     _print(result, as_json=as_json)

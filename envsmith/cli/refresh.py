@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from envsmith.base.text import clean
+from envsmith.base.text import clean, counted
 from envsmith.cli.console import live_terminal, print_out, say, warn
 from envsmith.cli.declare import ExistingFolder, flag, option, several, verb
 from envsmith.cli.flags import matrix_option
@@ -121,7 +121,7 @@ def refresh(settings: RefreshFlags) -> int:
         for path in apply(plan.changes):
             say(f"written: {path}")
     else:
-        say(f"{len(plan.changes)} file{'s' * (len(plan.changes) > 1)} would change ({read}); write with --write")
+        say(f"{counted(len(plan.changes), 'file')} would change ({read}); write with --write")
     _refuse(plan.problems)
     return 0
 
@@ -151,6 +151,6 @@ def _refresh_names(root: Path, settings: RefreshFlags) -> int:
 def _refuse(problems: Sequence[str]) -> None:
     if problems:
         raise NetworkError(
-            f"Cannot read {len(problems)} artifact{'s' * (len(problems) > 1)}: the package index did not give them.",
+            f"Cannot read {counted(len(problems), 'artifact')}: the package index did not give them.",
             hint="Run the same command again. It resumes.",
         )

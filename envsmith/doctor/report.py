@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from envsmith.base.text import clean, redact, table_cell
+from envsmith.base.text import clean, counted, redact, table_cell
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Taxonomy, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import fix_of_parties, symbol_in
@@ -81,7 +81,7 @@ def as_text(diagnosis: Diagnosis, *, notes: bool = False, emphasis: Emphasis = _
     elif diagnosis.root is None:
         lines.append("nothing but notes was found")
     if hidden:
-        lines.append(f"{hidden} more note{'s' * (hidden > 1)} about what is merely worth knowing (--all shows them)")
+        lines.append(f"{counted(hidden, 'more note')} about what is merely worth knowing (--all shows them)")
     lines += [f"two sources disagree: {clean(text)}" for text in diagnosis.facts.disagreements[:8]]
     lines += _repair(diagnosis)
     lines += ["", *_understood(diagnosis)]

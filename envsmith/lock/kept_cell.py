@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from envsmith.base.text import counted
 from envsmith.errors import LockError
 from envsmith.lock.cell_query import exact_version
 from envsmith.model.cell import Cell
@@ -83,7 +84,7 @@ def refusal(cell: Cell, judged: Judgement) -> LockError:
     """Return the failure of a lock whose packages break rules that no repair beside the cell mends."""
     errors = [f for f in judged.findings if f.severity is Severity.ERROR]
     return LockError(
-        f"Cannot lock {cell.id}: its pinned packages break {len(errors)} rule{'s' if len(errors) > 1 else ''}.",
+        f"Cannot lock {cell.id}: its pinned packages break {counted(len(errors), 'rule')}.",
         details=[f"{f.message} [{f.rule}]" for f in errors],
         hint=errors[0].fix or "Choose another release of one of the packages with --with.",
         names=[name for finding in errors for name in finding.components],

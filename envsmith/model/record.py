@@ -291,12 +291,12 @@ class Record(AsJson):
 
     @property
     def flaky(self) -> bool:
-        """It passed, but not at once."""
+        """Return whether it passed, but not at once."""
         return self.passed and bool(self.earlier)
 
     @property
     def of_host(self) -> bool:
-        """The host lacked what the next rung needs: the run says nothing against the cell."""
+        """Return whether the host lacked what the next rung needs: the run says nothing against the cell."""
         return not self.passed and (self.failure is None or self.failure.of_host)
 
     def trimmed(self) -> Record:

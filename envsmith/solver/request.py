@@ -230,7 +230,7 @@ def avoided(
 
 
 def _names_pre(spec: Spec) -> bool:
-    """PEP 440: a spec that mentions a pre-release admits pre-releases."""
+    """Return whether a spec mentions a pre-release: by PEP 440 it then admits pre-releases."""
     return bool(re.search(r"\d(?:\.?(?:a|b|rc|dev|alpha|beta|pre))\d*", spec.text))
 
 

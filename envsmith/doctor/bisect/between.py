@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.text import counted
 from envsmith.doctor.bisect.changes import (
     ChangeGroup,
     changes_between,
@@ -127,8 +128,7 @@ class Search:
         self.groups = groups_between(self.good.pins, self.bad.pins, self.trials.requires)
         count = len(changes_between(self.good.pins, self.bad.pins))
         differing = "1 package differs" if count == 1 else f"{count} packages differ"
-        plural = "" if len(self.groups) == 1 else "s"
-        self._say(f"{differing}, in {len(self.groups)} group{plural} that can be tried apart")
+        self._say(f"{differing}, in {counted(len(self.groups), 'group')} that can be tried apart")
         answer = find_culprits(weights(self.groups, f"{failed.output}\n{failed.error}"), self._with, failed.error)
         return SearchResult(
             good=self.good,

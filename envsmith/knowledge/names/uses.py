@@ -453,7 +453,7 @@ class _Reader:
     # -- names --------------------------------------------------------------------------------------------------------
 
     def origin(self, node: ast.expr) -> Origin | None:
-        """``dist.rpc.x`` is ``("torch", "distributed", "rpc", "x")`` where ``dist`` was imported so."""
+        """Return ``("torch", "distributed", "rpc", "x")`` of ``dist.rpc.x``, where ``dist`` was imported so."""
         steps: list[str] = []
         while isinstance(node, ast.Attribute):
             steps.insert(0, node.attr)

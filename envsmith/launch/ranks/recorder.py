@@ -77,7 +77,7 @@ def _call(entry: JsonFields) -> Call | None:
 
 
 def _has_ended(entry: JsonFields, state: str) -> bool | None:
-    """Gloo leaves every entry scheduled, and retires it when the work has ended. NCCL says completed."""
+    """Return whether the work has ended: NCCL says completed, gloo retires an entry that it leaves scheduled."""
     if state == "completed":
         return True
     retired = entry.get("retired")

@@ -101,7 +101,7 @@ class OtherEnds:
 
     @cached_property
     def _processes(self) -> dict[str, set[int]]:
-        """The processes of this user by what their descriptors are."""
+        """Return the processes of this user by what their descriptors are."""
         table: dict[str, set[int]] = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -116,7 +116,7 @@ class OtherEnds:
 
     @cached_property
     def _tcp(self) -> dict[str, str]:
-        """The connections of which both ends are here: from the inode of one to that of the other."""
+        """Return the connections of which both ends are here: from the inode of one to that of the other."""
         rows = [
             (fields[1], fields[2], fields[9])
             for name in ("tcp", "tcp6")

@@ -70,7 +70,7 @@ class CampaignJob:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Cells of one torch, Python and framework come together: each wheel is fetched once."""
+        """Return a key by which cells of one torch, Python and framework come together: each wheel is fetched once."""
         parts = self.cell.components
         keys = [str(version_key(parts[n])) and version_key(parts[n]) for n in ("torch", "python")]
         names = self.cell.frameworks

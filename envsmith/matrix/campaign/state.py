@@ -32,12 +32,12 @@ class CampaignState:
 
     @property
     def records(self) -> Path:
-        """Finished cells."""
+        """Return the folder of finished cells."""
         return self.root / "records"
 
     @property
     def cache(self) -> Path:
-        """Caches of uv and of the compiler, of this campaign alone."""
+        """Return the caches of uv and of the compiler, of this campaign alone."""
         return self.root / "cache"
 
     def plan(self) -> CampaignPlan | None:

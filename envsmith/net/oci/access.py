@@ -32,7 +32,7 @@ _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(slots=True)
-class Access:
+class RegistryAccess:
     """The ``Authorization`` header of one repository, renewed when the registry challenges again.
 
     ``actions`` is ``pull`` or ``pull,push``; ``also`` are repositories whose blobs may be mounted (``pull`` is asked

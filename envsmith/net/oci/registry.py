@@ -21,7 +21,7 @@ from envsmith.base.schema import parse_json
 from envsmith.errors import ContentError, NetworkError, UsageError
 from envsmith.model import plain
 from envsmith.net.address import follow, is_loopback, origin, parts_of
-from envsmith.net.oci.access import DEFAULT_REGISTRY, Access
+from envsmith.net.oci.access import DEFAULT_REGISTRY, RegistryAccess
 from envsmith.net.oci.spec import (
     IMAGE_INDEX,
     INDEX_TYPES,
@@ -143,7 +143,7 @@ class Repository:
         self.claim = ""
         self._root = f"{scheme}://{host}/v2/{repository}/"
         self._wire = wire or HttpWire(timeout=_TIMEOUT)
-        self._access = Access(registry, repository, "pull,push" if push else "pull", self._wire, also)
+        self._access = RegistryAccess(registry, repository, "pull,push" if push else "pull", self._wire, also)
         self._piece, self._wait = piece, wait
 
     @property

@@ -71,6 +71,13 @@ class Comparison:
     asks: str = "patch"
     findings: tuple[Located, ...] = ()
 
+    @property
+    def differences(self) -> list[str]:
+        """Return one line for each axis with other values, and for each break of what the library communicates."""
+        axes = (("no longer possible", self.lost), ("now possible", self.gained))
+        lines = [f"{word}: {name} {', '.join(values)}" for word, every in axes for name, values in every.items()]
+        return [*lines, *(f"communication API: {what}" for what in self.breaks)]
+
     def to_json(self) -> JsonDict:
         """Return plain values for programs."""
         return {
