@@ -23,18 +23,18 @@ def numbers_that_fit(sentence: str) -> str:
     word = _DIVIDES.search(sentence)
     if word is None:
         return ""
-    before, behind = sentence[: word.start()], sentence[word.end() :]
-    first, second = _factors(before), _factors(behind)
-    if not first or not second:
+    before, behind = _factors(sentence[: word.start()]), _factors(sentence[word.end() :])
+    if not before or not behind:
         return ""
-    whole, part = math.prod(first[-1]), math.prod(second[0])
+    dividend, divisor = math.prod(before[-1]), math.prod(behind[0])
     if word["into"]:
-        whole, part = part, whole
-    if not 1 < part < _LARGEST or not 0 < whole < _LARGEST or whole % part == 0:
+        dividend, divisor = divisor, dividend
+    if not 1 < divisor < _LARGEST or not 0 < dividend < _LARGEST or dividend % divisor == 0:
         return ""
-    divisors = [str(n) for n in range(1, whole + 1) if whole % n == 0][:_MOST_DIVISORS]
-    near = [str(n) for n in (whole // part * part, (whole // part + 1) * part) if n]
-    return f"{whole} can be divided by {', '.join(divisors)}, not by {part}: take one of these for {part}, or {' or '.join(near)} for {whole}"
+    divisors = [str(n) for n in range(1, dividend + 1) if dividend % n == 0][:_MOST_DIVISORS]
+    near = [str(n) for n in (dividend // divisor * divisor, (dividend // divisor + 1) * divisor) if n]
+    choices = f"take one of these for {divisor}, or {' or '.join(near)} for {dividend}"
+    return f"{dividend} can be divided by {', '.join(divisors)}, not by {divisor}: {choices}"
 
 
 def _factors(text: str) -> list[list[int]]:
@@ -51,24 +51,24 @@ def _factors(text: str) -> list[list[int]]:
 
 
 def _of_product(product: re.Match[str]) -> str:
-    whole, parts = int(product["whole"]), [int(n) for n in re.findall(r"\d+", product["parts"])]
+    expected, parts = int(product["whole"]), [int(n) for n in re.findall(r"\d+", product["parts"])]
     total = math.prod(parts)
-    if total == whole:
+    if total == expected:
         return ""
     names = re.findall(r"\w+", product["names"] or "")
     choices = [f"{product['name'] or 'the left side'} {total}"]
     for name, part in zip(names, parts, strict=False):
-        others = total // part if part else 0
-        if others and whole % others == 0 and whole >= others:
-            choices.append(f"{name} {whole // others}")
-    return f"{' * '.join(map(str, parts))} is {total}, not {whole}: {' or '.join(choices)}"
+        factor = total // part if part else 0
+        if factor and expected % factor == 0 and expected >= factor:
+            choices.append(f"{name} {expected // factor}")
+    return f"{' * '.join(map(str, parts))} is {total}, not {expected}: {' or '.join(choices)}"
 
 
 def parts_between(saved: str, own: str) -> int:
     """Return into how many parts one of two shapes is divided along one side for the other, 0 for other shapes."""
-    one, other = ([int(n) for n in re.findall(r"\d+", shape)] for shape in (saved, own))
-    sides = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
-    if len(one) != len(other) or len(sides) != 1:
+    saved_sides, own_sides = ([int(n) for n in re.findall(r"\d+", shape)] for shape in (saved, own))
+    sides = [(a, b) for a, b in zip(saved_sides, own_sides, strict=False) if a != b]
+    if len(saved_sides) != len(own_sides) or len(sides) != 1:
         return 0
     small, large = sorted(sides[0])
     return large // small if small > 0 and large % small == 0 else 0
