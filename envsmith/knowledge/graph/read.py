@@ -149,7 +149,7 @@ def _assemble(
     documents: JsonFields, records: Mapping[str, Record], table: ComponentTable, problems: Problems
 ) -> Knowledge:
     releases: dict[str, tuple[Release, ...]] = {}
-    lines_of: dict[str, Sequence[ReleaseLine]] = {}
+    lines_of: dict[str, list[ReleaseLine]] = {}
     rules: list[Rule] = []
     tested: list[Tested] = []
     devices: tuple[Device, ...] = ()

@@ -107,22 +107,32 @@ class PackageUses(Generic[_File]):
                     yield PlacedUse(use=use, module=step.module, available=self._available(step, use.guard))
 
     def in_functions(self, entry: str) -> Iterator[PlacedUse]:
-        """Yield what functions import when they are called, of the modules that the import of ``entry`` runs.
+        """Yield what functions take when they are called, of the modules that the import of ``entry`` runs.
 
-        Only an import that no condition but the presence of a package decides, and no guard takes the failure of.
+        Only what no condition but the presence of a package decides, and no guard takes the failure of.
         """
         for step in self._run(tuple(entry.split("."))):
-            for use in self._imports_later(step.module) if step.function is None else ():
+            if step.function is not None:
+                continue
+            unsure = self._unsure_imports(step.module)
+            for use in self._uses_later(step.module):
                 guard = use.guard
-                if not (guard.nested or guard.tests) and self._is_certain(step.module, guard):
+                is_sure = not (guard.nested or guard.tests) and self._is_certain(step.module, guard)
+                if is_sure and not any(use.chain[: len(chain)] == chain for chain in unsure):
                     yield PlacedUse(use=use, module=step.module, available=self._available(step, guard))
 
-    def _imports_later(self, name: str) -> tuple[Use, ...]:
+    def _unsure_imports(self, name: str) -> list[Chain]:
+        """Return what a module imports under a condition or with a guard: its functions may have another one."""
+        content = self.content(name)
+        imports = (use for use in content.uses if use.imported) if content else ()
+        return [use.chain for use in imports if use.guard.tests or not self._is_certain(name, use.guard)]
+
+    def _uses_later(self, name: str) -> tuple[Use, ...]:
         path = self._paths[name]
         later, key = self._memo.later, (name, self._files[path])
         if key not in later:
             module = self._open(name, path)
-            later[key] = module.imports_later() if module else ()
+            later[key] = module.uses_later() if module else ()
         return later[key]
 
     def _run(self, entry: Chain) -> Iterator[_Step]:

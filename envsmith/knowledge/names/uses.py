@@ -121,11 +121,11 @@ class OpenModule:
         self._reader.later = {}
         self.at_import = _read(self._reader, source, blocks.parse)
 
-    def imports_later(self) -> tuple[Use, ...]:
-        """Return what the public functions and classes of the module import from other packages when they run."""
+    def uses_later(self) -> tuple[Use, ...]:
+        """Return what the public functions and classes of the module take from other packages when they run."""
         public = [name for name in self._reader.later or {} if not name.startswith("_")]
         inner = (self.function(name) for name in public)
-        return tuple(use for content in inner if content for use in content.uses if use.imported)
+        return tuple(use for content in inner if content for use in content.uses)
 
     def function(self, name: str) -> ModuleUses | None:
         """Return what a function of it takes (``Class.method`` in a class), ``None`` where it has none of that name."""

@@ -142,7 +142,7 @@ def _merged(gaps: Iterable[Gap]) -> Iterator[Gap]:
 def _rules(
     knowledge: Knowledge, users: tuple[str, Sequence[str]], offering: str, gaps: Sequence[Gap], parts: frozenset[str]
 ) -> str:
-    """Return a rule of what the import takes, and one of what functions import when they are called."""
+    """Return a rule of what the import takes, and one of what functions take when they are called."""
     user, versions = users
     forbidden = _forbidden(knowledge, users, (offering, gaps[0].releases))
     rows: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
@@ -168,7 +168,8 @@ def _row(users: tuple[str, Sequence[str]], offering: str, bits: int, gap: Gap, p
     needs = spec_of(gap.releases, frozenset(gap.releases) - gap.lacking)
     cause = f"The import of {gap.entry} takes {gap.name} in {place.module}."
     if place.function:
-        cause = f"{place.module}.{place.function} imports {gap.name} when it is called."
+        verb = "imports" if "Import" in gap.error or "Module" in gap.error else "takes"
+        cause = f"{place.module}.{place.function} {verb} {gap.name} when it is called."
     severity = "severity: warning, " if gap.entry in parts and not place.function else ""
     return (
         f'  - {{when: {{{user}: "{when}"}}, needs: {{{offering}: "{needs}"}}, {severity}'

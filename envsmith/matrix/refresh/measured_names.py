@@ -100,7 +100,7 @@ _KINDS = (
     _Kind(suffix=SUFFIX, reader=3, measure=_measure_names, has_moves=True),
     _Kind(
         suffix=takes.SUFFIX,
-        reader=3,
+        reader=4,
         measure=lambda s, versions, p: measure_takes(s, versions, p.roots, (*p.entries, *p.parts)),
     ),
 )
@@ -345,7 +345,7 @@ def count_names(table: Mapping[str, Mapping[str, int]]) -> int:
 def measure_takes(store: SourceStore, versions: Sequence[str], roots: Sequence[str], entries: Sequence[str]) -> Table:
     """Return the lines of each entry, each with the bits of the releases that have it.
 
-    What an earlier entry takes is not repeated: where it lacks, that one fails too. Then comes what functions import
+    What an earlier entry takes is not repeated: where it lacks, that one fails too. Then comes what functions take
     when they are called.
     """
     table: Table = {entry: defaultdict(int) for entry in entries}

@@ -83,7 +83,11 @@ def test_a_lazy_module_runs_what_makes_the_name_that_is_asked_for():
         ("def f():\n    from torch.dist import log", {"torch.dist.log": "f"}),
         ("class K:\n    def _f(self):\n        import torch.dist.rpc", {"torch.dist.rpc": "K._f"}),
         ("if is_torch_available():\n    def f():\n        from torch.dist import log", {"torch.dist.log": "f"}),
-        ("def f():\n    import torch\n    torch.dist.log()", {}),
+        ("def f():\n    import torch\n    torch.dist.log()", {"torch.dist.log": "f"}),
+        ("import torch\nclass A:\n    def f(self):\n        torch.dist.log()", {"torch.dist.log": "A.f"}),
+        ("import torch\ndef f(x):\n    if x:\n        torch.dist.log()", {}),
+        ("if is_log_available('1.0'):\n    from torch.dist import log\ndef f():\n    log(size=1)", {}),
+        ("import torch\ndef f():\n    if hasattr(torch.dist, 'log'):\n        torch.dist.log()", {}),
         ("def _f():\n    from torch.dist import log", {}),
         ("def f():\n    def g():\n        from torch.dist import log\n    return g", {}),
         ("def f(x):\n    if x:\n        from torch.dist import log", {}),
@@ -92,13 +96,21 @@ def test_a_lazy_module_runs_what_makes_the_name_that_is_asked_for():
         ("if TYPE_CHECKING:\n    def f():\n        from torch.dist import log", {}),
     ],
 )
-def test_a_public_function_imports_when_it_is_called_what_no_condition_decides(source, imports):
+def test_a_public_function_takes_when_it_is_called_what_no_condition_decides(source, imports):
     places = uses_of({"ds__init": "from . import far", "ds__far": source}).in_functions("ds")
 
     assert {".".join(p.use.chain): p.use.function for p in places if len(p.use.chain) > 2} == imports
 
 
-def test_a_module_that_the_import_does_not_run_imports_nothing_later():
+def test_the_arguments_that_a_method_gives_are_taken_when_it_is_called():
+    source = "from torch.dist import Group\nclass A:\n    def make(self, **more):\n        self.group = Group(size=2, **more)"
+
+    places = uses_of({"ds__init": "from . import far", "ds__far": source}).in_functions("ds")
+
+    assert [(".".join(p.use.chain), p.use.keywords) for p in places] == [("torch.dist.Group", ("size",))]
+
+
+def test_a_module_that_the_import_does_not_run_takes_nothing_later():
     source = "def f():\n    from torch.dist import log"
 
     assert list(uses_of({"ds__init": "", "ds__far": source}).in_functions("ds")) == []
