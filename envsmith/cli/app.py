@@ -195,7 +195,8 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 def _tell(error: EnvsmithError, *, as_json: bool = False) -> int:
     if as_json:
-        print_out(dumps({"status": "error", **error.to_json()}))
+        with suppress(OSError):  # stdout may be full: the code and stderr say it
+            print_out(dumps({"status": "error", **error.to_json()}))
 
     def say(line: str) -> None:
         with suppress(OSError):  # stderr itself may be full or gone, and the code says it all the same

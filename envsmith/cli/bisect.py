@@ -124,4 +124,10 @@ def _ends(settings: BisectFlags, trials: Trials, index: PackageIndex) -> tuple[P
             "Cannot search for the culprit: two ends are needed.",
             hint="Give --good and --bad, or -r FILE or --project DIR to search by time.",
         )
-    return read_end(settings.good, python, trials.uv), read_end(settings.bad, python, trials.uv)
+    good, bad = (read_end(each, python, trials.uv) for each in (settings.good, settings.bad))
+    if good == bad:
+        raise UsageError(
+            "Cannot search for the culprit: both ends have the same packages.",
+            hint="Look at what else changed: the code, the driver, the machine.",
+        )
+    return good, bad

@@ -218,7 +218,8 @@ def _print_commands(path: Path, judgement: Judgement) -> int:
     command = _OF_LOCKS.get(path.name)
     if command is None or judgement.repair is None:
         raise UsageError(
-            f"Cannot change {path}: another tool writes it.", hint="Change what it was made from, and make it again."
+            f"Cannot change {path}: by its name another tool writes it.",
+            hint="Change what it was made from, and make it again. A list of your own is called requirements.txt.",
         )
     table_ = components().by_name
     lines = []

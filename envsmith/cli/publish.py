@@ -78,8 +78,10 @@ def publish(settings: PublishFlags) -> int:
         )
     if (settings.key is None) == (not settings.keyless):
         raise UsageError(
-            "Cannot publish an image: it must be signed, and neither --key nor --keyless is given.",
-            hint="Make a key with openssl genpkey -algorithm ed25519 -out key.pem, and keep it out of the repository.",
+            f"Cannot publish an image: it must be signed, and {'both' if settings.keyless else 'neither'} of --key and "
+            f"--keyless {'are' if settings.keyless else 'is'} given.",
+            hint="Make a key with openssl genpkey -algorithm ed25519 -out key.pem, give --key key.pem, and keep it out of "
+            "the repository.",
         )
     directory = find_cell(settings.cell, settings.output)
     seal = seal_with(settings.key)

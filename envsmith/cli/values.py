@@ -178,12 +178,12 @@ _OTHER_MAKERS = {
 }
 
 
-def parse_gpu(text: str, names: dict[str, str], known: Collection[str] = ()) -> str:
-    """Return ``sm_NN`` of a GPU's name, one of ``names``, or of ``sm_NN`` itself, one of ``known`` or older than all."""
+def parse_gpu(text: str, names: dict[str, str], architectures: Collection[str] = ()) -> str:
+    """Return ``sm_NN`` of a GPU's name, one of ``names``, or of ``sm_NN`` itself: one of ``architectures`` or older."""
     counted = re.sub(r"^\s*\d{1,4}\s*[x*]\s*(?=[a-z])", "", text.lower())  # 4xA100
     clean = re.sub(r"[\s_-]+", "", counted).removeprefix("nvidia").removeprefix("geforce")
     if match := re.fullmatch(r"sm(\d{2,3})[af]?", clean):
-        return _known_architecture(int(match[1]), known)
+        return _architecture(int(match[1]), architectures)
     if clean in ABSENT:
         return "none"
     if clean in names:
@@ -206,10 +206,10 @@ def parse_gpu(text: str, names: dict[str, str], known: Collection[str] = ()) -> 
     )
 
 
-def _known_architecture(number: int, known: Collection[str]) -> str:
-    numbers = sorted(int(name.removeprefix("sm_")) for name in known)
+def _architecture(number: int, architectures: Collection[str]) -> str:
+    numbers = sorted(int(name.removeprefix("sm_")) for name in architectures)
     if numbers and number > numbers[0] and number not in numbers:
-        near = sorted(sorted(numbers, key=lambda other: abs(other - number))[:2])
+        near = sorted(sorted(numbers, key=lambda each: abs(each - number))[:2])
         raise UsageError(
             f"Cannot use --gpu sm_{number}: envsmith knows no GPU of this architecture.",
             hint=f"Try {' or '.join(f'sm_{each}' for each in near)}, or leave --gpu out.",

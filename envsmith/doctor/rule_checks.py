@@ -378,9 +378,9 @@ def _launcher_of_tasks(scene: Scene, _argument: None) -> Iterator[Words]:
     batch = next((b.options for b in scene.facts.launches if b.tool == "sbatch" and b.source == launch.source), {})
     own = any(name in launch.options for name in (*_TASKS[0], *_TASKS[1]))
     tasks = next((n for name in _TASKS[1] if (n := number_in((launch.options if own else batch).get(name)))), 1)
-    asked = launch.options.get("nproc-per-node", "1")
+    processes = launch.options.get("nproc-per-node", "1")
     of_gpus = number_in(batch.get("gpus-per-node", batch.get("gres", "")).rpartition(":")[2])
-    ranks = number_in(asked) or (tasks if "TASKS" in asked else of_gpus)
+    ranks = number_in(processes) or (tasks if "TASKS" in processes else of_gpus)
     every_task_is_a_node = "TASKS" in launch.options.get("nnodes", "") or "PROCS" in launch.options.get("nnodes", "")
     if 1 < tasks == ranks and not every_task_is_a_node and _UNDER_SRUN.search(launch.text):
         yield {"tasks": tasks}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import re
 import ssl
 import threading
 import time
@@ -223,7 +224,7 @@ def _no_answer(error: Exception) -> OSError:
 
     if isinstance(error, (httpx.ReadTimeout, httpx.WriteTimeout)):
         return TimeoutError("the server is silent or too slow")
-    return ConnectionError(str(error) or type(error).__name__)
+    return ConnectionError(re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__)
 
 
 def ask(

@@ -67,7 +67,7 @@ def judge_published(
             else:
                 unknown.append(f"{what}: the package index has no such release")
     except EnvsmithError as error:  # whoever waits has waited once
-        unknown.append(f"{what}: {error.reason}")
+        unknown.append(f"{what}: the package index did not say, {error.reason}")
     return replace(
         judgement, findings=(*judgement.findings, *findings), unknown=(*judgement.unknown, *unknown)
     ).settled()

@@ -705,8 +705,8 @@ def _unheard(solver: Solver, cell: Cell) -> Iterator[str]:
         elif newest and name == "driver" and version != "none" and _branch(version) > _branch(newest):
             yield f"driver {version}: newer than all that envsmith knows (the newest known is {newest})."
     if names := [name for name in cell.further_names if solver.graph.components.find(name) is None]:
-        shown = join_words([*names[:_MAX_NAMES], *([f"{len(names) - _MAX_NAMES} more"] * (len(names) > _MAX_NAMES))])
-        yield f"{shown}: a lock asks whether the index has {'it' if len(names) == 1 else 'them'}."
+        remainder = [f"{len(names) - _MAX_NAMES} more"] * (len(names) > _MAX_NAMES)
+        yield f"{join_words([*names[:_MAX_NAMES], *remainder])}: a lock asks whether the index has {'it' if len(names) == 1 else 'them'}."
 
 
 def _branch(driver: str) -> int:

@@ -93,8 +93,8 @@ class AskedReleases:
         """
         chosen = [self.versions[at] for at in sorted(places)]
         self._open([version for version in chosen if version not in self._archives])
-        opened = {version: archive for version in chosen if (archive := self._archives[version])}
-        versions = list(opened)
+        archives = {version: archive for version in chosen if (archive := self._archives[version])}
+        versions = list(archives)
         files = [(version, self._files[version]) for version in versions]
         releases = tuple(
             MeasuredRelease(version=v, date=f.day or "", filename=f.filename, sha256=f.sha256 or "") for v, f in files
@@ -106,7 +106,7 @@ class AskedReleases:
             releases=releases,
             is_sample=len(versions) < len(self.versions),
         )
-        return AskedNames(head, list(opened.values()), self._read)
+        return AskedNames(head, list(archives.values()), self._read)
 
     def _open(self, versions: Sequence[str]) -> None:
         def enter(version: str) -> tuple[AbstractContextManager[Archive], Archive]:

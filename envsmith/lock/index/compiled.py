@@ -40,7 +40,7 @@ class FileFetcher:
     @contextlib.contextmanager
     def open_range(self, url: str, start: int, stop: int | None = None) -> Iterator[RangeReply]:  # noqa: ARG002
         """Open the file at ``start``. The reader stops by itself."""
-        with os_errors(f"Cannot read {url}", ContentError), self._path.open("rb") as file:
+        with os_errors(f"read {url}", ContentError), self._path.open("rb") as file:
             total = self._path.stat().st_size
             first = max(0, total + start) if start < 0 else min(start, total)
             file.seek(first)
@@ -59,7 +59,7 @@ def read_needs(source: str, fetcher: Fetcher) -> WheelNeeds:
     else:
         path = Path(source)
         fetcher, address, name = FileFetcher(path), source, path.name
-        with os_errors(f"Cannot read {source}", ContentError, hint="Name a wheel."), path.open("rb") as file:
+        with os_errors(f"read {source}", ContentError, hint="Name a wheel."), path.open("rb") as file:
             sha256 = sha256_of(file).hex()
     with RemoteWheel(fetcher, address, budget=WHEEL_BUDGET) as wheel:
         return needs_of(name, sha256, read_compiled(wheel))

@@ -67,7 +67,7 @@ def read_project(path: Path) -> ProjectSources:
 
     In a git checkout those files are read that git knows or does not ignore.
     """
-    with os_errors(f"Cannot read {path}", DataError):
+    with os_errors(f"read {path}", DataError):
         is_folder = path.is_dir()
         root = path.resolve() if is_folder else path.resolve().parent
         if not is_folder and not path.is_file():

@@ -43,3 +43,12 @@ def test_a_file_that_pins_nothing_is_refused(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("nothing here\n")
 
     assert "it pins no package" in _refusal(["--good", "notes.txt", "--bad", "notes.txt", "--", "python"])
+
+
+def test_two_ends_with_the_same_packages_are_refused_before_anything_is_installed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "freeze.txt").write_text("rich==14.0.0\n")
+
+    assert "both ends have the same packages" in _refusal(
+        ["--good", "freeze.txt", "--bad", "freeze.txt", "--", "python"]
+    )

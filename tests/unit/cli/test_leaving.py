@@ -52,8 +52,9 @@ def test_a_closed_stream_is_the_null_device(words, redirection):
     assert _ended(words, redirection) == 0
 
 
-def test_a_version_that_cannot_be_written_is_not_fine():
-    assert _ended("--version", ">/dev/full") == StorageError.exit_code
+@pytest.mark.parametrize("words", ["--version", "solve deepspeed", "solve deepspeed --json"])
+def test_an_answer_that_cannot_be_written_is_not_fine(words):
+    assert _ended(words, ">/dev/full") == StorageError.exit_code
 
 
 def test_an_error_that_cannot_be_written_keeps_its_code():

@@ -268,3 +268,8 @@ def test_a_body_that_is_read_in_pieces_is_whole_and_counted(server, size):
 
     assert first + rest == body
     assert (wire.requests, wire.bytes_read, response.body.closed) == (1, size, True)
+
+
+def test_a_server_that_refuses_is_told_without_the_number_of_the_error():
+    with pytest.raises(ConnectionError, match=r"^Connection refused$"):
+        HttpWire()("GET", "http://127.0.0.1:9/", {})

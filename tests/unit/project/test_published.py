@@ -193,7 +193,7 @@ def test_an_index_that_does_not_answer_is_said_and_changes_nothing_else():
     judgement = judge_published({"nobody-knows": "1"}, Judgement(status="ok"), Platform.LINUX_64, find)
 
     assert judgement.status == "ok"
-    assert judgement.unknown == ("what nobody-knows 1 asks for: it is gone",)
+    assert judgement.unknown == ("what nobody-knows 1 asks for: the package index did not say, it is gone",)
 
 
 def test_a_release_that_an_error_names_is_not_asked_for():

@@ -708,6 +708,12 @@ def test_usage(words, code, capsys, tmp_path, monkeypatch):
     assert "hint" in capsys.readouterr().err or words[1:2] == ["x"]
 
 
+def test_two_ways_to_sign_are_one_too_many(capsys):
+    assert run(["publish", "--to", "127.0.0.1:9/x", "--key", "k", "--keyless"]) == 2
+
+    assert "both of --key and --keyless are given" in capsys.readouterr().err
+
+
 def test_a_repository_with_a_tag_is_no_place_to_publish_to(cell, keys, capsys):
     assert run(["publish", str(cell), "--to", "127.0.0.1:9/x:tag", "--key", str(keys[0])]) == 2
 
