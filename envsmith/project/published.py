@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -13,8 +12,6 @@ from packaging.version import Version
 
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.graph.load import components, version_graph
-from envsmith.knowledge.names.name_index import NameIndex
-from envsmith.knowledge.names.reach import PackageUses
 from envsmith.lock.index.distribution import best_file, read_release
 from envsmith.lock.index.index import PackageIndex, quick_index
 from envsmith.lock.index.markers import holds_everywhere
@@ -26,17 +23,12 @@ from envsmith.model.project_name import normal_name
 from envsmith.model.rule import Evidence, EvidenceKind, Severity
 from envsmith.model.version import minor_of
 from envsmith.net.http import NotFoundError
-from envsmith.project.code.judge_overrides import judge_overrides
-from envsmith.project.code.judge_uses import by_distribution, component_name, is_guarded, judge_uses
-from envsmith.project.code.python_files import ProjectSources, SourceText
-from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
-from envsmith.project.published_names import names_with_published
+from envsmith.project.code.judge_uses import component_name
+from envsmith.project.published_code import PublishedRelease, lacking
 
 # A person waits: how many releases are asked for, and how many bytes of an sdist or of sources are worth reading.
 _MOST = 8
 _MAX_SDIST, _MAX_SOURCES = 8 << 20, 24 << 20
-# How much of what functions take is told of one release.
-_SHOWN = 3
 # Folders of an archive that no user imports.
 _ASIDE = frozenset({"benchmarks", "conftest", "docs", "examples", "scripts", "setup", "test", "tests", "tools"})
 # Of a marker, where no Python is stated.
@@ -140,50 +132,11 @@ class _Release:
             if not root or sum(member.size for member in members.values()) > _MAX_SOURCES:
                 return []
             texts = dict(archive.read(members))
-        names, others = NameIndex.installed(), {name: v for name, v in versions.items() if name != self.name}
-        return self._at_import(root, texts, others, names) or self._when_called(texts, others, names)
+        others = {name: v for name, v in versions.items() if name != self.name}
+        return lacking(self._told(), root, texts, others, self._packages)
 
-    def _at_import(
-        self, root: str, texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex
-    ) -> list[Finding]:
-        package = PackageUses([root], {path: path for path in texts}, texts.__getitem__)
-        present = {normal_name(name) for name in versions}
-        uses = [
-            UsePlace(use=placed.use, where=placed.module)
-            for placed in package.at_import(root)
-            if present.issuperset(map(normal_name, placed.available))
-        ]
-        with names_with_published(names, uses, by_distribution(versions), self._packages) as more:
-            findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, more).findings
-        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-        return [self._finding("release-takes", finding, Severity.ERROR, "cannot be imported") for finding in errors]
-
-    def _when_called(self, texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> list[Finding]:
-        """Return what code of it takes that may never run: each name once."""
-        sources = tuple(SourceText(path=path, text=text) for path, text in texts.items())
-        files = ProjectSources(root=Path(), sources=sources, files=frozenset(texts))
-        code = read_project_uses(files, lambda name: names.distribution_of(name) is not None)
-        unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
-        once = {(place.use.chain, place.use.keywords): place for place in unguarded}
-        code = replace(code, uses=tuple(once.values()))
-        findings = judge_uses(code, versions, names).findings
-        overrides = judge_overrides(code, by_distribution(versions), names, {})
-        return [
-            self._finding("release-uses", finding, Severity.WARNING, "fails where this runs")
-            for finding in [*findings, *overrides][:_SHOWN]
-        ]
-
-    def _finding(self, rule: str, finding: Finding, severity: Severity, what: str) -> Finding:
-        """Return what was found in its sources as a finding about it."""
-        return replace(
-            finding,
-            rule=rule,
-            severity=severity,
-            components={self.name: self.version, **finding.components},
-            message=f"{self.name} {self.version} {what}: {finding.message}",
-            evidence=(self._evidence(EvidenceKind.MEASURED), *finding.evidence),
-            where=None,
-        )
+    def _told(self) -> PublishedRelease:
+        return PublishedRelease(name=self.name, version=self.version, evidence=self._evidence(EvidenceKind.MEASURED))
 
 
 def import_root(project: str, paths: Sequence[str]) -> str:

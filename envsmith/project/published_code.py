@@ -1,0 +1,90 @@
+"""What the sources of a published release take, held against the stated versions of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.knowledge.names.reach import PackageUses
+from envsmith.lock.index.index import PackageIndex
+from envsmith.model.finding import Finding
+from envsmith.model.project_name import normal_name
+from envsmith.model.rule import Evidence, Severity
+from envsmith.project.code.judge_overrides import judge_overrides
+from envsmith.project.code.judge_uses import by_distribution, is_guarded, judge_uses
+from envsmith.project.code.python_files import ProjectSources, SourceText
+from envsmith.project.code.reading import ProjectUses, UsePlace, read_project_uses
+from envsmith.project.published_names import names_with_published
+
+# How much of what functions take is told of one release.
+_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedRelease:
+    """A release whose sources were read, and the file that they were read from."""
+
+    name: str
+    version: str
+    evidence: Evidence
+
+    def finding(self, rule: str, finding: Finding, severity: Severity, what: str) -> Finding:
+        """Return what was found in its sources as a finding about it."""
+        return replace(
+            finding,
+            rule=rule,
+            severity=severity,
+            components={self.name: self.version, **finding.components},
+            message=f"{self.name} {self.version} {what}: {finding.message}",
+            evidence=(self.evidence, *finding.evidence),
+            where=None,
+        )
+
+
+def lacking(
+    release: PublishedRelease,
+    root: str,
+    texts: Mapping[str, bytes],
+    versions: Mapping[str, str],
+    packages: PackageIndex,
+) -> list[Finding]:
+    """Return what surely runs at its import and takes what the versions lack, else what its functions take.
+
+    ``texts`` are its sources by path, ``root`` is the module that a user imports, ``packages`` the index that is asked
+    for what was not measured.
+    """
+    names = NameIndex.installed()
+    errors = _at_import(root, texts, versions, names, packages)
+    if errors:
+        return [release.finding("release-takes", error, Severity.ERROR, "cannot be imported") for error in errors]
+    later = _when_called(texts, versions, names)
+    return [release.finding("release-uses", each, Severity.WARNING, "fails where this runs") for each in later]
+
+
+def _at_import(
+    root: str, texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex, packages: PackageIndex
+) -> list[Finding]:
+    package = PackageUses([root], {path: path for path in texts}, texts.__getitem__)
+    present = {normal_name(name) for name in versions}
+    uses = [
+        UsePlace(use=placed.use, where=placed.module)
+        for placed in package.at_import(root)
+        if present.issuperset(map(normal_name, placed.available))
+    ]
+    with names_with_published(names, uses, by_distribution(versions), packages) as more:
+        findings = judge_uses(ProjectUses(uses=tuple(uses)), versions, more).findings
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
+def _when_called(texts: Mapping[str, bytes], versions: Mapping[str, str], names: NameIndex) -> list[Finding]:
+    """Return what code of it takes that may never run: each name once."""
+    sources = tuple(SourceText(path=path, text=text) for path, text in texts.items())
+    files = ProjectSources(root=Path(), sources=sources, files=frozenset(texts))
+    code = read_project_uses(files, lambda name: names.distribution_of(name) is not None)
+    unguarded = [place for place in reversed(code.uses) if not is_guarded(place.use.guard)]
+    once = {(place.use.chain, place.use.keywords): place for place in unguarded}
+    findings = judge_uses(replace(code, uses=tuple(once.values())), versions, names).findings
+    overrides = judge_overrides(code, by_distribution(versions), names, {})
+    return [*findings, *overrides][:_SHOWN]
