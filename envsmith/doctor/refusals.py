@@ -86,7 +86,8 @@ def with_refusal(hit: Hit, text: str) -> Hit | None:
     has_marks = (
         settings or is_spoken or _LAYOUT.search(sentence)
         if refuser
-        else is_spoken and (settings or hit.signature.id == "settings-sizes")
+        else len({setting.partition("=")[0] for setting in settings}) > 1
+        or (is_spoken and (settings or hit.signature.id == "settings-sizes"))
     )
     if refuser is None or not has_marks:
         return None

@@ -68,7 +68,7 @@ def test_what_a_sentence_only_names_is_not_advised_to_be_left_out():
 
     (first, *_) = judged(traceback(file, error))
 
-    assert (first.finding.fix or "").replace("'", "`") == "See to what the message names (model_type)."
+    assert (first.finding.fix or "").replace("'", "`") == "Correct what the message says of model_type."
 
 
 def test_a_message_that_is_known_is_said_with_the_sentence_of_its_line():
