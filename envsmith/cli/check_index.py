@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from envsmith.cli.console import say
 from envsmith.errors import EnvsmithError, UsageError
+from envsmith.knowledge.graph.load import version_graph
 from envsmith.lock.index.index import is_published
 from envsmith.model.cell import Platform
 from envsmith.model.finding import Judgement
@@ -21,6 +23,8 @@ def judge_by_index(
     """
     if unreached := tuple(_unreached(misspelt)):
         return replace(judgement, unknown=(*judgement.unknown, *unreached))
+    if unknown := version_graph().unknown_releases(versions):
+        say(f"reading on the package index: {', '.join(f'{name} {version}' for name, version in unknown.items())}")
     return judge_published(versions, judgement, platform)
 
 
