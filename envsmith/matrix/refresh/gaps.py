@@ -93,7 +93,10 @@ def measure_gaps(matrix_dir: Path) -> Iterator[MeasuredRules]:
             offering = _component(gap.offering, knowledge.components)
             # Of what is published in several distributions, the names of one say too little.
             is_whole = offering and len(knowledge.components.by_name[offering].distributions) == 1
-            if offering and is_whole and offering != user:
+            # What a function takes of a shared folder, another distribution may bring.
+            is_direct = gap.is_called and gap.name.count(".") == 1
+            may_be_others = is_direct and gap.offering in packages and packages[gap.offering].shared
+            if offering and is_whole and offering != user and not may_be_others:
                 gaps[offering].append(gap)
         text = "".join(
             _rules(knowledge, (user, versions), offering, gaps[offering], parts) for offering in sorted(gaps)

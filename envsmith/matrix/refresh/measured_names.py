@@ -41,7 +41,8 @@ class Package:
     """What ``packages.yaml`` says of a distribution.
 
     ``entries`` are names that programs begin with, and ``parts`` those that some programs import besides. What their
-    import takes from other packages is measured too. Without ``names`` nothing else is: no package takes from it.
+    import takes from other packages is measured too. Without ``names`` nothing else is: no package takes from it. A
+    ``shared`` root is a folder into which other distributions put modules too.
     """
 
     roots: tuple[str, ...] = ()
@@ -49,6 +50,7 @@ class Package:
     entries: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     names: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

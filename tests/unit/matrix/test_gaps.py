@@ -138,6 +138,13 @@ def test_what_a_function_imports_when_it_is_called_is_a_warning_that_names_it(ma
     assert row.cause == "user.part.Part.run imports offer.old when it is called."
 
 
+def test_what_another_distribution_may_put_into_a_shared_folder_makes_no_rule(matrix):
+    call(matrix, "old")
+    (matrix / "names" / "packages.yaml").write_text("packages: {user: {entries: [user]}, offer: {shared: true}}")
+
+    assert plan_gaps(matrix, "2026-01-01") == ()
+
+
 def test_a_name_that_came_later_than_a_function_may_need_makes_no_rule(matrix):
     call(matrix, "new")
 
