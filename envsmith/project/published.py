@@ -1,4 +1,4 @@
-"""What the package index says of releases that the graph does not know: what they declare, and what their import takes."""
+"""What the package index says of releases that the graph does not know: what they declare, and what their code takes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _Release:
         self._file = file
 
     def faults(self, versions: Mapping[str, str], platform: Platform) -> list[Finding]:
-        """Return what it declares and the stated versions contradict, else what its import takes and they lack."""
+        """Return what it declares and the stated versions contradict, else what its code takes and they lack."""
         return [*self._contradictions(_by_distribution(versions), platform)] or self._lacking(versions)
 
     def _evidence(self, kind: EvidenceKind) -> Evidence:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from envsmith.base.schema import AsJson, written
 from envsmith.errors import UsageError
-from envsmith.knowledge.wheels.offers import best_wheel
-from envsmith.model.cell import Cell, CellId, Platform, Request, WheelPolicy
+from envsmith.model.cell import Cell, CellId, Platform, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Conflict, Finding, Refusal, Repair, Solution, UnsatisfiableError
 from envsmith.model.rule import Evidence, Row, Rule, Severity, Tested
@@ -16,6 +15,7 @@ from envsmith.model.version import WORDS, Spec, public, version_key
 from envsmith.solver.kernel import Domains, Effort, Net, bits
 from envsmith.solver.prefer import A_STEP, PYTHON_ORDER, Preference
 from envsmith.solver.problem import Problem, RuleNogoods, Wish, pose
+from envsmith.solver.remarks import lock_notes, ready, unheard
 from envsmith.solver.request import Posed
 from envsmith.solver.solver import Answer, Solver, Stuck, default_solver
 from envsmith.solver.words import finding_of_row, join_words, name_release, rule_sentence, strongest, these_versions
@@ -503,8 +503,6 @@ def _since(solver: Solver, rule_id: str, blocking: Mapping[str, str]) -> str:
 
 
 _MAX_ALTERNATIVES = 3
-# Packages that one sentence names.
-_MAX_NAMES = 4
 
 
 def reasons(solver: Solver, posed: Posed, answer: Answer, effort: Effort | None = None) -> Solution:
@@ -520,9 +518,9 @@ def reasons(solver: Solver, posed: Posed, answer: Answer, effort: Effort | None 
     if "pre" not in answer.avoided and posed.pre:
         why.append("Nothing but pre-releases satisfies the request: the cell has one.")
     warnings = list(_warnings(solver, posed, answer))
-    why += _ready(solver, answer.cell, posed.request.wheels)
-    why += _unheard(solver, answer.cell)
-    warnings += _lock_notes(solver, answer.cell, posed.request.wheels)
+    why += ready(solver, answer.cell, posed.request.wheels)
+    why += unheard(solver, answer.cell)
+    warnings += lock_notes(solver, answer.cell, posed.request.wheels)
     return Solution(
         cell=answer.cell,
         why=tuple(why),
@@ -689,54 +687,6 @@ def _warnings(solver: Solver, posed: Posed, answer: Answer) -> Iterable[Finding]
                 versions = {c: answer.cell.components[c] for c in row.scope if c in answer.cell.components}
                 message = rule_sentence(rule, [row], {c: [v] for c, v in versions.items()})
                 yield finding_of_row(rule, row, Severity.WARNING, versions, message)
-                break
-
-
-def _unheard(solver: Solver, cell: Cell) -> Iterator[str]:
-    """Yield what the cell has on the request's word alone: releases, a driver and packages that envsmith does not know."""
-    for name, version in cell.components.items():
-        newest = next(reversed(solver.compiled.versions.get(name, ())), None)
-        role = solver.compiled.roles[name]
-        if newest and role is Role.COMPANION and version not in solver.compiled.versions[name]:
-            yield (
-                f"{name} {version}: envsmith knows no such release (the newest known is {newest}). "
-                "A lock asks the index for it."
-            )
-        elif newest and name == "driver" and version != "none" and _branch(version) > _branch(newest):
-            yield f"driver {version}: newer than all that envsmith knows (the newest known is {newest})."
-    if names := [name for name in cell.further_names if solver.graph.components.find(name) is None]:
-        remainder = [f"{len(names) - _MAX_NAMES} more"] * (len(names) > _MAX_NAMES)
-        yield f"{join_words([*names[:_MAX_NAMES], *remainder])}: a lock asks whether the index has {'it' if len(names) == 1 else 'them'}."
-
-
-def _branch(driver: str) -> int:
-    return int(driver.partition(".")[0])
-
-
-def _ready(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterator[str]:
-    """Yield which parts of the cell a lock takes as ready wheels, and whose they are."""
-    table = solver.graph.components.by_name
-    for name, version in cell.components.items():
-        for distribution in table[name].distributions if name in table else ():
-            if wheel := best_wheel(distribution, version, cell, policy=policy):
-                origin = "its own project" if wheel.official else "another publisher"
-                yield f"{name} {version}: a lock takes a ready wheel of {wheel.publisher} ({origin}): nothing is compiled."
-
-
-def _lock_notes(solver: Solver, cell: Cell, policy: WheelPolicy) -> Iterable[Finding]:
-    """Return what is worth knowing before the cell is locked: what will be compiled, and how long that takes."""
-    parts = cell.components
-    for compiled in solver.compiled.rules_of(parts):
-        if not compiled.locking or (compiled.policies and policy not in compiled.policies):
-            continue
-        notes = (row for row in compiled.rows if row.severity is Severity.NOTE)
-        for note in (row for row in notes if not row.platforms or cell.platform.value in row.platforms):
-            if solver.compiled.speaks_of(parts, note):
-                rule = solver.rule(compiled.id)
-                row = rule.rows[note.number]
-                first = next(iter(row.when))
-                message = rule_sentence(rule, [replace(row, when={first: Spec("*")})], {})
-                yield finding_of_row(rule, row, row.severity, {c: parts[c] for c in row.when}, message)
                 break
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from envsmith.base.schema import Text, strict
 from envsmith.knowledge.graph.fields import Sources, SpecText, kept_table
-from envsmith.model.version import Spec
 
 
 @strict
@@ -30,9 +29,9 @@ class _RefusedFile:
 
 
 @lru_cache(maxsize=1)
-def refused_names() -> Mapping[str, Spec]:
-    """Return the releases that refuse each name. ``DataError`` lists every problem of the file."""
-    return {name: row.releases for row in REFUSED_NAMES.load().names for name in row.names}
+def refused_names() -> Mapping[str, RefusedNames]:
+    """Return which releases refuse each name, and how that was seen. ``DataError`` lists every problem of the file."""
+    return {name: row for row in REFUSED_NAMES.load().names for name in row.names}
 
 
 REFUSED_NAMES = kept_table("refused-names", "refused.yaml", _RefusedFile)

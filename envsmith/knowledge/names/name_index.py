@@ -192,8 +192,8 @@ def _widest(places: Sequence[NamePlace]) -> NamePlace:
 
 def _refusing(walk: Walk, path: str) -> int:
     """Return the bits of the releases that refuse a name which their sources seem to bind."""
-    releases = refused_names().get(path)
-    return sum(1 << at for at, v in enumerate(walk.releases) if releases.contains(v)) if releases else 0
+    row = refused_names().get(path)
+    return sum(1 << at for at, v in enumerate(walk.releases) if row.releases.contains(v)) if row else 0
 
 
 def _presence(

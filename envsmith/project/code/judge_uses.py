@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envsmith.knowledge.graph.load import components
+from envsmith.knowledge.graph.refused_names import refused_names
 from envsmith.knowledge.names.guards import Guard
 from envsmith.knowledge.names.presence import Presence
 from envsmith.knowledge.names.uses import Use
@@ -261,6 +262,8 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
     for place in need.places:
         files.setdefault(place.where.partition(":")[0], []).append(place)
     component = component_name(presence.distribution)
+    refused = refused_names().get(presence.path)
+    seen = refused.evidence if refused and refused.releases.contains(version) else ()
     for places in files.values():
         worst = min(places, key=lambda t: _GRAVEST.index(severity_of(t.use)))
         lines = [t.where.partition(":")[2] for t in places if t is not worst]
@@ -274,7 +277,7 @@ def _findings(need: NameNeed, version: str, index: Index, assumed: Mapping[str, 
             needs={component: presence.spec()},
             message=f"{worst.where} takes {need.name}, which {component} {which} does not have: "
             f"{history(presence, version)}{again}",
-            evidence=index.evidence(presence.distribution, version),
+            evidence=(*seen, *index.evidence(presence.distribution, version)),
             fix=_fix(presence, component),
             where=worst.where,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.model.rule import Severity
 from envsmith.project.code.judge_uses import Assumed, has, judge_uses
 
@@ -25,6 +26,14 @@ def test_a_name_that_a_release_took_away_is_an_error_with_its_place_and_its_succ
 def test_a_finding_names_the_file_that_it_was_read_from(index):
     (finding,) = judge(index, "from transformers import Conversation").findings
     assert [str(e) for e in finding.evidence] == ["measured 2024-06-27: transformers-4.42.0.whl"]
+
+
+def test_a_name_that_a_release_refuses_is_shown_with_how_that_was_seen():
+    uses = uses_of(train="import numpy as np\nx = np.float")
+
+    (finding,) = judge_uses(uses, {"numpy": "1.26.4"}, NameIndex.installed()).findings
+
+    assert finding.evidence[0].source.startswith("hasattr(numpy, name) in numpy 1.23.5")
 
 
 def test_a_name_that_a_later_release_brought_says_which(index):
