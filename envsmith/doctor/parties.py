@@ -15,7 +15,7 @@ from functools import lru_cache
 from envsmith.doctor.diagnosis import Taxonomy
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.read.logs import frames_before
+from envsmith.doctor.read.tracebacks import frames_before
 from envsmith.doctor.signatures import Hit, catalogue
 from envsmith.doctor.vocabulary import words
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from envsmith.doctor.fitting_numbers import numbers_that_fit
 from envsmith.doctor.read.lines import component_of
-from envsmith.doctor.read.logs import LoggedFrame, frames_before
+from envsmith.doctor.read.tracebacks import LoggedFrame, frames_before
 from envsmith.doctor.signatures import Hit
 from envsmith.doctor.vocabulary import words
 from envsmith.frameworks import added_frameworks

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from envsmith.base.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
-from envsmith.doctor.read.logs import completed
+from envsmith.doctor.read.tracebacks import completed
 from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped
 from envsmith.doctor.rules import Conditions
 from envsmith.doctor.vocabulary import words

@@ -45,6 +45,8 @@ _ABSENT = re.compile(r"not installed|not found|n/?a\b|none\b|no\b|missing", re.I
 # What `collect_env` writes before each package of its lists: those lines are read as packages.
 _INSTALLER = re.compile(r"pip[0-9 ]*|conda[0-9 ]*")
 _FRAMEWORKS = frozenset(added_frameworks())
+# The top modules of frameworks, as a pattern.
+OWN_MODULES = "|".join(framework.module.partition(".")[0] for framework in added_frameworks().values())
 # What variables of frameworks begin with.
 OWN_PREFIXES = "|".join(name.partition("-")[0].upper() for name in added_frameworks())
 _VARIABLE = re.compile(

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from dataclasses import dataclass
 
 from envsmith.doctor.facts import Draft
 from envsmith.doctor.read.lines import (
+    OWN_MODULES,
     OWN_PREFIXES,
     bytes_of,
     cuda_of_level,
@@ -22,9 +21,7 @@ from envsmith.doctor.read.lines import (
     note_present,
     version_in,
 )
-from envsmith.doctor.read.pasted import of_last_speaker
 from envsmith.doctor.vocabulary import words
-from envsmith.frameworks import added_frameworks
 from envsmith.model.version import local_cuda
 
 _VARIABLES = re.compile(
@@ -123,9 +120,8 @@ def _limits(text: str, draft: Draft) -> None:
         draft.limits["shm"] = size if not match[1].isdigit() else size * 1024
 
 
-_MODULES = "|".join(framework.module.partition(".")[0] for framework in added_frameworks().values())
 _PRESENT = re.compile(
-    rf"[/\\]({_MODULES}|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{{1,80}}\.py"
+    rf"[/\\]({OWN_MODULES}|transformer_engine|flash_attn|apex|transformers|accelerate)[/\\][\w/\\]{{1,80}}\.py"
 )
 
 
@@ -191,99 +187,3 @@ def _offered(draft: Draft, name: str, version: str, source: str) -> None:
     draft.component(component, parsed[0], f"{source}: {name}-{version[:60]}", 1)
     if component == "torch" and (cuda := local_cuda(parsed[0])):
         draft.component("cuda", cuda, f"{source}: {name}-{version[:60]}", 1)
-
-
-# Tracebacks in a text: who called what, also where the end is cut off.
-
-
-# Python's own frames, those of IPython and Jupyter, and those in the boxes of rich.
-_FRAME = re.compile(
-    r'File "(?P<plain>[^"\n]{1,300})", line \d{1,7}(?:, in (?P<function>[^\n]{1,80}))?'
-    r"|^\s{0,4}File (?P<cell>[^\n\"]{1,300}?\.py):\d{1,7}(?:, in (?P<called>[^\n(]{1,80}))?"
-    r"|^\s{0,4}\[(?P<linked>[^\]\n]{1,300}\.py)\]\(\S{1,300}\) in (?P<named>[^\n(]{1,80})"
-    r"|^│ (?P<boxed>[/~][^\n│]{1,300}?\.py)(?=[: ])"
-)
-_ARROW = re.compile(r"^(?:-{2,}> ?\d{1,7}|│ ❱ +\d{1,7})\s(.{1,300}?)(?:\s*│)?$")
-_INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
-# The folder of an old installation: `pytorch_lightning-1.8.0-py3.7.egg`.
-_EGG = re.compile(r"-\d[\w.+]*-py3\.\d{1,2}(?:-[\w-]+)?\.egg$")
-_INSTALLED_MODULE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w/\\]{1,200})\.py\b")
-# A frame of a checkout that is run where it lies: its own folder says whose code it is.
-_CHECKOUT = re.compile(rf"[/\\]({_MODULES}|transformers|accelerate|op_builder)[/\\]")
-# How far back the frames of the exception at a place are looked for.
-_REACH = 6000
-# Up to Python 3.6, and where a writer cut the line, the message does not say which module lacks the name.
-_CUT = re.compile(r"^(.{0,40}?ImportError: cannot import name '?(\w{1,80})'?)(?: from)?[ \t]*$")
-_FROM = re.compile(r"\bfrom ([A-Za-z_][\w.]{0,120}) import\b")
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedFrame:
-    """One call: ``source`` is the line of code under it, empty where the text has none."""
-
-    file: str
-    function: str
-    source: str
-
-    @property
-    def package(self) -> str | None:
-        """Return the distribution the code is of, or ``None`` for a script of one's own."""
-        return package_of(self.file)
-
-
-def package_of(file: str) -> str | None:
-    """Return the distribution of the folder under ``site-packages``, or of the source tree, that ``file`` lies in."""
-    match = _INSTALLED_FRAME.search(file) or _CHECKOUT.search(file)
-    if match is None:
-        return None
-    name = fold(_EGG.sub("", match[1]).removesuffix(".py"))
-    return words().folders.get(name, name)
-
-
-def module_of(file: str) -> str:
-    """Return the dotted name of the module in a file under ``site-packages``, empty for a file elsewhere."""
-    match = _INSTALLED_MODULE.search(file)
-    return re.sub(r"[/\\]", ".", match[1]).removesuffix(".__init__") if match else ""
-
-
-def frames_before(text: str, position: int) -> list[LoggedFrame]:
-    """Return the calls of the traceback that ends at ``position``, outermost first."""
-    window = of_last_speaker(text[max(0, position - _REACH) : position])
-    start = window.rfind("Traceback (most recent call last)")
-    lines = window[max(start, 0) :].split("\n")
-    frames: list[LoggedFrame] = []
-    for number, line in enumerate(lines):
-        if match := _FRAME.search(line):
-            parts = match.groupdict()
-            file = parts["plain"] or parts["cell"] or parts["linked"] or parts["boxed"]
-            function = parts["function"] or parts["called"] or parts["named"] or ""
-            frames.append(LoggedFrame(file, function.strip(), _source(line, match, lines[number + 1 : number + 2])))
-        elif frames and (arrow := _ARROW.match(line)):
-            frames[-1] = dataclasses.replace(frames[-1], source=arrow[1].strip())
-    return frames
-
-
-def _source(line: str, frame: re.Match[str], following: list[str]) -> str:
-    """Return the line of code of one of Python's own frames: behind it or in the next line."""
-    if not frame["plain"]:
-        return ""
-    below = following[0].strip() if following else ""
-    return (line[frame.end() :].strip() or ("" if _FRAME.search(below) else below))[:300]
-
-
-def completed(text: str) -> str:
-    """Return ``text`` with the module in import errors that do not name it, from the line of code above.
-
-    Lines stay lines.
-    """
-    if "cannot import name" not in text:
-        return text
-    lines = text.split("\n")
-    for number, line in enumerate(lines):
-        if match := _CUT.match(line):
-            above = (m for earlier in reversed(lines[max(0, number - 3) : number]) if (m := _FROM.search(earlier)))
-            if module := next(above, None):
-                quoted = repr(match[2])
-                message = match[1] if quoted in match[1] else match[1].replace(match[2], quoted)
-                lines[number] = f"{message} from '{module[1]}'"
-    return "\n".join(lines)

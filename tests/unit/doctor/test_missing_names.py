@@ -8,8 +8,8 @@ import pytest
 
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.logs import frames_before
 from envsmith.doctor.read.pasted import clean
+from envsmith.doctor.read.tracebacks import frames_before
 from envsmith.knowledge.names.name_index import SUMMARY, NameIndex
 from envsmith.knowledge.names.names_file import Head, MeasuredRelease, Table, encode
 from envsmith.knowledge.names.source import read_module

@@ -7,8 +7,8 @@ import pytest
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.parties import symbol_in
 from envsmith.doctor.read import read_texts
-from envsmith.doctor.read.logs import completed, frames_before, package_of
 from envsmith.doctor.read.pasted import clean
+from envsmith.doctor.read.tracebacks import completed, frames_before, package_of
 
 
 def judged(text: str):
