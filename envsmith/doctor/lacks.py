@@ -17,8 +17,8 @@ from functools import lru_cache
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import owner_of
 from envsmith.doctor.read.lines import component_of, fold
-from envsmith.doctor.read.tracebacks import LoggedFrame, frames_before, module_of
 from envsmith.doctor.read.pasted import whole_line
+from envsmith.doctor.read.tracebacks import LoggedFrame, frames_before, module_of
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.graph.load import components

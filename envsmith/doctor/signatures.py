@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 
 from envsmith.base.schema import Checked, Flag, Named, Parsed, Text, WrongValueError, strict
 from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
-from envsmith.doctor.read.tracebacks import completed
 from envsmith.doctor.read.pasted import QUOTES, by_speaker, mended, unprefixed, unwrapped
+from envsmith.doctor.read.tracebacks import completed
 from envsmith.doctor.rules import Conditions
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import DataError
