@@ -16,11 +16,12 @@ import re
 import sys
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from envsmith.cli.doctor_sources import ask_published
-from envsmith.doctor.case import Ask
+from envsmith.cli.doctor_sources import read_published
+from envsmith.doctor.case import Published
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
@@ -88,9 +89,9 @@ def text_of(record: dict[str, Any]) -> str:
     return "\n".join([*lines, record.get("env_report") or "", *(record.get("error_lines") or [])])
 
 
-def judge(record: dict[str, Any], ask: Ask | None = None) -> Diagnosis:
+def judge(record: dict[str, Any], published: Callable[[], Published] | None = None) -> Diagnosis:
     text = clean(text_of(record))
-    return diagnose(read_texts([("report", text)]), [("report", text)], ask=ask)
+    return diagnose(read_texts([("report", text)]), [("report", text)], published=published)
 
 
 def first_of(diagnosis: Diagnosis) -> Diagnosed | None:
@@ -217,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
     started = time.process_time()
     rows = []
     for record in records:
-        diagnosis = judge(record, ask_published if options.index else None)
+        diagnosis = judge(record, read_published if options.index else None)
         first = first_of(diagnosis)
         rows.append((record, diagnosis, first, same_cause(first, record), same_fix(first, diagnosis, record)))
     seconds = time.process_time() - started

@@ -16,7 +16,7 @@ from envsmith.base.files import write_whole
 from envsmith.base.interpreter import is_environment, named_python
 from envsmith.cli.console import dumps, print_answer, print_out, say
 from envsmith.cli.declare import ExistingFile, File, Folder, choice, flag, group, option, several, verb
-from envsmith.cli.doctor_sources import ask_published, gather, stored_launches
+from envsmith.cli.doctor_sources import gather, read_published, stored_launches
 from envsmith.cli.findings import machine_text
 from envsmith.cli.flags import exit_code, fail_on_option, say_project
 from envsmith.cli.mend import MendFlags, mend_environment, root_of, undo_environment
@@ -118,7 +118,7 @@ def doctor(settings: DoctorFlags) -> int:
         keep=settings.mend.components,
         runs=runs,
         launches=launches,
-        ask=None if settings.offline else ask_published,
+        published=None if settings.offline else read_published,
     )
     if settings.mend.apply and interpreter:
         return mend_environment(settings.mend, diagnosis, root_of(interpreter), as_json=form == "json")

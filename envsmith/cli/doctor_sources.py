@@ -15,11 +15,10 @@ from envsmith.doctor.read.remains import has_texts, read_folder, read_kept
 from envsmith.doctor.snapshot import load, looks_like_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
+    from envsmith.doctor.case import Published
     from envsmith.doctor.facts import Facts
-    from envsmith.doctor.lacks import Lack
-    from envsmith.knowledge.names.name_index import NameIndex
     from envsmith.launch.ranks.stored import Occasion
 
 Texts = list[tuple[str, str]]
@@ -72,9 +71,9 @@ def gather(
     return facts, texts
 
 
-def ask_published(lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
-    """Return the names with those that the user's package index has of the packages that lack something."""
-    from envsmith.doctor.asked_index import ask_index  # most texts ask for nothing that was not measured
+def read_published() -> Published:
+    """Return what reads packages on the user's package index."""
+    from envsmith.doctor.asked_index import AskedIndex  # most texts ask for nothing that was not measured
     from envsmith.lock.index.index import quick_index
 
-    return ask_index(lacks, facts, names, find=quick_index, say=say)
+    return AskedIndex(quick_index, say)

@@ -100,7 +100,7 @@ def _is_spoken_of(distribution: str, lack: Lack, facts: Facts) -> bool:
     if installed_version(distribution, facts) or any(frame.package == distribution for frame in lack.frames):
         return True
     words = r"[-_ ]".join(map(re.escape, distribution.split("-")))
-    return bool(re.search(rf"(?<![\w/.-]){words}(?![\w-])", lack.around, re.IGNORECASE))
+    return bool(re.search(rf"(?<![\w/\\.-]){words}(?![\w-])", lack.around, re.IGNORECASE))
 
 
 def _owner(distribution: str, name: str, lack: Lack, facts: Facts, index: NameIndex) -> ArgumentOwner | None:

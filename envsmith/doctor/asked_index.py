@@ -1,9 +1,10 @@
-"""What the package index says of names that were not measured: the releases of the package that a message is about."""
+"""What the package index says of the packages that a text is about: names that were not measured, lines of code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version
@@ -12,8 +13,10 @@ from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.names.modules import distributions_by_module
 from envsmith.knowledge.names.name_index import NameIndex
+from envsmith.lock.index.asked_lines import first_without, releases_with
 from envsmith.lock.index.asked_names import FIRST, MOST, AskedReleases, between, spread
 from envsmith.lock.index.index import PackageIndex
+from envsmith.model.code_line import CodeLine
 from envsmith.net.http import NotFoundError
 
 # How many packages are asked for, because a person waits.
@@ -22,36 +25,63 @@ _PACKAGES = 2
 _YEARS = 7
 
 
-def ask_index(
-    lacks: Sequence[Lack],
-    facts: Facts,
-    names: NameIndex,
-    *,
-    find: Callable[[], PackageIndex],
-    say: Callable[[str], None],
-) -> NameIndex:
-    """Return the names with those of the packages that lack something, read where they are published.
+@dataclass(frozen=True, slots=True)
+class AskedIndex:
+    """The package index of the user. ``say`` hears what is read, and why something could not be."""
 
-    ``say`` hears what is read, and why something could not be.
-    """
-    packages: dict[str, tuple[str, Lack]] = {}
-    for lack in lacks:
-        for root in _roots(lack):
-            project = _project(root, lack, facts)
-            if project and project not in names.distributions():
-                packages.setdefault(project, (root, lack))
-    for project, (root, lack) in [*packages.items()][:_PACKAGES]:
-        is_installed = _is_installed(root, lack)
-        version = installed_version(project, facts)
+    find: Callable[[], PackageIndex]
+    say: Callable[[str], None]
+
+    def names(self, lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
+        """Return the names with those of the packages that lack something, read where they are published."""
+        packages: dict[str, tuple[str, Lack]] = {}
+        for lack in lacks:
+            for root in _roots(lack):
+                project = _project(root, lack, facts)
+                if project and project not in names.distributions():
+                    packages.setdefault(project, (root, lack))
+        for project, (root, lack) in [*packages.items()][:_PACKAGES]:
+            is_installed = _is_installed(root, lack)
+            version = installed_version(project, facts)
+            try:
+                with AskedReleases(
+                    self.find(), project, years=None if is_installed else _YEARS, among=version
+                ) as releases:
+                    self.say(
+                        f"reading releases of {project} on the package index, because what is asked was not measured"
+                    )
+                    names = _read(root, lack, facts, names, releases) or names
+            except NotFoundError:
+                continue
+            except EnvsmithError as error:
+                self.say(f"not read: {error.message}")
+        return names
+
+    def releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
+        """Return the releases of a project that have lines of code, none where the index does not say."""
         try:
-            with AskedReleases(find(), project, years=None if is_installed else _YEARS, among=version) as releases:
-                say(f"reading releases of {project} on the package index, because what is asked was not measured")
-                names = _read(root, lack, facts, names, releases) or names
+            with AskedReleases(self.find(), project) as releases:
+                self.say(f"reading releases of {project} on the package index: which of them printed the traceback")
+                return releases_with(releases, lines)
         except NotFoundError:
-            continue
+            return ()
         except EnvsmithError as error:
-            say(f"not read: {error.message}")
-    return names
+            self.say(f"not read: {error.message}")
+            return ()
+
+    def mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
+        """Return the release of a version that has a line of code, and the first after it that has not."""
+        try:
+            with AskedReleases(self.find(), project) as releases:
+                of_version = [v for v in releases.versions if v == version or v.startswith(f"{version}.")]
+                self.say(f"reading releases of {project} on the package index: which of them still has what failed")
+                since = first_without(releases, line, of_version[-1]) if of_version else None
+                return (of_version[-1], since) if since else None
+        except NotFoundError:
+            return None
+        except EnvsmithError as error:
+            self.say(f"not read: {error.message}")
+            return None
 
 
 def _roots(lack: Lack) -> Iterator[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of
+from envsmith.doctor.mended_line import MendedLine, find_mended_line
 from envsmith.doctor.messages import read_messages
 from envsmith.doctor.missing_names import MissingNameExplanation, explain
 from envsmith.doctor.needed_releases import releases_for_finding
@@ -15,19 +17,32 @@ from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.signatures import Hit, Signature
 from envsmith.doctor.stated_environment import check_versions
+from envsmith.doctor.traced_releases import with_traced_releases
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.launch.ranks.causes import Blame
 from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
+from envsmith.model.code_line import CodeLine
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import PassedRun, Severity
 
-# Gives the names of packages that some lacks are about.
-Ask = Callable[[Sequence[Lack], Facts, NameIndex], NameIndex]
 # Named groups of signatures that are the version of a component.
 _VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
+
+
+class Published(Protocol):
+    """What can be read of packages where they are published."""
+
+    def names(self, lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
+        """Return the names with those of the packages that some lacks are about."""
+
+    def releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
+        """Return the releases of a project that have lines of code, none where that is not certain."""
+
+    def mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
+        """Return the release of a version that has a line of code, and the first after it that has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,7 @@ class DiagnosisInput:
     judgement: Judgement
     explained: Sequence[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]] = ()
     blamed: tuple[str, Blame] | None = None
+    mended: MendedLine | None = None
     platform: Platform = Platform.LINUX_64
     symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
 
@@ -72,15 +88,17 @@ def read_case(
     keep: Collection[str],
     runs: Sequence[PassedRun],
     launches: Mapping[str, Sequence[Occasion]] | None = None,
-    ask: Ask | None = None,
+    published: Callable[[], Published] | None = None,
 ) -> DiagnosisInput:
     """Read the messages of ``texts``, and judge the versions that they and ``facts`` state.
 
-    ``ask`` gives the names of packages that ``names`` do not have.
+    ``published`` gives the names of packages that ``names`` do not have, and the releases that printed a traceback.
     """
     hits = [hit for source, text in texts for hit in read_messages(text, source)]
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
+    if published and (lacks or not any(_names_cause(hit) for hit in hits)):
+        facts = with_traced_releases(facts, texts, published().releases)
     platform = platform or _platform(facts)
     judgement = check_versions(facts, platform, keep, runs)
     needs = [
@@ -88,10 +106,11 @@ def read_case(
     ]
     names = names or NameIndex.installed()
     explained = _explained(lacks, hits, facts, names, needs)
-    if ask and (unmeasured := [lack for lack, explanation, _ in explained if not explanation.is_certain]):
-        explained = _explained(lacks, hits, facts, ask(unmeasured, facts, names), needs)
+    if published and (unmeasured := [lack for lack, explanation, _ in explained if not explanation.is_certain]):
+        explained = _explained(lacks, hits, facts, published().names(unmeasured, facts, names), needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
+    is_explained = bool(messages or explained or needs)
     return DiagnosisInput(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
@@ -99,8 +118,13 @@ def read_case(
         judgement=judgement,
         explained=explained,
         blamed=blame_texts(texts, launches),
+        mended=find_mended_line(facts, texts, published().mending) if published and not is_explained else None,
         platform=platform,
     )
+
+
+def _names_cause(hit: Hit) -> bool:
+    return hit.signature.kind == "cause" and hit.signature.severity is Severity.ERROR and not is_lack(hit)
 
 
 def _explained(

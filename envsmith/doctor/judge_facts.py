@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from envsmith.doctor.case import Ask, DiagnosisInput, read_case
+from envsmith.doctor.case import DiagnosisInput, Published, read_case
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.judge_messages import is_mere_warning, judge_messages_of_rules, of_loader, twin_of
+from envsmith.doctor.mended_line import of_mended_line
 from envsmith.doctor.missing_names import diagnosed_of
 from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.possible import judge_possible
@@ -37,15 +38,17 @@ def diagnose(
     keep: Collection[str] = (),
     runs: Sequence[PassedRun] = (),
     launches: Mapping[str, Sequence[Occasion]] | None = None,
-    ask: Ask | None = None,
+    published: Callable[[], Published] | None = None,
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from.
 
     The repair leaves the components of ``keep`` alone where it can. ``runs`` passed in the environment at hand.
     ``launches`` is what `envsmith run` stored of one, by the names of its files.
-    ``ask`` gives the names of packages that were not measured.
+    ``published`` reads what was not measured: names of packages, and the releases that printed a traceback.
     """
-    case = read_case(facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, ask=ask)
+    case = read_case(
+        facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, published=published
+    )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts)
     proofs = [f"what {run.evidence} has shown in this environment" for run in runs]
@@ -116,6 +119,7 @@ JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
     lambda case: [of_loader(hit, case) for hit in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     lambda case: [of_blame(*case.blamed)] if case.blamed else [],
+    lambda case: [of_mended_line(case.mended)] if case.mended else [],
     judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),

@@ -18,7 +18,7 @@ from envsmith.doctor.facts import Facts
 from envsmith.doctor.parties import owner_of
 from envsmith.doctor.read.lines import component_of, fold
 from envsmith.doctor.read.pasted import whole_line
-from envsmith.doctor.read.tracebacks import LoggedFrame, frames_before, module_of
+from envsmith.doctor.read.tracebacks import LoggedFrame, callers, frames_before, module_of
 from envsmith.doctor.signatures import Hit, Signature, needle_of
 from envsmith.doctor.vocabulary import words
 from envsmith.knowledge.graph.load import components
@@ -138,20 +138,13 @@ def lack_of(hit: Hit, text: str) -> Lack:
         name=name,
         hit=hit,
         message=whole_line(text[: _REACH + hit.position], hit.position),
-        frames=_callers(frames_before(text, hit.position)),
+        frames=callers(frames_before(text, hit.position)),
         around=text[max(0, hit.position - _REACH) : hit.position + _REACH],
     )
 
 
-# A decorator hands on what it was given: `return func(*args, **kwargs)`.
-_HANDED_ON = re.compile(r"\(\s?(?:self, ?)?\*\w+, ?\*\*\w+\s?\)\s?$")
 # What a function does not know it hands on as the last argument.
 _REST = re.compile(r"\*\*\w+\s?\)\s?$")
-
-
-def _callers(frames: Sequence[LoggedFrame]) -> Sequence[LoggedFrame]:
-    """Return the calls up to the one that wrote the arguments down. Decorators around a function only hand them on."""
-    return frames[: next((at for at in range(len(frames), 0, -1) if not _HANDED_ON.search(frames[at - 1].source)), 0)]
 
 
 def shadowing_file(lack: Lack) -> str | None:

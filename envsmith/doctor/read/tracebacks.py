@@ -19,7 +19,7 @@ _FRAME = re.compile(
     r"|^(?P<old>[/~][^\n]{1,300}?\.py) in (?P<entered>[^\n(]{1,80})\("
     r"|^│ (?P<boxed>[/~][^\n│]{1,300}?\.py)(?=[: ])"
 )
-_ARROW = re.compile(r"^(?:-{2,}> ?(\d{1,7})|│ ❱ +(\d{1,7}))\s(?:│   )*(.{1,300}?)(?:\s*│)?$")
+_ARROW = re.compile(r"^(?:-{1,9}> ?(\d{1,7})|│ ❱ +(\d{1,7}))\s(?:│   )*(.{1,300}?)(?:\s*│)?$")
 _FILES = ("plain", "cell", "linked", "old", "boxed")
 _FUNCTIONS = ("function", "called", "named", "entered")
 _INSTALLED_FRAME = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z_][\w.-]{1,60})")
@@ -28,6 +28,8 @@ _EGG = re.compile(r"-\d[\w.+]*-py3\.\d{1,2}(?:-[\w-]+)?\.egg$")
 _INSTALLED_PATH = re.compile(r"[/\\]+(?:site|dist)-packages[/\\]+([A-Za-z_][\w/\\]{1,200}\.py)\b")
 # A frame of a checkout that is run where it lies: its own folder says whose code it is.
 _CHECKOUT = re.compile(rf"[/\\]({OWN_MODULES}|transformers|accelerate|op_builder)[/\\]")
+# A decorator hands on what it was given: `return func(*args, **kwargs)`.
+_HANDED_ON = re.compile(r"\(\s?(?:self, ?)?\*\w+, ?\*\*\w+\s?\)\s?$")
 # How far back the frames of the exception at a place are looked for.
 _REACH = 6000
 # Up to Python 3.6, and where a writer cut the line, the message does not say which module lacks the name.
@@ -75,6 +77,11 @@ def frames_before(text: str, position: int) -> list[LoggedFrame]:
     window = of_last_speaker(text[max(0, position - _REACH) : position])
     start = window.rfind("Traceback (most recent call last)")
     return _frames(window[max(start, 0) :].split("\n"))
+
+
+def callers(frames: Sequence[LoggedFrame]) -> Sequence[LoggedFrame]:
+    """Return the calls that wrote their arguments down. Decorators, and torch around a module, only hand them on."""
+    return [frame for frame in frames if not _HANDED_ON.search(frame.source)]
 
 
 def frames_in(text: str) -> list[LoggedFrame]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TypeVar
@@ -91,9 +91,7 @@ class AskedReleases:
 
         A release that cannot be read is left out.
         """
-        chosen = [self.versions[at] for at in sorted(places)]
-        self._open([version for version in chosen if version not in self._archives])
-        archives = {version: archive for version in chosen if (archive := self._archives[version])}
+        archives = {self.versions[at]: archive for at, archive in self._opened_at(places).items()}
         versions = list(archives)
         files = [(version, self._files[version]) for version in versions]
         releases = tuple(
@@ -107,6 +105,21 @@ class AskedReleases:
             is_sample=len(versions) < len(self.versions),
         )
         return AskedNames(head, list(archives.values()), self._read)
+
+    def sources(self, places: Iterable[int], paths: Collection[str]) -> dict[int, dict[str, bytes]]:
+        """Return the files of ``paths``, below ``site-packages``, that each release at some places has.
+
+        A release that cannot be read is left out.
+        """
+        archives = self._opened_at(places)
+        found = {at: [member for member in each.members if member.path in paths] for at, each in archives.items()}
+        contents = self._read([*archives.values()], [member for members in found.values() for member in members])
+        return {at: {member.path: contents[member] for member in members} for at, members in found.items()}
+
+    def _opened_at(self, places: Iterable[int]) -> dict[int, Archive]:
+        chosen = {at: self.versions[at] for at in sorted(places)}
+        self._open([version for version in chosen.values() if version not in self._archives])
+        return {at: archive for at, version in chosen.items() if (archive := self._archives[version])}
 
     def _open(self, versions: Sequence[str]) -> None:
         def enter(version: str) -> tuple[AbstractContextManager[Archive], Archive]:

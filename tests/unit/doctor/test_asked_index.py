@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 from release_index import Index
 
-from envsmith.doctor.asked_index import ask_index
+from envsmith.doctor.asked_index import AskedIndex
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
 from envsmith.knowledge.names.name_index import NameIndex
@@ -30,9 +29,11 @@ def index() -> Index:
 
 def root_of(text: str, index: Index, said: list[str] | None = None, *, names: NameIndex | None = None):
     heard = [] if said is None else said
-    ask = partial(ask_index, find=lambda: index, say=heard.append)
     diagnosis = diagnose(
-        read_texts([("log", text)]), [("log", text)], names=names or NameIndex(Path("nowhere")), ask=ask
+        read_texts([("log", text)]),
+        [("log", text)],
+        names=names or NameIndex(Path("nowhere")),
+        published=lambda: AskedIndex(lambda: index, heard.append),
     )
     return diagnosis.root and diagnosis.root.finding
 
@@ -128,3 +129,74 @@ def test_releases_that_make_names_when_they_are_imported_may_have_it_and_the_oth
 
     assert finding.message.startswith("bmtrain>=0.2 does not have bmtrain.diff. Its other releases make names when")
     assert finding.needs == {"bmtrain": "<0.2"}
+
+
+FRAME = '  File "/env/lib/python3.11/site-packages/bmtrain/__init__.py", line {line}, in init\n    {code}\n'
+
+
+@pytest.fixture
+def growing() -> Index:
+    """An index of forty releases of bmtrain, whose file grows by a line each, and that has no slip since 0.30."""
+    index = Index()
+    for minor in range(40):
+        slip = "    level = config['level']\n" if minor < 30 else "    level = config.get('level')\n"
+        index.release(f"0.{minor}", {"bmtrain/__init__.py": "import os\n" * minor + f"def init(config):\n{slip}"})
+    return index
+
+
+def facts_of(text: str, index: Index, said: list[str]):
+    return diagnose(
+        read_texts([("log", text)]), [("log", text)], published=lambda: AskedIndex(lambda: index, said.append)
+    )
+
+
+def test_a_traceback_tells_the_release_that_printed_it_where_nothing_else_does(growing):
+    text = (
+        HEAD.format(line="bmtrain.init({})")
+        + FRAME.format(line=12, code="level = config['level']")
+        + "KeyError: 'level'"
+    )
+
+    diagnosis = facts_of(text, growing, [])
+
+    assert diagnosis.facts.distributions["bmtrain"] == "0.10"
+    assert "of bmtrain 0.10" in [kind for read in diagnosis.facts.read for kind in read.kinds]
+
+
+def test_a_slip_of_a_package_that_a_later_release_no_longer_has_is_said_with_that_release(growing):
+    text = (
+        HEAD.format(line="bmtrain.init({})")
+        + FRAME.format(line=12, code="level = config['level']")
+        + "KeyError: 'level'"
+    )
+
+    finding = facts_of(text, growing, []).root.finding
+
+    assert (finding.rule, finding.needs) == ("line-changed-since", {"bmtrain": ">=0.30"})
+    assert finding.message.startswith("bmtrain 0.10 fails in its own code, at `level = config['level']`")
+
+
+@pytest.mark.parametrize(
+    ("frame", "error"),
+    [
+        (FRAME.format(line=1, code="raise KeyError(level)"), "KeyError: 'level'"),
+        ('  File "/home/me/mine.py", line 12, in init\n    level = config["level"]\n', "KeyError: 'level'"),
+        (FRAME.format(line=42, code="level = config.get('level')"), "KeyError: 'level'"),
+    ],
+)
+def test_a_check_and_code_of_ones_own_and_what_the_newest_still_has_are_no_slip_that_was_mended(growing, frame, error):
+    text = "bmtrain==0.39\n" + HEAD.format(line="bmtrain.init({})") + frame + error
+
+    assert facts_of(text, growing, []).root is None
+
+
+def test_a_release_that_the_text_states_is_not_asked_for(index):
+    said: list[str] = []
+
+    facts_of(
+        "bmtrain==0.7\n" + HEAD.format(line="x") + FRAME.format(line=1, code="def init(seed): ...") + "OSError: x",
+        index,
+        said,
+    )
+
+    assert said == []

@@ -1,0 +1,94 @@
+"""The line of a package at which a program failed, where a newer release no longer has it: the fault may be mended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from envsmith.doctor.diagnosis import Diagnosed, Taxonomy, Weight
+from envsmith.doctor.facts import Facts
+from envsmith.doctor.lacks import installed_version
+from envsmith.doctor.read.lines import component_of
+from envsmith.doctor.read.tracebacks import callers, frames_before
+from envsmith.doctor.traced_releases import line_of
+from envsmith.model.code_line import CodeLine
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Severity
+
+# Gives the release that has a line of a project, for a version, and the first after it that has not.
+FindMending = Callable[[str, CodeLine, str], "tuple[str, str] | None"]
+# Errors of Python's own, which a slip in the code raises and no check of what a user gave.
+_SLIP = re.compile(
+    r"^(?:\[\w{1,12}\]: )?(?:KeyError|AttributeError|TypeError|IndexError|UnboundLocalError|NameError|ZeroDivisionError)\b.{0,400}$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MendedLine:
+    """A line at which ``project`` in ``release`` failed and that ``since`` no longer has, with the error in the text."""
+
+    project: str
+    release: str
+    since: str
+    line: CodeLine
+    error: str
+    where: str
+    position: int
+
+
+def find_mended_line(facts: Facts, texts: Sequence[tuple[str, str]], find: FindMending) -> MendedLine | None:
+    """Return the line at which the last traceback of a text failed, where a newer release has it no longer."""
+    for source, text in texts:
+        if (slip := _last_slip(text)) is None:
+            continue
+        error, project, line = slip
+        version = installed_version(project, facts)
+        if version and (answer := find(project, line, version)):
+            release, since = answer
+            where = f"{source}:{text.count(chr(10), 0, error.start()) + 1}"
+            return MendedLine(
+                project=project,
+                release=release,
+                since=since,
+                line=line,
+                error=error[0],
+                where=where,
+                position=error.start(),
+            )
+    return None
+
+
+def _last_slip(text: str) -> tuple[re.Match[str], str, CodeLine] | None:
+    """Return the last error of a slip with the project and the line of its code, where a package made the slip itself."""
+    errors = [*_SLIP.finditer(text)]
+    frames = callers(frames_before(text, errors[-1].start())) if errors else ()
+    project, line = line_of(frames[-1]) if frames else ("", None)
+    return (errors[-1], project, line) if line and not line.text.startswith(("raise ", "assert ")) else None
+
+
+def of_mended_line(mended: MendedLine) -> Diagnosed:
+    """Return what is said of a line that a newer release no longer has."""
+    project, since, line = mended.project, mended.since, mended.line
+    needs = f"{project}>={since}"
+    finding = Finding(
+        rule="line-changed-since",
+        severity=Severity.WARNING,
+        components={component_of(project) or project: mended.release},
+        needs={component_of(project) or project: f">={since}"},
+        message=f"{project} {mended.release} fails in its own code, at `{line.text}` ({line.path}:{line.number})."
+        f" {since} is the first release without that line (read on the package index): it may be mended there.",
+        fix=f"Try {needs}.",
+        symptom=mended.error[:300],
+    )
+    return Diagnosed(
+        finding=finding,
+        confidence="low",
+        score=Weight.POSSIBLE,
+        taxonomy=Taxonomy(group="python-version-pair", pattern="version-and-dependency-management"),
+        where=mended.where,
+        quote=mended.error,
+        lines=(f"pip install '{needs}'",),
+        position=mended.position,
+    )
