@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from envsmith.cli.doctor_sources import read_published
-from envsmith.doctor.case import Published
+from envsmith.doctor.case import PublishedPackages
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.judge_facts import diagnose
 from envsmith.doctor.read import read_texts
@@ -89,7 +89,7 @@ def text_of(record: dict[str, Any]) -> str:
     return "\n".join([*lines, record.get("env_report") or "", *(record.get("error_lines") or [])])
 
 
-def judge(record: dict[str, Any], published: Callable[[], Published] | None = None) -> Diagnosis:
+def judge(record: dict[str, Any], published: Callable[[], PublishedPackages] | None = None) -> Diagnosis:
     text = clean(text_of(record))
     return diagnose(read_texts([("report", text)]), [("report", text)], published=published)
 

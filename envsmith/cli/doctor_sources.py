@@ -17,7 +17,7 @@ from envsmith.doctor.snapshot import load, looks_like_snapshot
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from envsmith.doctor.case import Published
+    from envsmith.doctor.case import PublishedPackages
     from envsmith.doctor.facts import Facts
     from envsmith.launch.ranks.stored import Occasion
 
@@ -71,7 +71,7 @@ def gather(
     return facts, texts
 
 
-def read_published() -> Published:
+def read_published() -> PublishedPackages:
     """Return what reads packages on the user's package index."""
     from envsmith.doctor.asked_index import AskedIndex  # most texts ask for nothing that was not measured
     from envsmith.lock.index.index import quick_index

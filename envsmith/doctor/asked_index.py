@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.lacks import Lack, best_answer, callables, installed_version
+from envsmith.doctor.mended_line import MendedLine, find_mended_line
 from envsmith.doctor.read.lines import component_of, fold
+from envsmith.doctor.traced_releases import with_traced_releases
 from envsmith.doctor.vocabulary import words
 from envsmith.errors import EnvsmithError
 from envsmith.knowledge.names.modules import distributions_by_module
@@ -57,7 +59,15 @@ class AskedIndex:
                 self.say(f"not read: {error.message}")
         return names
 
-    def releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
+    def traced(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> Facts:
+        """Return the facts with the releases that printed the tracebacks of texts, where no version is stated."""
+        return with_traced_releases(facts, texts, self._releases)
+
+    def mended(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> MendedLine | None:
+        """Return the line at which a package itself failed, where a newer release has it no longer."""
+        return find_mended_line(facts, texts, self._mending)
+
+    def _releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
         """Return the releases of a project that have lines of code, none where the index does not say."""
         try:
             with AskedReleases(self.find(), project) as releases:
@@ -69,7 +79,7 @@ class AskedIndex:
             self.say(f"not read: {error.message}")
             return ()
 
-    def mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
+    def _mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
         """Return the release of a version that has a line of code, and the first after it that has not."""
         try:
             with AskedReleases(self.find(), project) as releases:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from envsmith.doctor.facts import Draft, Facts
 from envsmith.doctor.lacks import Lack, is_lack, lack_of
-from envsmith.doctor.mended_line import MendedLine, find_mended_line
+from envsmith.doctor.mended_line import MendedLine
 from envsmith.doctor.messages import read_messages
 from envsmith.doctor.missing_names import MissingNameExplanation, explain
 from envsmith.doctor.needed_releases import releases_for_finding
@@ -17,14 +17,12 @@ from envsmith.doctor.rank_failures import blame_texts
 from envsmith.doctor.read.lines import component_of, version_in
 from envsmith.doctor.signatures import Hit, Signature
 from envsmith.doctor.stated_environment import check_versions
-from envsmith.doctor.traced_releases import with_traced_releases
 from envsmith.knowledge.graph.location import find_matrix
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.knowledge.symbols.table import SymbolTable
 from envsmith.launch.ranks.causes import Blame
 from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
-from envsmith.model.code_line import CodeLine
 from envsmith.model.finding import Judgement
 from envsmith.model.rule import PassedRun, Severity
 
@@ -32,17 +30,17 @@ from envsmith.model.rule import PassedRun, Severity
 _VERSION_GROUPS = {n.replace("-", "_"): n for n in ("toolkit", "cuda", "nccl", "gcc", "python", "flash-attn")}
 
 
-class Published(Protocol):
+class PublishedPackages(Protocol):
     """What can be read of packages where they are published."""
 
     def names(self, lacks: Sequence[Lack], facts: Facts, names: NameIndex) -> NameIndex:
         """Return the names with those of the packages that some lacks are about."""
 
-    def releases(self, project: str, lines: Sequence[CodeLine]) -> Sequence[str]:
-        """Return the releases of a project that have lines of code, none where that is not certain."""
+    def traced(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> Facts:
+        """Return the facts with the releases that printed the tracebacks of texts."""
 
-    def mending(self, project: str, line: CodeLine, version: str) -> tuple[str, str] | None:
-        """Return the release of a version that has a line of code, and the first after it that has not."""
+    def mended(self, facts: Facts, texts: Sequence[tuple[str, str]]) -> MendedLine | None:
+        """Return the line at which a package itself failed, where a newer release has it no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ def read_case(
     keep: Collection[str],
     runs: Sequence[PassedRun],
     launches: Mapping[str, Sequence[Occasion]] | None = None,
-    published: Callable[[], Published] | None = None,
+    published: Callable[[], PublishedPackages] | None = None,
 ) -> DiagnosisInput:
     """Read the messages of ``texts``, and judge the versions that they and ``facts`` state.
 
@@ -98,7 +96,7 @@ def read_case(
     lacks = [lack_of(hit, text) for source, text in texts for hit in hits if is_lack(hit) and hit.source == source]
     facts = _with_groups(facts, hits)
     if published and (lacks or not any(_names_cause(hit) for hit in hits)):
-        facts = with_traced_releases(facts, texts, published().releases)
+        facts = published().traced(facts, texts)
     platform = platform or _platform(facts)
     judgement = check_versions(facts, platform, keep, runs)
     needs = [
@@ -118,7 +116,7 @@ def read_case(
         judgement=judgement,
         explained=explained,
         blamed=blame_texts(texts, launches),
-        mended=find_mended_line(facts, texts, published().mending) if published and not is_explained else None,
+        mended=published().mended(facts, texts) if published and not is_explained else None,
         platform=platform,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from envsmith.doctor.case import DiagnosisInput, Published, read_case
+from envsmith.doctor.case import DiagnosisInput, PublishedPackages, read_case
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.judge_messages import is_mere_warning, judge_messages_of_rules, of_loader, twin_of
@@ -38,7 +38,7 @@ def diagnose(
     keep: Collection[str] = (),
     runs: Sequence[PassedRun] = (),
     launches: Mapping[str, Sequence[Occasion]] | None = None,
-    published: Callable[[], Published] | None = None,
+    published: Callable[[], PublishedPackages] | None = None,
 ) -> Diagnosis:
     """Judge ``facts`` and the ``(source, text)`` they came from.
 
