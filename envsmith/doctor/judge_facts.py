@@ -9,7 +9,6 @@ from envsmith.doctor.case import DiagnosisInput, PublishedPackages, read_case
 from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
 from envsmith.doctor.facts import Facts
 from envsmith.doctor.judge_messages import is_mere_warning, judge_messages_of_rules, of_loader, twin_of
-from envsmith.doctor.mended_line import of_mended_line
 from envsmith.doctor.missing_names import diagnosed_of
 from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.possible import judge_possible
@@ -119,7 +118,7 @@ JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
     lambda case: [of_loader(hit, case) for hit in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     lambda case: [of_blame(*case.blamed)] if case.blamed else [],
-    lambda case: [of_mended_line(case.mended)] if case.mended else [],
+    lambda case: [case.mended.diagnosed()] if case.mended else [],
     judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),

@@ -37,6 +37,31 @@ class MendedLine:
     where: str
     position: int
 
+    def diagnosed(self) -> Diagnosed:
+        """Return what is said of it."""
+        name = component_of(self.project) or self.project
+        needs = f"{self.project}>={self.since}"
+        finding = Finding(
+            rule="line-changed-since",
+            severity=Severity.WARNING,
+            components={name: self.release},
+            needs={name: f">={self.since}"},
+            message=f"{self.project} {self.release} fails in its own code, at `{self.line.text}` ({self.line.path}:{self.line.number})."
+            f" {self.since} is the first release without that line (read on the package index): it may be mended there.",
+            fix=f"Try {needs}.",
+            symptom=self.error[:300],
+        )
+        return Diagnosed(
+            finding=finding,
+            confidence="low",
+            score=Weight.POSSIBLE,
+            taxonomy=Taxonomy(group="python-version-pair", pattern="version-and-dependency-management"),
+            where=self.where,
+            quote=self.error,
+            lines=(f"pip install '{needs}'",),
+            position=self.position,
+        )
+
 
 def find_mended_line(facts: Facts, texts: Sequence[tuple[str, str]], find: FindMending) -> MendedLine | None:
     """Return the line at which the last traceback of a text failed, where a newer release has it no longer."""
@@ -66,29 +91,3 @@ def _last_slip(text: str) -> tuple[re.Match[str], str, CodeLine] | None:
     frames = callers(frames_before(text, errors[-1].start())) if errors else ()
     project, line = line_of(frames[-1]) if frames else ("", None)
     return (errors[-1], project, line) if line and not line.text.startswith(("raise ", "assert ")) else None
-
-
-def of_mended_line(mended: MendedLine) -> Diagnosed:
-    """Return what is said of a line that a newer release no longer has."""
-    project, since, line = mended.project, mended.since, mended.line
-    needs = f"{project}>={since}"
-    finding = Finding(
-        rule="line-changed-since",
-        severity=Severity.WARNING,
-        components={component_of(project) or project: mended.release},
-        needs={component_of(project) or project: f">={since}"},
-        message=f"{project} {mended.release} fails in its own code, at `{line.text}` ({line.path}:{line.number})."
-        f" {since} is the first release without that line (read on the package index): it may be mended there.",
-        fix=f"Try {needs}.",
-        symptom=mended.error[:300],
-    )
-    return Diagnosed(
-        finding=finding,
-        confidence="low",
-        score=Weight.POSSIBLE,
-        taxonomy=Taxonomy(group="python-version-pair", pattern="version-and-dependency-management"),
-        where=mended.where,
-        quote=mended.error,
-        lines=(f"pip install '{needs}'",),
-        position=mended.position,
-    )

@@ -21,11 +21,11 @@ def releases_with(releases: AskedReleases, lines: Sequence[CodeLine]) -> tuple[s
     ``NetworkError`` when the releases cannot be read in time.
     """
     versions = releases.versions
-    found = _read(releases, lines, spread(len(versions)), lambda found: tuple(each.side for each in found))
+    sightings = _read(releases, lines, spread(len(versions)), lambda each: tuple(line.side for line in each))
     return tuple(
         versions[at]
-        for at in sorted(found)
-        if all(each.side == 0 for each in found[at]) and (len(lines) > 1 or found[at][0].is_alone)
+        for at in sorted(sightings)
+        if all(each.side == 0 for each in sightings[at]) and (len(lines) > 1 or sightings[at][0].is_alone)
     )
 
 
@@ -39,13 +39,13 @@ def first_without(releases: AskedReleases, line: CodeLine, release: str) -> str 
     versions = releases.versions
     own = versions.index(release)
     places = {own + at for at in spread(len(versions) - own)}
-    found = _read(releases, [line], places, lambda found: found[0].side is not None)
-    having = [at for at, (each,) in found.items() if each.side is not None]
+    sightings = _read(releases, [line], places, lambda each: each[0].side is not None)
+    having = [at for at, (each,) in sightings.items() if each.side is not None]
     after = max(having, default=-1) + 1
-    return versions[after] if own in having and after in found else None
+    return versions[after] if own in having and after in sightings else None
 
 
-class _Found(NamedTuple):
+class _Sighting(NamedTuple):
     """A line in one release. ``side`` is -1 before its number, 0 at it, 1 behind it, ``None`` where it is not."""
 
     side: int | None
@@ -56,32 +56,32 @@ def _read(
     releases: AskedReleases,
     lines: Sequence[CodeLine],
     places: Iterable[int],
-    state: Callable[[Sequence[_Found]], object],
-) -> dict[int, Sequence[_Found]]:
+    state: Callable[[Sequence[_Sighting]], object],
+) -> dict[int, Sequence[_Sighting]]:
     """Find lines in the releases at some places, and between those that differ until they are neighbours.
 
     Nothing is returned where more releases than a person waits for would have to be read.
     """
-    found: dict[int, Sequence[_Found]] = {}
+    sightings: dict[int, Sequence[_Sighting]] = {}
     new, tried = {*places}, set[int]()
     while new:
-        found |= _find(releases, new, lines)
+        sightings |= _find(releases, new, lines)
         tried |= new
-        new = between(found, {at: state(each) for at, each in found.items()}) - tried
+        new = between(sightings, {at: state(each) for at, each in sightings.items()}) - tried
         if len(tried | new) > _MOST:
             return {}
-    return found
+    return sightings
 
 
-def _find(releases: AskedReleases, places: Iterable[int], lines: Sequence[CodeLine]) -> dict[int, Sequence[_Found]]:
+def _find(releases: AskedReleases, places: Iterable[int], lines: Sequence[CodeLine]) -> dict[int, Sequence[_Sighting]]:
     sources = releases.sources(places, {line.path for line in lines})
     return {at: tuple(_find_line(files, line) for line in lines) for at, files in sources.items()}
 
 
-def _find_line(files: Mapping[str, bytes], line: CodeLine) -> _Found:
+def _find_line(files: Mapping[str, bytes], line: CodeLine) -> _Sighting:
     rows = files.get(line.path, b"").decode(errors="replace").split("\n")
     numbers = [number for number, row in enumerate(rows, 1) if row.strip() == line.text]
     if not numbers:
-        return _Found(None, is_alone=False)
+        return _Sighting(None, is_alone=False)
     distance = min((number - line.number for number in numbers), key=abs)
-    return _Found((distance > 0) - (distance < 0), is_alone=len(numbers) == 1)
+    return _Sighting((distance > 0) - (distance < 0), is_alone=len(numbers) == 1)

@@ -112,9 +112,9 @@ class AskedReleases:
         A release that cannot be read is left out.
         """
         archives = self._opened_at(places)
-        found = {at: [member for member in each.members if member.path in paths] for at, each in archives.items()}
-        contents = self._read([*archives.values()], [member for members in found.values() for member in members])
-        return {at: {member.path: contents[member] for member in members} for at, members in found.items()}
+        chosen = {at: [member for member in each.members if member.path in paths] for at, each in archives.items()}
+        contents = self._read([*archives.values()], [member for members in chosen.values() for member in members])
+        return {at: {member.path: contents[member] for member in members} for at, members in chosen.items()}
 
     def _opened_at(self, places: Iterable[int]) -> dict[int, Archive]:
         chosen = {at: self.versions[at] for at in sorted(places)}
