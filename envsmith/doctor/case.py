@@ -56,7 +56,6 @@ class DiagnosisInput:
     judgement: Judgement
     explained: Sequence[tuple[Lack, MissingNameExplanation, tuple[Hit, ...]]] = ()
     blamed: tuple[str, Blame] | None = None
-    mended: MendedLine | None = None
     platform: Platform = Platform.LINUX_64
     symbols: SymbolTable | None = field(default_factory=lambda: SymbolTable.installed(find_matrix() / "symbols"))
 
@@ -108,7 +107,6 @@ def read_case(
         explained = _explained(lacks, hits, facts, published().names(unmeasured, facts, names), needs)
     superseded = {h.signature.id for _, explanation, twins in explained if explanation.is_certain for h in twins}
     messages = [hit for hit in hits if not is_lack(hit) and hit.signature.id not in superseded]
-    is_explained = bool(messages or explained or needs)
     return DiagnosisInput(
         facts=facts,
         own=[hit for hit in messages if not hit.signature.rule],
@@ -116,7 +114,6 @@ def read_case(
         judgement=judgement,
         explained=explained,
         blamed=blame_texts(texts, launches),
-        mended=published().mended(facts, texts) if published and not is_explained else None,
         platform=platform,
     )
 

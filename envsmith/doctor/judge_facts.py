@@ -1,4 +1,4 @@
-"""Facts and texts -> findings: all judges in turn, and that of rules over versions."""
+"""Facts and texts -> findings: all judges in turn, and what is left to say where they find no cause."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from envsmith.doctor.case import DiagnosisInput, PublishedPackages, read_case
-from envsmith.doctor.diagnosis import Diagnosed, Diagnosis, Weight
+from envsmith.doctor.diagnosis import Diagnosed, Diagnosis
 from envsmith.doctor.facts import Facts
-from envsmith.doctor.judge_messages import is_mere_warning, judge_messages_of_rules, of_loader, twin_of
+from envsmith.doctor.judge_messages import judge_messages_of_rules, of_loader
+from envsmith.doctor.judge_versions import of_finding
+from envsmith.doctor.last_words import judge_last_words
 from envsmith.doctor.missing_names import diagnosed_of
-from envsmith.doctor.needed_releases import releases_for_finding
 from envsmith.doctor.possible import judge_possible
 from envsmith.doctor.rank_failures import of_blame
 from envsmith.doctor.ranking import diagnosis_of
-from envsmith.doctor.report import better_fix
 from envsmith.doctor.rules import judge_launches, judge_setup
-from envsmith.doctor.signatures import Hit, taxonomy_of
 from envsmith.knowledge.graph.tables import one_state
 from envsmith.knowledge.names.name_index import NameIndex
 from envsmith.launch.ranks.stored import Occasion
 from envsmith.model.cell import Platform
-from envsmith.model.finding import Finding
 from envsmith.model.rule import PassedRun, Severity
-
-_LAST = 1 << 40
 
 
 @one_state()
@@ -49,76 +45,28 @@ def diagnose(
         facts, texts, platform=platform, names=names, keep=keep, runs=runs, launches=launches, published=published
     )
     diagnosed_all = [diagnosed for judge in JUDGES for diagnosed in judge(case)]
+    if not any(_explains(each) for each in diagnosed_all):
+        mended = published().mended(case.facts, texts) if published else None
+        diagnosed_all += (
+            [mended.diagnosed()] if mended else judge_last_words(texts, {each.where for each in diagnosed_all})
+        )
     diagnosis = diagnosis_of(diagnosed_all, case.facts, case.judgement, texts)
     proofs = [f"what {run.evidence} has shown in this environment" for run in runs]
     return dataclasses.replace(diagnosis, checked=(*diagnosis.checked, *proofs))
 
 
-# The judges: each gives what it finds in a case.
+def _explains(diagnosed: Diagnosed) -> bool:
+    """Return whether a finding names a cause: an error, or what the text shows of something more than a note."""
+    severity = diagnosed.finding.severity
+    return severity is Severity.ERROR or (diagnosed.confirmed and severity is Severity.WARNING)
 
 
-def _of_finding(finding: Finding, case: DiagnosisInput) -> Diagnosed:
-    """Return what a rule over versions finds, with the message of the log that shows it."""
-    hit = case.of_rules.get(finding.rule)
-    twin = twin_of(hit, case.own) if hit else _same_class(finding, case.own)
-    place = hit or twin
-    stated = [case.facts.components.get(name) for name in finding.components]
-    exact = all(s is None or (s.exact and s.strength >= 2) for s in stated)
-    taxonomy = twin.signature.taxonomy if twin else taxonomy_of(finding)
-    severity = twin.signature.severity if twin else Severity.ERROR if hit else finding.severity
-    if not place and severity is Severity.ERROR and any(".dev" in version for version in finding.components.values()):
-        severity = Severity.WARNING  # no release declares anything of a build that was made between releases
-    score = Weight.PROVED + bool(hit) if place else _weight_alone(finding, case) - (0 if exact else 3)
-    needs = finding.needs or releases_for_finding(finding, case.facts, case.platform)
-    fix = better_fix(finding, taxonomy, case.facts, twin)
-    return Diagnosed(
-        finding=dataclasses.replace(finding, severity=severity, needs=needs, fix=fix),
-        confidence="high" if place and exact else "medium" if exact else "low",
-        score=score,
-        taxonomy=taxonomy,
-        confirmed=place is not None,
-        where=f"{place.source}:{place.line}" if place else None,
-        quote=place.text if place else None,
-        position=place.position if place else _LAST,
-        lines=twin.signature.lines if twin else (),
-    )
-
-
-def _weight_alone(finding: Finding, case: DiagnosisInput) -> Weight:
-    """Return how much a finding weighs that no line of the log shows."""
-    if finding.severity is Severity.NOTE:
-        return Weight.NOTED
-    if finding.severity is Severity.WARNING:
-        stages = {hit.signature.stage for hit in case.symptoms}
-        if "install" in stages:  # an installation from source is a build
-            stages.add("build")
-        return Weight.OF_STAGE if finding.stage in stages else Weight.WARNED
-    causes = [hit for hit in case.own if hit.signature.kind == "cause" and hit.signature.severity is Severity.ERROR]
-    # The log says which package lacks something: versions of others that merely could fail come after that.
-    owners = {name for _, explanation, _ in case.explained for name in explanation.components}
-    if case.of_rules or causes or (owners and not owners & set(finding.components)):
-        return Weight.BESIDE_CAUSE
-    return Weight.BESIDE_SYMPTOM if case.symptoms else Weight.ALONE
-
-
-def _same_class(finding: Finding, own: Sequence[Hit]) -> Hit | None:
-    """Return a message of the failure class that the taxonomy gives the rule, on the same components."""
-    cause = taxonomy_of(finding).cause
-    for hit in own:
-        signature = hit.signature
-        if signature.cause != cause or not cause or signature.kind not in {"cause", "symptom"}:
-            continue
-        if set(finding.components) & set(signature.components) and not is_mere_warning(hit):
-            return hit
-    return None
-
-
+# Each judge gives what it finds in a case.
 JUDGES: tuple[Callable[[DiagnosisInput], list[Diagnosed]], ...] = (
-    lambda case: [_of_finding(finding, case) for finding in case.judgement.findings],
+    lambda case: [of_finding(finding, case) for finding in case.judgement.findings],
     lambda case: [of_loader(hit, case) for hit in case.own],
     lambda case: [diagnosed_of(*each) for each in case.explained],
     lambda case: [of_blame(*case.blamed)] if case.blamed else [],
-    lambda case: [case.mended.diagnosed()] if case.mended else [],
     judge_messages_of_rules,
     lambda case: judge_setup(case.facts),
     lambda case: judge_launches(case.facts),

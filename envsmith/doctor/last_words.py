@@ -1,0 +1,73 @@
+"""What the last error of a text itself says to do: a lead where nothing that is known explains it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from envsmith.doctor.diagnosis import Diagnosed, Weight
+from envsmith.doctor.read.pasted import unprefixed
+from envsmith.model.finding import Finding
+from envsmith.model.rule import Severity
+
+# An error and its message, to the next blank line or record of a log. A `TypeError` tells a programmer what it wants.
+_ERROR = re.compile(
+    r"^[ \t]{0,8}(?:[\w.]{1,120}\.)?(?P<kind>(?!TypeError)[A-Z]\w{2,60}(?:Error|Exception)): (?P<message>.{1,1000}"
+    r"(?:\n(?![ \t]{0,8}(?:File \"|Traceback|[A-Z]\w{2,60}(?:Error|Exception)\b|[\[│╭╰^~=*#-]|\d{4}-|\d\d:))[^\n]{1,600}){0,6})",
+    re.MULTILINE,
+)
+_SENTENCE = re.compile(r"(?<=[.!;])\s+(?=[\"'`(]?[A-Z])|\n")
+_VERBS = (
+    r"(?:set|use|install|reinstall|upgrade|update|downgrade|rerun|re-run|run|specify|pass|provide|reduce|increase|decrease|disable"
+    r"|enable|add|remove|choose|select|change|move|load|call|build|compile)"
+)
+# What tells somebody to do something, or what a value has to be.
+_ADVICE = re.compile(
+    rf"\b(?:please|try to|try (?=\w+ing)|make sure|ensure|consider|you (?:can|may|need|must|should|have to)|instead"
+    rf"|(?:must|should|needs? to|has to|have to) (?:be|have)|required? to be)\b|^{_VERBS}\b|\b(?:to|or|and|then|,) {_VERBS} "
+    r"|\bby (?:setting|using|passing|running|installing|launching|specifying|adding)\b",
+    re.IGNORECASE,
+)
+# What asks for a report, or shows more of the failure, and mends nothing.
+_NO_REMEDY = re.compile(
+    r"\b(?:issue|bug|report|debug\w*|stack ?traces?|traceback|verbose|full error|more (?:info|detail)\w*|documentation|docs"
+    r"|contact|details|DSA|logs?|warning)\b|https?://",
+    re.IGNORECASE,
+)
+_MOST = 400
+
+
+def judge_last_words(texts: Sequence[tuple[str, str]], known: Collection[str | None]) -> list[Diagnosed]:
+    """Return what the last error of the texts itself says to do, or nothing where it says nothing of the kind.
+
+    ``known`` are the places, ``source:line``, of messages of which something is known.
+    """
+    for source, text in reversed(texts):
+        for error in [*_ERROR.finditer(unprefixed(text))][-1:]:
+            first = error[0].strip().partition("\n")[0]
+            position = max(text.rfind(first), 0)
+            where = f"{source}:{text.count(chr(10), 0, position) + 1}"
+            if where not in known and (advice := _advice(error["message"])):
+                return [_diagnosed(error["kind"], first, advice, where, position)]
+    return []
+
+
+def _advice(message: str) -> str:
+    """Return the sentences of a message that tell somebody to do something."""
+    sentences = [each.strip() for each in _SENTENCE.split(message)]
+    advice = dict.fromkeys(each for each in sentences if _ADVICE.search(each) and not _NO_REMEDY.search(each))
+    return " ".join(advice)[:_MOST]
+
+
+def _diagnosed(kind: str, line: str, advice: str, where: str, position: int) -> Diagnosed:
+    finding = Finding(
+        rule="error-says-itself",
+        severity=Severity.WARNING,
+        components={},
+        message=f"Nothing known explains this {kind}. Its message itself says what to do.",
+        fix=advice,
+        symptom=line[:300],
+    )
+    return Diagnosed(
+        finding=finding, confidence="low", score=Weight.POSSIBLE, where=where, quote=line, position=position
+    )
