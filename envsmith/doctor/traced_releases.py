@@ -29,14 +29,16 @@ def with_traced_releases(facts: Facts, texts: Sequence[tuple[str, str]], find: F
 
     Only packages under ``site-packages`` are asked for, the innermost first.
     """
-    unstated = {project: lines for project, lines in _lines(texts).items() if installed_version(project, facts) is None}
+    unstated = {
+        project: lines for project, lines in lines_in(texts).items() if installed_version(project, facts) is None
+    }
     for project, lines in [*unstated.items()][:_PACKAGES]:
         if releases := find(project, lines):
             facts = _with_releases(facts, project, lines, releases)
     return facts
 
 
-def _lines(texts: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[CodeLine]]:
+def lines_in(texts: Sequence[tuple[str, str]]) -> Mapping[str, Sequence[CodeLine]]:
     """Return the lines of installed packages by the project that brings them, the innermost first."""
     by_project: dict[str, dict[CodeLine, None]] = defaultdict(dict)
     for _, text in texts:
