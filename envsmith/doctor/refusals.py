@@ -199,8 +199,15 @@ def _values_in(sentence: str, settings: list[str]) -> str:
 
 # How a setting has to be, as an order.
 _ORDERS = {
-    **{"set": "Set", "specified": "Specify", "provided": "Provide", "used": "Use", "given": "Give", "passed": "Pass"},
-    **{"enabled": "Enable", "disabled": "Disable", "defined": "Define"},
+    "set": "Set",
+    "specified": "Specify",
+    "provided": "Provide",
+    "used": "Use",
+    "given": "Give",
+    "passed": "Pass",
+    "enabled": "Enable",
+    "disabled": "Disable",
+    "defined": "Define",
 }
 
 

@@ -32,7 +32,10 @@ TRL = "/env/lib/python3.11/site-packages/trl/trainer/grpo_config.py"
         ),
         ("ValueError: Unknown `vllm_mode`. Expected either 'server' or 'colocate'", "one of these values: 'server' or"),
         ("ValueError: `use_vllm` requires `vllm_mode='server'`", "Set what it asks for ('vllm_mode='server'"),
-        ("ValueError: `pp_size` requires sequence parallelism to be False", "Set sequence parallelism to False, or leave"),
+        (
+            "ValueError: `pp_size` requires sequence parallelism to be False",
+            "Set sequence parallelism to False, or leave",
+        ),
         ("ValueError: `use_bf16` requires `master_weights` to be enabled.", "Enable `master_weights`, or leave out"),
         ("ValueError: `a_b` must be set before `c_d`", "Set `a_b`, or leave out what asks for it"),
         ("ValueError: fp16 with `use_mps` requires Pytorch 2.5.0 of MPS", "(Pytorch 2.5.0 of MPS)"),
