@@ -93,13 +93,15 @@ def is_mere_warning(hit: Hit) -> bool:
 def judge_messages_of_rules(case: DiagnosisInput) -> list[Diagnosed]:
     """Return the messages of rules that no version confirms and that no other signature knows."""
     judged = {finding.rule for finding in case.judgement.findings}
+    # A rule says more of a release than the message that asks for it.
+    own = [hit for hit in case.own if hit.signature.tells != "need"]
     diagnosed_all = []
     for hit in case.of_rules.values():
         signature = hit.signature
         if (
             signature.kind == "symptom"
             or signature.id in judged
-            or twin_of(hit, case.own)
+            or twin_of(hit, own)
             or hit.place in case.measured_lines
         ):
             continue

@@ -86,7 +86,7 @@ def _owners() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 def class_of(hit: Hit) -> Taxonomy | None:
     """Return the failure class, where the owner has one of its own."""
-    if hit.signature.id != "release-floor-told":  # the message names the package whose release is refused
+    if (hit.signature.tells, hit.signature.cause) != ("need", "package-version-pair"):
         return None
     named = component_of(hit.groups.get("need", "")) or ""
     cause = words().own_causes.get(named)

@@ -16,7 +16,8 @@ def judge_possible(facts: Facts) -> list[Diagnosed]:
     if not present or not facts.components:
         return []
     diagnosed_all = []
-    for rule in knowledge().rules:
+    # What cannot be installed is not in use.
+    for rule in (each for each in knowledge().rules if each.stage != "install"):
         for row in rule.rows if rule.kind is RuleKind.CONFLICTS else ():
             if name := _only_missing(row, facts, present):
                 diagnosed_all.append(_note(rule, row, name, facts))

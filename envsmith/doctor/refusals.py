@@ -57,15 +57,23 @@ _CLASSES_OF_SETTINGS = frozenset(
 )
 _ADVICE = re.compile(
     r"(?:^|(?<=[.;:!,] ))((?:please |Try|Consider|Please|Set|Use|Pass|Specify|Make sure|Either|Choose|Remove|Reduce|Increase"
-    r"|Decrease|Provide|Add|Enable|Disable|You (?:can|need to|must|should)|you (?:need to|must))\b[^\n]*)"
+    r"|Decrease|Provide|Add|Enable|Disable|Restart|Place|Call|Ensure|Omit|Switch|Upgrade|You (?:can|need to|must|should)"
+    r"|you (?:need to|must|should))\b[^\n]*)"
 )
 _VALUES = re.compile(
-    r"(?:[Aa]llowed (?P<of>\w+) values?|[Vv]alid (?:values|options|choices)(?: for (?:the )?(?P<for>[\w ]{3,50}?))?"
+    r"(?:[Aa]llowed (?P<of>\w+) values?|(?:[Vv]alid|[Pp]ossible) (?:values|options|choices)(?: for (?:the )?(?P<for>[\w ]{3,50}?))?"
     r"|(?:must|should) be (?:one of|in|either)|[Ee]xpected (?:one of|either)|[Cc]hoose (?:between|from)"
     r"|[Ss]upported \w+|[Aa]llowed values)(?: are)?(?::| (?=[\[({'\"`\d])) ?(?P<values>[^\n]{1,200})"
 )
+# What stands behind the values: the one that was given.
+_GIVEN = re.compile(r"[.,;]? \(?(?:but )?(?:[Gg]ot|received)\b")
+_BOUND = re.compile(
+    r"(?:must|should|has to|have to) be (?P<bound>(?:at (?:least|most)|(?:strictly )?(?:greater|larger|less|smaller)|[><]"
+    r"|one of|in\b|either|between|non-|positive|an? (?:positive|non-|integer|bool|int\b|float|string|list|power))"
+    r"(?:[^.,;\n]|\.(?=\S)|,(?= ['\w]+\b(?: or|,|$))){0,100})"
+)
 _ASKED = re.compile(
-    r"requires? (?P<needed>[^.;\n]{3,120})|(?:^|[,.:;] )(?P<set>[^.,;:\n]{3,90}?) (?:must|has to|have to|needs? to|should) be"
+    r"requires? (?P<needed>(?:[^.;\n]|\.(?=\w)){3,120})|(?:^|[,.:;] )(?P<set>[^.,;:\n]{3,90}?) (?:must|has to|have to|needs? to|should) be"
     r" (?P<how>set|specified|provided|used|given|enabled|passed|defined|disabled|True|False)\b"
 )
 _MOST_SETTINGS = 6
@@ -172,7 +180,9 @@ def _advice_of(form: str, sentence: str, settings: list[str]) -> str:
     if form == "settings-need":
         return _asked_in(sentence) or f"Set {names or 'what the message asks for'}, or leave out what asks for it"
     if form == "settings-values":
-        return f"Give {settings[0] if settings else 'the setting'} a value that the message allows"
+        bound = _BOUND.search(sentence)
+        allowed = bound["bound"].strip() if bound else "as the message allows"
+        return f"Give {settings[0] if settings else 'the setting'} a value that is {allowed}"
     if form == "settings-said":
         return names and f"Correct what the message says of {names}"
     return f"Leave out one of them: {names}" if len(settings) > 1 else f"Leave out {names or 'one of the two'}"
@@ -182,14 +192,33 @@ def _values_in(sentence: str, settings: list[str]) -> str:
     match = _VALUES.search(sentence)
     if match is None:
         return ""
-    name = match["of"] or match["for"] or next((n for n in settings if "_" in n or n.startswith("--")), "it")
-    return f"Give {name} one of these values: {match['values'].rstrip(' .')}"
+    values = _GIVEN.split(match["values"])[0].rstrip(" .")
+    named = (n for n in settings if ("_" in n or n.startswith("--")) and n not in values)
+    return f"Give {match['of'] or match['for'] or next(named, 'it')} one of these values: {values}"
+
+
+# How a setting has to be, as an order.
+_ORDERS = {
+    "set": "Set",
+    "specified": "Specify",
+    "provided": "Provide",
+    "used": "Use",
+    "given": "Give",
+    "passed": "Pass",
+    "enabled": "Enable",
+    "disabled": "Disable",
+    "defined": "Define",
+}
 
 
 def _asked_in(sentence: str) -> str:
     match = _ASKED.search(sentence)
     if match is None:
         return ""
+    setting, how = match["set"], match["how"]
     if match["needed"]:
+        setting, _, how = match["needed"].rpartition(" to be ")
+    if not setting:
         return f"Set what it asks for ({match['needed'].strip()}), or leave out what asks for it"
-    return f"{match['set'].strip()}: this must be {match['how']}. Or leave out what asks for it"
+    order = f"{_ORDERS[how]} {setting.strip()}" if how in _ORDERS else f"Set {setting.strip()} to {how.strip()}"
+    return f"{order}, or leave out what asks for it"

@@ -239,3 +239,8 @@ def test_what_rules_leave_of_a_release_that_nobody_stated_is_not_called_the_end_
 @pytest.mark.parametrize("text", ["Weights only load failed", "Failed to initialize NVML: Unknown Error"])
 def test_a_failure_that_was_pasted_is_never_ok(text):
     assert judged(f"{text}\nPyTorch version: 2.9.1+cu128\n").status != "ok"
+
+
+def test_a_package_that_runs_is_not_said_to_be_one_that_cannot_be_installed():
+    frame = 'File "/usr/lib/python3.11/site-packages/megatron/core/optimizer.py", line 3, in step'
+    assert "megatron-core-sdist-requirements" not in {d.finding.rule for d in judged(frame).diagnosed}
