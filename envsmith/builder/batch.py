@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from envsmith.base.files import read_bounded
+from envsmith.base.files import read_bounded, write_together
 from envsmith.base.programs import end_all
 from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
 from envsmith.base.schema import parse_json
@@ -28,7 +28,6 @@ from envsmith.builder.engines.rebuild import LAYOUT
 from envsmith.builder.image.companions import BAKE_FILE, bake
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import DataError, EnvsmithError, InterruptedRunError
-from envsmith.lock import store
 from envsmith.model.lock import Lock
 from envsmith.model.record import RECORD_FILE
 
@@ -133,7 +132,7 @@ def write_bake(output: Path, results: Sequence[BatchResult]) -> None:
     """Write one bake file over all cells that have a Dockerfile, beside their folders."""
     outcomes = [result.outcome for result in results if result.outcome]
     if locks := {each.directory.name: each.lock for each in outcomes if each.lock.base is not None}:
-        store.write(output, {BAKE_FILE: bake(locks)})
+        write_together(output, {BAKE_FILE: bake(locks)})
 
 
 def _torch_layer(lock: Lock) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from envsmith.base.files import prepare_folder
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
@@ -28,7 +29,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     if engine is not None:
         engine.refuse(cell)
     directory = options.output / folder_name(cell, options.flavour)
-    store.prepare(directory)
+    prepare_folder(directory)
     clock.start("lock")
     day = _day(cell, options)
     stored = None

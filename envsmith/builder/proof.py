@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from envsmith.base.files import write_together
 from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Clock
 from envsmith.base.schema import parse_value
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import SmokeError
-from envsmith.lock import store
 from envsmith.model.record import RECORD_FILE, Cases, Facts, Failure, Fault, Record, Rung, record_text
 from envsmith.smoke import run
 from envsmith.smoke.bandwidth import peaks
@@ -141,7 +141,7 @@ def prove(outcome: BuildOutcome, engine: Engine, options: Options, clock: Clock)
         failure=failure_of(result, rungs),
     )
     # `.` stands for where the cell stood.
-    store.write(outcome.directory, {RECORD_FILE: record_text(record, cell=outcome.directory)})
+    write_together(outcome.directory, {RECORD_FILE: record_text(record, cell=outcome.directory)})
     return record
 
 

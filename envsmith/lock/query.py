@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from envsmith.base.files import now, scratch
-from envsmith.errors import LockError, UsageError, storage_errors
+from envsmith.base.files import now, scratch, storage_errors
+from envsmith.errors import LockError, UsageError
 from envsmith.lock.index.uv import Finished, Uv, explain_failure
 from envsmith.lock.uv_output import Resolved, parse_edges, parse_pylock
 from envsmith.model.lock import Artifact, GivenArchive
