@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from envsmith.base.files import read_text
+from envsmith.base.files import holds, prepare_folder, read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
 from envsmith.builder.choice import agreed, of_channels
@@ -30,7 +30,7 @@ def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
     """
     clock.start("lock")
     directory, lock = store.need(options.output, options.request_text)
-    if options.locked and (differences := lock_difference(options, progress=clock.progress)):
+    if options.locked and (differences := _differences(lock, directory, options, clock.progress)):
         raise EnvsmithError(
             f"Cannot use {directory}/lock.json: it is out of date for this request.",
             details=differences,
@@ -52,7 +52,7 @@ def given_lock(path: Path, output: Path, clock: Clock) -> BuildOutcome:
     lock = beside or parse_lock(read_text(file), where=str(file))
     directory = output / lock.name
     files = lock_files(lock)
-    store.prepare(directory)
+    prepare_folder(directory)
     store.write(directory, files)
     clock.done("lock", f"{file}: {len(lock.pins)} distributions", cached=True)
     if sources := [pin.name for pin in lock.pins if pin.sdist]:
@@ -72,7 +72,11 @@ def lock_difference(options: Options, *, progress: Progress = silent) -> tuple[s
     stored = store.find(options.output, options.request_text)
     if stored is None:
         return (f"{options.output}: no lock of this request is there",)
-    directory, old = stored
+    directory, lock = stored
+    return _differences(lock, directory, options, progress)
+
+
+def _differences(old: Lock, directory: Path, options: Options, progress: Progress) -> tuple[str, ...]:
     request = replace(
         options.request,
         exclude_newer=options.request.exclude_newer or old.exclude_newer,
@@ -108,7 +112,7 @@ def _edited(files: Mapping[str, str], directory: Path) -> Iterator[str]:
     What is not there is in nobody's way.
     """
     for name, text in files.items():
-        if os.path.lexists(directory / name) and not store.holds(directory / name, text):
+        if os.path.lexists(directory / name) and not holds(directory / name, text):
             yield f"{name}: it was edited, or written by another release of envsmith"
     scripts = {path.name for path in (directory / STEPS).glob("*")} if f"{STEPS}/cell.sh" in files else set()
     yield from (
