@@ -19,8 +19,8 @@ from envsmith.lock.cell_query import IMAGE_GLIBC, newer_glibc_of
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.query import last_day
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
-from envsmith.model.cell import Cell
-from envsmith.model.lock import Lock, folder_name
+from envsmith.model.cell import Cell, Request
+from envsmith.model.lock import Compile, Lock, folder_name
 from envsmith.solver import constraints_for
 
 
@@ -31,16 +31,16 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     directory = options.output / folder_name(cell, options.flavour)
     prepare_folder(directory)
     clock.start("lock")
-    day = _day(cell, options)
+    day = _day(cell, options.request)
     stored = None
     if not options.renewed:
         stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
-    lock = _with_archives(stored, options) if stored else lock_cell(cell, options, progress=clock.progress)
+    lock = _with_archives(stored, options.compile) if stored else lock_cell(cell, options, progress=clock.progress)
     hashed = sum(len(p.artifacts) for p in lock.pins)
     clock.done("lock", f"{len(lock.pins)} distributions, {hashed} hashed files", cached=stored is not None)
     for sentence in _sentences(lock):
         clock.note(sentence)
-    lock = _with_image(lock, options, engine, clock)
+    lock = _with_image(lock, options.base, engine, clock)
     if engine is not None:
         lock = engine.pin_wheels(lock, progress=clock.progress)
     files = python_files(lock, pip=not options.conda_only)
@@ -62,7 +62,7 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     lock = lock_pip(
         cell,
         request=options.request_text,
-        exclude_newer=_day(cell, options),
+        exclude_newer=_day(cell, options.request),
         beside=Beside(
             constraints=(*constraints_for(cell), *options.request.bounds),
             date=_as_of(cell, options.request.date),
@@ -80,10 +80,10 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     return replace(lock, upgraded=options.moving or old.upgraded) if old else lock
 
 
-def _day(cell: Cell, options: Options) -> str:
+def _day(cell: Cell, request: Request) -> str:
     """Return the day after which nothing counts: the one asked for, else the last whole one by this machine's clock."""
-    if options.request.exclude_newer:
-        return options.request.exclude_newer
+    if request.exclude_newer:
+        return request.exclude_newer
     day, graph = last_day(), version_graph()
     released, name = max((graph.released_on(name, cell.components[name]), name) for name in cell.chosen)
     if released > day:
@@ -101,13 +101,13 @@ def _as_of(cell: Cell, date: str | None) -> str | None:
     return date and max(date, *(graph.released_on(name, cell.components[name]) for name in cell.chosen))
 
 
-def _with_archives(lock: Lock, options: Options) -> Lock:
+def _with_archives(lock: Lock, compiling: Compile) -> Lock:
     """Return a lock of an earlier run with the archives where they are now: the same file may lie at another path."""
-    archives = {archive.name: (archive.artifact,) for archive in options.compile.archives}
+    archives = {archive.name: (archive.artifact,) for archive in compiling.archives}
     return replace(lock, pins=tuple(replace(pin, artifacts=archives.get(pin.name, pin.artifacts)) for pin in lock.pins))
 
 
-def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Clock) -> Lock:
+def _with_image(lock: Lock, base: str | None, engine: Engine | None, clock: Clock) -> Lock:
     """Pin the base image and the OS packages. A lock without them still serves a virtual environment, and says why.
 
     Where an environment is built, nobody hears of it.
@@ -116,7 +116,7 @@ def _with_image(lock: Lock, options: Options, engine: Engine | None, clock: Cloc
         clock = Clock(silent)
     clock.start("base image")
     pin_image = known_image if engine is None else engine.pin_image
-    pinned = pin_image(lock, options.base, progress=clock.progress)
+    pinned = pin_image(lock, base, progress=clock.progress)
     clock.done("base image", f"{pinned.base.name}@{pinned.base.digest[:19]}" if pinned.base else pinned.image_note)
     return pinned
 

@@ -205,8 +205,11 @@ class PylockExtras:
     artifacts: Mapping[tuple[str, str], Artifact]
     requires: Mapping[str, tuple[str, ...]]
 
-    def complete(self, pin: Pin) -> Pin:
-        """Return ``pin`` with addresses, sizes and edges."""
+    def complete(self, lock: Lock) -> Lock:
+        """Return ``lock`` with addresses, sizes and edges. One that this was not written for stays as it is."""
+        return replace(lock, pins=tuple(map(self._completed, lock.pins))) if self.lock == lock.digest else lock
+
+    def _completed(self, pin: Pin) -> Pin:
         artifacts = tuple(self.artifacts.get((a.filename, a.sha256), a) for a in pin.artifacts)
         return replace(pin, artifacts=artifacts, requires=self.requires.get(pin.name, ()))
 

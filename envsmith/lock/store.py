@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from envsmith.model.lock import LOCK_FILE, MAX_BYTES, Lock, parse_lock
 from envsmith.model.version import Spec
 
 PYLOCK_FILE = "pylock.toml"
+_AGAIN = "Delete it and lock again."
 
 
 def write(directory: Path, files: Mapping[str, str]) -> None:
@@ -29,17 +29,9 @@ def read(directory: Path) -> Lock | None:
     path = directory / LOCK_FILE
     if not path.is_file():
         return None
-    lock = parse_lock(_text(path), where=str(path))
-    if not (directory / PYLOCK_FILE).is_file():
-        return lock
-    beside = parse_beside(_text(directory / PYLOCK_FILE))
-    if beside.lock != lock.digest:
-        return lock
-    return dataclasses.replace(lock, pins=tuple(beside.complete(pin) for pin in lock.pins))
-
-
-def _text(path: Path) -> str:
-    return read_text(path, MAX_BYTES, hint="Delete it and lock again.")
+    lock = parse_lock(read_text(path, MAX_BYTES, hint=_AGAIN), where=str(path))
+    beside = directory / PYLOCK_FILE
+    return parse_beside(read_text(beside, MAX_BYTES, hint=_AGAIN)).complete(lock) if beside.is_file() else lock
 
 
 def reusable(

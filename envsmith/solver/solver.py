@@ -126,7 +126,7 @@ class Solver:
         # Of two reasons the one that a person understands: there is no such build.
         hard = [i for i, g in enumerate(problem.groups) if g.severity is Severity.ERROR]
         hard.sort(key=lambda i: problem.groups[i].rule != "torch-wheels-platform")
-        parts = [wish_net(full, wish) for wish in problem.wishes] + [problem.part(i) for i in hard]
+        parts = [Net.within(full, wish.masks) for wish in problem.wishes] + [problem.part(i) for i in hard]
         members = smallest_conflict(parts, full, effort)
         if not members:
             return None
@@ -155,7 +155,9 @@ class Solver:
         wishes = sorted(posed.problem.wishes, key=lambda w: _price(w, roles.get(w.component)), reverse=True)
         soft = [w for w in wishes if not (w.host or w.reason)]
         for fixed, loose in (([w for w in wishes if w.host or w.reason], soft), ([], wishes)):
-            net = posed.problem.rules_net(Severity.ERROR).joined([wish_net(posed.problem.full, w) for w in fixed])
+            net = posed.problem.rules_net(Severity.ERROR).joined(
+                [Net.within(posed.problem.full, w.masks) for w in fixed]
+            )
             candidates: list[tuple[Repair, int]] = []
             for given_up in nearest(net, [w.masks for w in loose], effort, limit=max(limit, MAX_REPAIRS)):
                 if candidates and effort.is_spent():
@@ -209,11 +211,6 @@ def default_solver() -> Solver:
     """Return the solver over the installed knowledge, the same one as long as its files stay as they are."""
     graph = version_graph()
     return _SOLVERS.setdefault(graph.compiled.digest, Solver(graph))
-
-
-def wish_net(full: Sequence[int], wish: Wish) -> Net:
-    """Return the net of one wish alone."""
-    return Net(full, [((variable, full[variable] & ~mask),) for variable, mask in wish.masks])
 
 
 def _price(wish: Wish, role: Role | None) -> tuple[int, int, str]:

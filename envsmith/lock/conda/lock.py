@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import hashlib
 import json
 import os
@@ -34,7 +33,6 @@ from envsmith.lock.conda.specs import (
 )
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.wheel_tags import best_artifact, wheel_tags
-from envsmith.lock.query import cutoff
 from envsmith.model.cell import Cell, Platform, Request
 from envsmith.model.lock import Artifact, Lock, Pin
 from envsmith.model.rule import Severity
@@ -71,7 +69,6 @@ def lock_conda(
     written but the cache below ``cache_dir``.
     """
     conda = with_channels(conda)
-    newest = _newest(conda)
     _without(cell, conda.tolerate)  # refuse a name that cannot be tolerated before any channel is asked
 
     def tell(line: str) -> None:
@@ -80,7 +77,7 @@ def lock_conda(
     parts: list[PlatformLock] = []
     notes: list[str] = []
     for platform in conda.platforms_of(cell):
-        channels = open_channels(conda, platform.value, newest, tell)
+        channels = open_channels(conda, platform.value, tell)
         tell(f"solving for {platform.value}")
         parts.append(_lock_platform(cell, conda.tolerate, pip_pins, channels, platform, files_of, notes))
     lock = CondaLock(
@@ -121,12 +118,6 @@ def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
 def _public_name(channel: str) -> str:
     """Return a channel as a lock may name it: a name stays a name, an address loses its credentials."""
     return channel.strip() if "://" not in channel and "/" not in channel[:2] else public_url(base_url(channel))
-
-
-def _newest(conda: CondaRequest) -> dt.datetime | None:
-    """Return the first moment that is too late."""
-    day = conda.exclude_newer
-    return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
 
 def _lock_platform(  # noqa: PLR0917 - the circumstances of one solve
@@ -209,7 +200,7 @@ def narrow_to_channels(
     """
     conda = with_channels(conda)
     names = ", ".join(conda.channels)
-    offer = open_channels(conda, request.platform.value, _newest(conda), progress)
+    offer = open_channels(conda, request.platform.value, progress)
     builds = offer("pytorch")
     first: list[str] = []
     for cell in islice(cells(_narrowed_to_builds(request, builds, names)), _TRIED):
