@@ -1,25 +1,20 @@
-"""From a request to a cell, narrowed to what the engine and the channels can give, and agreed with the packages."""
+"""From a request to a cell, narrowed to what the engine and the channels can give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from envsmith.base.progress import Clock, EventKind, Progress, ProgressEvent
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
-from envsmith.errors import ContradictionError
 from envsmith.knowledge.graph.runtime import nvcc_cuda
 from envsmith.lock.conda import lock as conda_lock
 from envsmith.lock.conda.channels import with_channels
-from envsmith.lock.learn import Learned, learn_more
+from envsmith.lock.learn import Learned
 from envsmith.lock.query import last_day
 from envsmith.model.cell import Cell, Request
 from envsmith.model.rule import Severity
 from envsmith.solver import cells, solve
-
-Locked = TypeVar("Locked")
 
 
 def for_engine(options: Options, engine: Engine) -> Options:
@@ -77,35 +72,4 @@ def of_channels(request: Request, options: Options, progress: Progress) -> Reque
         cells,
         with_channels(options.conda).until(request.exclude_newer or last_day()),
         progress=lambda line: progress(ProgressEvent(kind=EventKind.LINE, step="solve", text=line)),
-    )
-
-
-def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
-    """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
-
-    Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
-    where no cell can have them, and the resolver's own error where nothing new is learned.
-    """
-    learned, refused, refusal = Learned(), None, None
-    while True:
-        cell, first = first or choose(options, clock, learned), None
-        if refusal is not None and cell == refused:
-            raise refusal
-        try:
-            return lock(cell)
-        except ContradictionError as error:
-            clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
-            newer = None if options.offline else learn_more(error, options.request, learned)
-            refusal = _with_origins(error, options.request)
-            if newer is None:
-                raise refusal from None
-            learned, refused = newer, cell
-
-
-def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
-    """Return the error with the files and lines that ask for what it mentions."""
-    lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
-    details = [*error.details, *lines]
-    return ContradictionError(
-        error.message, details=details, hint=error.hint, names=error.names, required=error.required
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from envsmith.base.files import holds, prepare_folder, read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import agreed, of_channels
+from envsmith.builder.choice import of_channels
 from envsmith.builder.image.dockerfile import STEPS
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda_image, lock_files
@@ -88,7 +89,8 @@ def _differences(old: Lock, directory: Path, options: Options, progress: Progres
     cell = None if options.request.packages else _cell_now(old, directory, options, progress)
     if cell is not None and (moved := changes(old.cell.components, cell.components)):
         return moved
-    new = agreed(options, Clock(progress), lambda cell: locking.lock_cell(cell, options, progress=progress), first=cell)
+    lock = partial(locking.lock_cell, options=options, progress=progress)
+    new = locking.agreed(options, Clock(progress), lock, first=cell)
     if moved := changes(old.cell.components, new.cell.components):
         return moved
     differences = list(changes({p.name: p.version for p in old.pins}, {p.name: p.version for p in new.pins}))

@@ -1,27 +1,69 @@
-"""From a cell to its lock: the Python part, the image part, the Conda part, and the folder that holds them."""
+"""From a cell to its lock, in agreement with the packages: the Python part, the image part, the Conda part, the folder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from envsmith.base.files import prepare_folder
 from envsmith.base.progress import Clock, Progress, silent
+from envsmith.builder.choice import choose
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda, image_files, python_files
-from envsmith.errors import LockError
+from envsmith.errors import ContradictionError, LockError
 from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock import store
 from envsmith.lock.cell_query import IMAGE_GLIBC, newer_glibc_of
 from envsmith.lock.index.uv import Uv
+from envsmith.lock.learn import Learned, learn_more
 from envsmith.lock.query import last_day
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Compile, Lock, folder_name
 from envsmith.solver import constraints_for
+
+Locked = TypeVar("Locked")
+
+
+def lock_request(options: Options, engine: Engine | None, clock: Clock) -> BuildOutcome:
+    """Lock the best cell whose packages agree with it, and write every file of its folder."""
+    return agreed(options, clock, lambda cell: lock_and_render(cell, options, engine=engine, clock=clock))
+
+
+def agreed(options: Options, clock: Clock, lock: Callable[[Cell], Locked], *, first: Cell | None = None) -> Locked:
+    """Return the lock of the best cell (or of ``first``) that the solver and the package resolver agree about.
+
+    Where packages contradict a cell, the solver is asked again with what they declare. Raises ``UnsatisfiableError``
+    where no cell can have them, and the resolver's own error where nothing new is learned.
+    """
+    learned, refused, refusal = Learned(), None, None
+    while True:
+        cell, first = first or choose(options, clock, learned), None
+        if refusal is not None and cell == refused:
+            raise refusal
+        try:
+            return lock(cell)
+        except ContradictionError as error:
+            clock.note(f"{cell.id} does not go together with {', '.join(error.names[:4])}: reading what these declare")
+            newer = None if options.offline else learn_more(error, options.request, learned)
+            refusal = _with_origins(error, options.request)
+            if newer is None:
+                raise refusal from None
+            learned, refused = newer, cell
+
+
+def _with_origins(error: ContradictionError, request: Request) -> ContradictionError:
+    """Return the error with the files and lines that ask for what it mentions."""
+    lines = [f"{name}: {request.origins[name]}" for name in error.names if name in request.origins]
+    details = [*error.details, *lines]
+    return ContradictionError(
+        error.message, details=details, hint=error.hint, names=error.names, required=error.required
+    )
 
 
 def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, clock: Clock) -> BuildOutcome:

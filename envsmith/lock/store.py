@@ -31,7 +31,10 @@ def read(directory: Path) -> Lock | None:
         return None
     lock = parse_lock(read_text(path, MAX_BYTES, hint=_AGAIN), where=str(path))
     beside = directory / PYLOCK_FILE
-    return parse_beside(read_text(beside, MAX_BYTES, hint=_AGAIN)).complete(lock) if beside.is_file() else lock
+    if not beside.is_file():
+        return lock
+    text = read_text(beside, MAX_BYTES, hint=_AGAIN)
+    return parse_beside(text).complete(lock)
 
 
 def reusable(

@@ -434,8 +434,6 @@ class Channels:
 
 def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channels:
     """Open the channels of a request for a platform and ``noarch``, in order of priority."""
-    day = conda.exclude_newer
-    too_late = dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
     rattler = require_rattler()
     settings = read_settings()
     bases = [base_url(channel, settings) for channel in conda.channels]
@@ -464,8 +462,13 @@ def open_channels(conda: CondaRequest, platform: str, progress: Tell) -> Channel
         subdirs=(platform, "noarch"),
         gateway=gateway,
         copies=copies,
-        exclude_newer=too_late,
+        exclude_newer=_too_late(conda.exclude_newer),
     )
+
+
+def _too_late(day: str | None) -> dt.datetime | None:
+    """Return the first moment of which nothing counts."""
+    return dt.datetime.fromisoformat(cutoff(day).replace("Z", "+00:00")) if day else None
 
 
 def _prepare(copies: Path) -> None:
