@@ -41,7 +41,7 @@ def build(options: Options, *, engine: Engine | None = None, progress: Progress 
     built = _build(locked, options, engine, clock)
     if not options.smoke:
         return built
-    record = prove(built, engine, options, clock)
+    record = prove(built, engine, clock, tier=options.tier, ranks=options.ranks)
     return replace(built, record=record, files=(*built.files, RECORD_FILE))
 
 

@@ -87,7 +87,7 @@ def build_many(
             wait([first])  # it makes the torch layer that this cell shares
         options = cells[number]
         try:
-            outcome = build(options, engine=builder, progress=_named(tell, options))
+            outcome = build(options, engine=builder, progress=_named(tell, options.request_text))
             results[number] = BatchResult(options=options, outcome=outcome)
         except EnvsmithError as error:
             results[number] = BatchResult(options=options, error=error)
@@ -105,7 +105,7 @@ def build_many(
         try:
             for number, options in enumerate(cells):
                 try:
-                    lock, finished = _locked(options, builder, _named(tell, options), again=again)
+                    lock, finished = _locked(options, builder, _named(tell, options.request_text), again=again)
                 except InterruptedRunError:
                     raise
                 except EnvsmithError as error:
@@ -172,9 +172,9 @@ def _serial(progress: Progress) -> Progress:
     return tell
 
 
-def _named(progress: Progress, options: Options) -> Progress:
+def _named(progress: Progress, request: str) -> Progress:
     """Put the request in front of every step: several run at a time."""
-    name = options.request_text.removeprefix("--framework ").split(" --platform")[0]
+    name = request.removeprefix("--framework ").split(" --platform")[0]
 
     def tell(event: ProgressEvent) -> None:
         progress(dataclasses.replace(event, step=f"[{name}] {event.step}".strip()))

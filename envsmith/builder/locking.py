@@ -86,7 +86,8 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     if engine is not None:
         lock = engine.pin_wheels(lock, progress=clock.progress)
     files = python_files(lock, pip=not options.conda_only)
-    note = add_conda(lock, directory, options, files, clock)
+    conda, required = options.conda, options.needs_conda_lock
+    note = add_conda(lock, directory, conda, files, clock, required=required) if conda else None
     notes = [note] if note else []
     if lock.base is None:
         notes += [f"no Dockerfile: {lock.image_note}"] if _for_images(engine) else []

@@ -13,7 +13,7 @@ from envsmith.base.json_types import JsonDict
 from envsmith.base.progress import Clock
 from envsmith.base.schema import parse_value
 from envsmith.builder.engines.base import Engine
-from envsmith.builder.options import BuildOutcome, Options
+from envsmith.builder.options import BuildOutcome
 from envsmith.errors import SmokeError
 from envsmith.model.record import RECORD_FILE, Cases, Facts, Failure, Fault, Record, Rung, record_text
 from envsmith.smoke import run
@@ -108,15 +108,15 @@ def _links(host: Facts) -> JsonDict:
     return {}
 
 
-def prove(outcome: BuildOutcome, engine: Engine, options: Options, clock: Clock) -> Record:
-    """Run the smoke test of the options on what was built and write the record.
+def prove(outcome: BuildOutcome, engine: Engine, clock: Clock, *, tier: str, ranks: int) -> Record:
+    """Run the smoke test of a tier on what was built and write the record.
 
     Raises ``SmokeError`` when it cannot be run at all.
     """
     built = outcome.built
     if built is None:
         raise SmokeError("Cannot run the smoke test: nothing was built.")
-    plan = Plan.build(outcome.cell, tier=options.tier, ranks=options.ranks).with_(image=built.digest)
+    plan = Plan.build(outcome.cell, tier=tier, ranks=ranks).with_(image=built.digest)
     started = dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
     clock.start("smoke test", f"{len(plan.cases)} cases and {len(plan.steps)} framework steps, {plan.ranks} ranks")
     result = run.run(plan, engine.target(built), progress=lambda p: clock.line("smoke test", p.line))
