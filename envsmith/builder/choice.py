@@ -10,8 +10,8 @@ from envsmith.builder.options import Options
 from envsmith.knowledge.graph.runtime import nvcc_cuda
 from envsmith.lock.conda import lock as conda_lock
 from envsmith.lock.conda.channels import with_channels
+from envsmith.lock.days import last_day
 from envsmith.lock.learn import Learned
-from envsmith.lock.query import last_day
 from envsmith.model.cell import Cell, Request
 from envsmith.model.rule import Severity
 from envsmith.solver import cells, solve

@@ -19,9 +19,9 @@ from envsmith.knowledge.graph.load import version_graph
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock import store
 from envsmith.lock.cell_query import IMAGE_GLIBC, newer_glibc_of
+from envsmith.lock.days import last_day
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.learn import Learned, learn_more
-from envsmith.lock.query import last_day
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
 from envsmith.model.cell import Cell, Request
 from envsmith.model.lock import Compile, Lock, folder_name

@@ -12,7 +12,7 @@ from envsmith.builder.options import BuildOutcome, Options
 from envsmith.errors import LockError, UsageError
 from envsmith.knowledge.graph.load import components, version_graph
 from envsmith.lock import store
-from envsmith.lock.query import last_day
+from envsmith.lock.days import last_day
 from envsmith.model.cell import Cell, Request
 from envsmith.model.finding import UnsatisfiableError
 from envsmith.model.lock import Lock

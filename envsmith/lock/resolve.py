@@ -24,11 +24,12 @@ from envsmith.knowledge.graph.runtime import (
 from envsmith.knowledge.wheels.offers import Ready, best_wheel
 from envsmith.lock.build_requires import build_requires
 from envsmith.lock.cell_query import IMAGE_GLIBC, fixed, further_constraints, overrides, query_of, uv_platform
+from envsmith.lock.days import cutoff, days_from
 from envsmith.lock.index.interpreters import find_interpreter, running_interpreter
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
-from envsmith.lock.later import Later, days_from, later_wheel, later_wheels, newer_glibc, wheel_glibc
-from envsmith.lock.query import Query, Resolution, cutoff, resolve
+from envsmith.lock.later import Later, later_wheel, later_wheels, newer_glibc, wheel_glibc
+from envsmith.lock.query import Query, Resolution, resolve
 from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell
 from envsmith.model.component import ComponentTable, Role

@@ -30,7 +30,7 @@ from envsmith.errors import DataError, EnvsmithError, LockError, NetworkError, S
 from envsmith.lock.conda.copies import drop_changed, sealed
 from envsmith.lock.conda.model import CondaPackage, CondaRequest, Tell
 from envsmith.lock.conda.names import clean, public_url, require_rattler, scrub
-from envsmith.lock.query import cutoff
+from envsmith.lock.days import cutoff
 from envsmith.net.address import parts_of
 from envsmith.net.authorities import ca_bundle
 
