@@ -9,8 +9,6 @@ from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
 from envsmith.knowledge.graph.runtime import nvcc_cuda
 from envsmith.lock.conda import lock as conda_lock
-from envsmith.lock.conda.channels import with_channels
-from envsmith.lock.days import last_day
 from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Request
 from envsmith.model.rule import Severity
@@ -70,6 +68,6 @@ def of_channels(request: Request, options: Options, progress: Progress) -> Reque
     return conda_lock.narrow_to_channels(
         request,
         cells,
-        with_channels(options.conda).until(request.exclude_newer or last_day()),
+        options.conda,
         progress=lambda line: progress(ProgressEvent(kind=EventKind.LINE, step="solve", text=line)),
     )

@@ -14,12 +14,11 @@ from envsmith.builder.engines.base import Engine
 from envsmith.builder.engines.bases import known_image
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda, image_files, python_files
-from envsmith.errors import ContradictionError, LockError
-from envsmith.knowledge.graph.load import version_graph
+from envsmith.errors import ContradictionError
 from envsmith.knowledge.wheels.offers import best_wheel
 from envsmith.lock import store
 from envsmith.lock.cell_query import IMAGE_GLIBC, newer_glibc_of
-from envsmith.lock.days import last_day
+from envsmith.lock.days import as_of, day_of
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.learn import Learned, learn_more
 from envsmith.lock.resolve import Beside, Resolver, lock_pip
@@ -73,7 +72,7 @@ def lock_and_render(cell: Cell, options: Options, *, engine: Engine | None, cloc
     directory = options.output / folder_name(cell, options.flavour)
     prepare_folder(directory)
     clock.start("lock")
-    day = _day(cell, options.request)
+    day = day_of(cell, options.request.exclude_newer)
     stored = None
     if not options.renewed:
         stored = store.reusable(directory, cell=cell, request=options.request_text, exclude_newer=day)
@@ -105,10 +104,10 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
     lock = lock_pip(
         cell,
         request=options.request_text,
-        exclude_newer=_day(cell, options.request),
+        exclude_newer=day_of(cell, options.request.exclude_newer),
         beside=Beside(
             constraints=(*constraints_for(cell), *options.request.bounds),
-            date=_as_of(cell, options.request.date),
+            date=as_of(cell, options.request.date),
             preferred=tuple((p.name, p.version) for p in old.pins if p.name not in options.moving) if old else (),
         ),
         flavour=options.flavour,
@@ -121,27 +120,6 @@ def lock_cell(cell: Cell, options: Options, *, progress: Progress = silent) -> L
         progress=progress,
     )
     return replace(lock, upgraded=options.moving or old.upgraded) if old else lock
-
-
-def _day(cell: Cell, request: Request) -> str:
-    """Return the day after which nothing counts: the one asked for, else the last whole one by this machine's clock."""
-    if request.exclude_newer:
-        return request.exclude_newer
-    day, graph = last_day(), version_graph()
-    released, name = max((graph.released_on(name, cell.components[name]), name) for name in cell.chosen)
-    if released > day:
-        raise LockError(
-            f"Cannot lock {cell.id}: by this machine's clock the last whole day is {day}, and {name} "
-            f"{cell.components[name]} came out on {released}.",
-            hint="Set the clock, or name a day with --exclude-newer.",
-        )
-    return day
-
-
-def _as_of(cell: Cell, date: str | None) -> str | None:
-    """Return the date, or the day on which the youngest part of the cell came out where that is later."""
-    graph = version_graph()
-    return date and max(date, *(graph.released_on(name, cell.components[name]) for name in cell.chosen))
 
 
 def _with_archives(lock: Lock, compiling: Compile) -> Lock:

@@ -6,7 +6,9 @@ import datetime as dt
 from collections.abc import Iterator
 
 from envsmith.base.files import now
-from envsmith.errors import UsageError
+from envsmith.errors import LockError, UsageError
+from envsmith.knowledge.graph.load import version_graph
+from envsmith.model.cell import Cell
 
 # How long after the date packages may have come out, before the date is given up.
 _DAYS_LATER = (0, 91, 365)
@@ -19,6 +21,27 @@ def last_day() -> str:
     that was made on the same date.
     """
     return (now().date() - dt.timedelta(days=1)).isoformat()
+
+
+def day_of(cell: Cell, named: str | None) -> str:
+    """Return the day after which nothing of a cell counts: the one named, else the last one by this machine's clock."""
+    if named:
+        return named
+    day, graph = last_day(), version_graph()
+    released, name = max((graph.released_on(name, cell.components[name]), name) for name in cell.chosen)
+    if released > day:
+        raise LockError(
+            f"Cannot lock {cell.id}: by this machine's clock the last whole day is {day}, and {name} "
+            f"{cell.components[name]} came out on {released}.",
+            hint="Set the clock, or name a day with --exclude-newer.",
+        )
+    return day
+
+
+def as_of(cell: Cell, date: str | None) -> str | None:
+    """Return the date, or the day on which the youngest part of the cell came out where that is later."""
+    graph = version_graph()
+    return date and max(date, *(graph.released_on(name, cell.components[name]) for name in cell.chosen))
 
 
 def cutoff(day: str) -> str:

@@ -17,6 +17,9 @@ from envsmith.model.lock import Artifact, GivenArchive
 from envsmith.model.project_name import normal_name
 from envsmith.model.wheel import ReadyWheel
 
+# A distribution that is not asked of the index.
+Archive = GivenArchive | ReadyWheel
+
 _UNDATED = re.compile(r"warning: `([A-Za-z0-9][^`]*?)` is missing an upload date")
 # How often the list of projects without dates may grow before the date is given up altogether.
 _ROUNDS = 8
@@ -61,7 +64,7 @@ class Query:
     find_links: tuple[str, ...] = ()
     wheels_only: bool = False
     edges: bool = True
-    archives: tuple[GivenArchive | ReadyWheel, ...] = ()
+    archives: tuple[Archive, ...] = ()
     present: tuple[Described, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
     later: tuple[tuple[str, str], ...] = ()
@@ -146,7 +149,7 @@ def _earlier(preferred: Iterable[tuple[str, str]]) -> str:
     return 'lock-version = "1.0"\ncreated-by = "envsmith"\n' + "".join(tables)
 
 
-def _resolved(archive: GivenArchive | ReadyWheel) -> Resolved:
+def _resolved(archive: Archive) -> Resolved:
     """Return what uv was not asked about: the user's source archive, or a ready wheel."""
     if isinstance(archive, GivenArchive):
         return Resolved(name=archive.name, version=archive.version, artifacts=(archive.artifact,), sdist=True)

@@ -29,12 +29,11 @@ from envsmith.lock.index.interpreters import find_interpreter, running_interpret
 from envsmith.lock.index.uv import Uv
 from envsmith.lock.kept_cell import Judge, broken_rules, differences, judge_cell, refusal, repairs
 from envsmith.lock.later import Later, later_wheel, later_wheels, newer_glibc, wheel_glibc
-from envsmith.lock.query import Query, Resolution, resolve
+from envsmith.lock.query import Archive, Query, Resolution, resolve
 from envsmith.lock.uv_output import Resolved, only_allowed, to_pins
 from envsmith.model.cell import RUNTIME, TRAIN, Cell
 from envsmith.model.component import ComponentTable, Role
-from envsmith.model.lock import Compile, GivenArchive, Lock, Pin
-from envsmith.model.wheel import ReadyWheel
+from envsmith.model.lock import Compile, Lock, Pin
 from envsmith.net.http import HttpClient
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ def _judged(
     )
 
 
-def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[GivenArchive | ReadyWheel, ...]:
+def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[Archive, ...]:
     """Return the user's archives, and the ready wheels of the cell's components that the user has no archive of."""
     wheels = []
     for name, version in cell.components.items():
@@ -218,7 +217,7 @@ def _with_ready(cell: Cell, user: Compile, by: Resolver) -> tuple[GivenArchive |
     return (*user.archives, *wheels)
 
 
-def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready: Ready) -> tuple[ReadyWheel, ...]:
+def _ready_instead(cell: Cell, packages: Iterable[Resolved], query: Query, ready: Ready) -> tuple[Archive, ...]:
     """Return ready wheels of what the resolver took as source, which the cell did not name."""
     own = {archive.name for archive in query.archives}
     wheels = (ready(p.name, p.version, cell) for p in packages if p.sdist and p.name not in own)

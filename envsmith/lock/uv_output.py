@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlunsplit
 
 from envsmith.base.files import read_toml
+from envsmith.base.json_types import JsonFields
 from envsmith.errors import LockError
 from envsmith.model.cell import distribution_of
 from envsmith.model.lock import Artifact, Pin
@@ -49,7 +50,7 @@ def parse_pylock(text: str, archives: Collection[str] = ()) -> tuple[Resolved, .
     return packages_of(document, archives)
 
 
-def packages_of(document: Mapping[str, Any], archives: Collection[str] = ()) -> tuple[Resolved, ...]:
+def packages_of(document: JsonFields, archives: Collection[str] = ()) -> tuple[Resolved, ...]:
     """Return the packages of a lock, sorted by name. ``LockError`` for what is not one, or is not complete.
 
     Where a wheel may be installed the sdist is left out, so that nothing is ever built that need not be. What comes

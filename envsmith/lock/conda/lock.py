@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -31,6 +30,7 @@ from envsmith.lock.conda.specs import (
     python_of,
     virtual_packages,
 )
+from envsmith.lock.days import last_day
 from envsmith.lock.index.index import PackageIndex, find_index
 from envsmith.lock.index.wheel_tags import best_artifact, wheel_tags
 from envsmith.model.cell import Cell, Platform, Request
@@ -93,7 +93,7 @@ def lock_conda(
             details=wrong,
             hint="Give another --channel.",
         )
-    return dataclasses.replace(lock, notes=tuple(dict.fromkeys([*notes, *errors])))
+    return replace(lock, notes=tuple(dict.fromkeys([*notes, *errors])))
 
 
 def _differences(
@@ -112,7 +112,7 @@ def _without(cell: Cell, tolerate: Sequence[str]) -> Cell:
             hint=f"Use --conda-tolerate with {' or '.join(MOVABLE)}.",
         )
     components = {name: version for name, version in cell.components.items() if name not in tolerate}
-    return dataclasses.replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
+    return replace(cell, components=components, chosen=tuple(n for n in cell.chosen if n in components))
 
 
 def _public_name(channel: str) -> str:
@@ -198,7 +198,7 @@ def narrow_to_channels(
     ``cells`` lists every valid cell of a request, best first. ``LockError`` says what the channels have instead.
     ``NetworkError`` as :func:`envsmith.lock.conda.lock.lock_conda`.
     """
-    conda = with_channels(conda)
+    conda = with_channels(conda).until(request.exclude_newer or last_day())
     names = ", ".join(conda.channels)
     offer = open_channels(conda, request.platform.value, progress)
     builds = offer("pytorch")
@@ -232,7 +232,7 @@ def _narrowed_to_builds(request: Request, builds: Sequence[CondaPackage], channe
         marks = ".*" if name == "python" else ""
         spec = Spec.parse(" || ".join(f"=={v}{marks}" for v in sorted(versions)))
         narrowed.setdefault(name, (spec, f"channel {channels} has pytorch with {name} {listing(sorted(versions))}"))
-    return dataclasses.replace(request, narrowed=narrowed)
+    return replace(request, narrowed=narrowed)
 
 
 def _bound(request: Request, cell: Cell, channels: str) -> Request:
@@ -241,7 +241,7 @@ def _bound(request: Request, cell: Cell, channels: str) -> Request:
     reason = f"channel {channels} has {torch} and Python {cell.components['python']}"
     names = [n for n in ("torch", "cuda", "python", *cell.frameworks) if n in cell.components]
     exact = {n: (Spec.parse(f"=={cell.components[n]}"), reason) for n in names}
-    return dataclasses.replace(request, narrowed={**request.narrowed, **exact})
+    return replace(request, narrowed={**request.narrowed, **exact})
 
 
 # The part of a cell that no channel has: which file of each pin a platform installs, with its hash and address.
@@ -400,7 +400,7 @@ def _edited(lock: CondaLock, directory: Path) -> list[str]:
 
 def _answers(text: str, lock: Lock, conda: CondaRequest) -> bool:
     conda = with_channels(conda)
-    requests = (conda.until(lock.exclude_newer), dataclasses.replace(conda, exclude_newer=lock.exclude_newer))
+    requests = (conda.until(lock.exclude_newer), replace(conda, exclude_newer=lock.exclude_newer))
     return any(up_to_date(text, lock.cell, lock.pins, request) for request in requests)
 
 
