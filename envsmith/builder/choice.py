@@ -11,6 +11,7 @@ from envsmith.knowledge.graph.runtime import nvcc_cuda
 from envsmith.lock.conda import lock as conda_lock
 from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Request
+from envsmith.model.finding import Solution
 from envsmith.model.rule import Severity
 from envsmith.solver import cells, solve
 
@@ -41,16 +42,13 @@ def narrow(request: Request, engine: Engine, base: str | None = None) -> Request
 
 
 def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Cell:
-    """Return the best cell, or the best that the channels have where Conda is to install it.
-
-    What was ``learned`` of packages beside the graph counts.
+    """Return the best cell and announce why it is, with what was ``learned`` of packages beside the graph.
 
     Raises ``UnsatisfiableError`` with the refusal.
     """
     clock.start("solve")
     learned = learned or Learned()
-    request = learned.request(of_channels(options.request, options, clock.progress))
-    solution = solve(request, solver=learned.solver)
+    solution = best(options, learned, clock.progress)
     clock.done("solve", str(solution.cell.id))
     for sentence in solution.why:
         clock.note(sentence)
@@ -59,7 +57,13 @@ def choose(options: Options, clock: Clock, learned: Learned | None = None) -> Ce
     return learned.cell(solution.cell)
 
 
-def of_channels(request: Request, options: Options, progress: Progress) -> Request:
+def best(options: Options, learned: Learned, progress: Progress) -> Solution:
+    """Return the best cell with its reasons, or the best that the channels have where Conda is to install it."""
+    request = learned.request(_of_channels(options.request, options, progress))
+    return solve(request, solver=learned.solver)
+
+
+def _of_channels(request: Request, options: Options, progress: Progress) -> Request:
     """Return the request, narrowed to what its flavour can have, and to the channels where Conda installs the cell."""
     if cuda := nvcc_cuda(request, options.flavour):
         request = replace(request, narrowed={**request.narrowed, "cuda": cuda})

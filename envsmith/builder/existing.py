@@ -11,17 +11,17 @@ from pathlib import Path
 from envsmith.base.files import holds, prepare_folder, read_text
 from envsmith.base.progress import Clock, Progress, silent
 from envsmith.builder import locking
-from envsmith.builder.choice import of_channels
+from envsmith.builder.choice import best
 from envsmith.builder.image.dockerfile import STEPS
 from envsmith.builder.options import BuildOutcome, Options
 from envsmith.builder.rendering import add_conda_image, lock_files
 from envsmith.errors import EnvsmithError
 from envsmith.lock import store
 from envsmith.lock.conda import lock as conda_lock
+from envsmith.lock.learn import Learned
 from envsmith.model.cell import Cell, Machine
 from envsmith.model.lock import LOCK_FILE, Lock, Pin, parse_lock
 from envsmith.model.version import Spec
-from envsmith.solver import solve
 
 
 def existing_lock(options: Options, clock: Clock) -> BuildOutcome:
@@ -151,13 +151,12 @@ def _cell_now(old: Lock, directory: Path, options: Options, progress: Progress) 
     A folder with a Conda lock may hold the best cell of the channels (``build --engine conda``), which differs from the
     best one. It is up to date while that is still the best cell of the channels.
     """
-    cell = solve(of_channels(options.request, options, progress)).cell
+    cell = best(options, Learned(), progress).cell
     same = cell.components == old.cell.components
     if same or options.needs_conda_lock or not options.conda or not (directory / conda_lock.LOCK_FILE).exists():
         return cell
     try:
-        narrowed = of_channels(options.request, replace(options, conda_needed=True), progress)
-        best_of_channels = solve(narrowed).cell
+        best_of_channels = best(replace(options, conda_needed=True), Learned(), progress).cell
     except EnvsmithError:
         return cell  # no channel answers, or none has it any more: a change of the cell
     return best_of_channels if best_of_channels.components == old.cell.components else cell
