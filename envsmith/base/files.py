@@ -59,10 +59,7 @@ def read_text(
     errors: str = "strict",
     hint: str | None = None,
 ) -> str:
-    """Return the text of a file or pipe as :func:`read_bounded` reads it. What is not UTF-8 raises ``failure``.
-
-    ``hint`` says what to do then.
-    """
+    """Return the text of a file or pipe as :func:`read_bounded` reads it. What is not UTF-8 raises ``failure``, with ``hint``."""
     try:
         return read_bounded(path, limit, failure=failure).decode("utf-8", errors)
     except UnicodeDecodeError:

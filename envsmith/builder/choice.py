@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from envsmith.base.progress import Clock, EventKind, Progress, ProgressEvent
+from envsmith.base.progress import Clock, Progress, lines_of
 from envsmith.builder.engines.base import Engine
 from envsmith.builder.options import Options
 from envsmith.knowledge.graph.runtime import nvcc_cuda
@@ -69,9 +69,4 @@ def _of_channels(request: Request, options: Options, progress: Progress) -> Requ
         request = replace(request, narrowed={**request.narrowed, "cuda": cuda})
     if options.conda is None or not options.needs_conda_lock:
         return request
-    return conda_lock.narrow_to_channels(
-        request,
-        cells,
-        options.conda,
-        progress=lambda line: progress(ProgressEvent(kind=EventKind.LINE, step="solve", text=line)),
-    )
+    return conda_lock.narrow_to_channels(request, cells, options.conda, progress=lines_of(progress, "solve"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import Progress, lines_of, silent
 from envsmith.errors import LockError, NetworkError
 from envsmith.knowledge.graph.load import components
 from envsmith.knowledge.graph.runtime import (
@@ -57,7 +57,6 @@ class Beside:
 # again.
 
 
-_STEP = "lock"
 # Each attempt adds a constraint or a later wheel.
 _ATTEMPTS = 8
 
@@ -110,15 +109,11 @@ def lock_pip(
     query = replace(query, interpreter=interpreter.path, find_links=resolver.find_links, preferred=preferred)
     if flavour == TRAIN:
         query = replace(query, requirements=tuple(sorted({*query.requirements, "pip"})))
-
-    def on_line(line: str) -> None:
-        progress(ProgressEvent(kind=EventKind.LINE, step=_STEP, text=line))
-
     latest = cutoff(exclude_newer)
     for day in days_from(beside.date, exclude_newer):
         dated = replace(query, newest=cutoff(day), latest=latest)
         try:
-            resolution, query, added = _judged(cell, dated, toolkit, resolver, on_line)
+            resolution, query, added = _judged(cell, dated, toolkit, resolver, lines_of(progress, "lock"))
             break
         except LockError:
             if day == exclude_newer:

@@ -11,7 +11,7 @@ from envsmith.knowledge.graph.load import VersionGraph, version_graph
 from envsmith.model.cell import Cell, Request
 from envsmith.model.component import Role
 from envsmith.model.finding import Change, Repair
-from envsmith.model.rule import Knowledge, Rule, Severity
+from envsmith.model.rule import Knowledge, Severity
 from envsmith.solver.kernel import Domains, Effort, Net, excess, nearest, smallest_conflict
 from envsmith.solver.problem import KeptProblems, Problem, RuleNogoods, Wish
 from envsmith.solver.request import Posed, cell_of, pose_request
@@ -54,10 +54,6 @@ class Solver:
     def knowledge(self) -> Knowledge:
         """Return the texts of the graph."""
         return self.graph.knowledge()
-
-    def rule(self, rule_id: str) -> Rule:
-        """Return the text of one rule."""
-        return self.graph.rule(rule_id)
 
     def pose(self, request: Request, *, gaps: bool = True) -> Posed:
         """Return the problem of a request. ``UsageError`` when it names what is not a component or not a version.

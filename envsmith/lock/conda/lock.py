@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urldefrag
 
 from envsmith.base.files import read_bounded
-from envsmith.base.progress import EventKind, Progress, ProgressEvent, silent
+from envsmith.base.progress import Progress, lines_of, silent
 from envsmith.errors import DataError, LockError, UsageError
 from envsmith.lock.conda.channels import Channels, base_url, open_channels, with_channels
 from envsmith.lock.conda.foreign import MAX_BYTES
@@ -70,10 +70,7 @@ def lock_conda(
     """
     conda = with_channels(conda)
     _without(cell, conda.tolerate)  # refuse a name that cannot be tolerated before any channel is asked
-
-    def tell(line: str) -> None:
-        progress(ProgressEvent(kind=EventKind.LINE, step="conda", text=line))
-
+    tell = lines_of(progress, "conda")
     parts: list[PlatformLock] = []
     notes: list[str] = []
     for platform in conda.platforms_of(cell):
